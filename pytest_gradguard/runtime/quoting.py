@@ -134,24 +134,45 @@ def _argument(call: ast.Call, task: str, key: int | str) -> ast.expr | None:
 
 def _handed(call: ast.Call, task: str) -> tuple[list[ast.expr], list[ast.keyword]] | None:
     """What a call such as `delayed(task)(…)`, `submit(task, …)`, `apply_async(task, (…,))`,
-    `task.remote(…)` or `Process(target=task, args=(…,))` hands to the task."""
+    `task.remote(…)`, `Process(target=task, args=(…,))` or `spawn(task, args=(…,))` hands to the
+    task."""
     if isinstance(call.func, ast.Call):
-        wrapped = call.func.args
-        return (call.args, call.keywords) if wrapped and _is_named(wrapped[0], task) else None
-    named = {keyword.arg: keyword.value for keyword in call.keywords}
+        is_made_of = _place_of(task, call.func) is not None
+        return (call.args, call.keywords) if is_made_of else None
     method = getattr(call.func, "attr", getattr(call.func, "id", ""))
     if task == RAY_PUT:
         return (call.args, call.keywords) if method == "put" else None
     if method == "remote" and _is_named(getattr(call.func, "value", call), task):
         return call.args, call.keywords
-    if call.args and _is_named(call.args[0], task):
-        if method == "submit":
-            return call.args[1:], call.keywords
-        if method in ("apply", "apply_async"):
-            return _elements(call.args[1] if len(call.args) > 1 else named.get("args")), []
-    elif "target" in named and _is_named(named["target"], task):
-        return _elements(named.get("args")), []
+    place = _place_of(task, call)
+    if place is None:
+        return None
+    rest = call.args[place + 1 :]
+    if method in _SPREADING:
+        return rest, call.keywords
+    if method in _PACKING or place < 0:
+        named = [keyword.value for keyword in call.keywords if keyword.arg == "args"]
+        return _elements(named[0] if named else rest[0] if rest else None), []
     return None
+
+
+_SPREADING = ("submit", "launch")
+"""Methods whose arguments are the task's, after the task."""
+_PACKING = (
+    *("apply", "apply_async", "spawn", "start_processes"),
+    *("launch_agent", "notebook_launcher", "debug_launcher"),
+)
+"""Functions that take the task's arguments as one tuple, after the task."""
+_TASK_NAMES = ("target", "fn", "func", "function", "entrypoint")
+
+
+def _place_of(task: str, call: ast.Call) -> int | None:
+    """The number of the argument of `call` that names `task`; -1: a keyword does."""
+    for place, given in enumerate(call.args):
+        if _is_named(given, task):
+            return place
+    keywords = (one.value for one in call.keywords if one.arg in _TASK_NAMES)
+    return -1 if any(_is_named(given, task) for given in keywords) else None
 
 
 def _elements(node: ast.expr | None) -> list[ast.expr]:
