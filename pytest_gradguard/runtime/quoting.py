@@ -21,6 +21,9 @@ _CAPTURE = re.compile(rf"(?:partial\.(?:args\[\d+\]\.)?)*{_CAPTURED}", re.S)
 _CAPTURED_INSIDE = re.compile(rf".*\.{_CAPTURED}", re.S)
 RAY_PUT = "ray.put"
 """The task that `ray.put` counts as."""
+QUEUE_PUT = "Queue.put"
+"""The task that the `put` of a queue counts as."""
+_PUTS = {RAY_PUT: ("put",), QUEUE_PUT: ("put", "put_nowait")}
 _LONGEST = 40
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant)
 
@@ -75,20 +78,34 @@ def _expression(site: Site, task: str, key: int | str, rest: str) -> str | None:
     tree = _parsed(source)
     if tree is None:
         return None
-    name = task if task == RAY_PUT else task.rpartition(".")[2]
+    name = task if task in _PUTS else task.rpartition(".")[2]
     for scope in _scopes(tree, site.line):
         found = {
-            (ast.get_source_segment(source, given) or "", isinstance(given, _SIMPLE))
+            (ast.get_source_segment(source, inner) or "", isinstance(inner, _SIMPLE), left)
             for node in ast.walk(scope)
             if isinstance(node, ast.Call) and (given := _argument(node, name, key)) is not None
+            for inner, left in (_inside(given, rest),)
         }
         if not found:
             continue
-        text, simple = found.pop()
+        text, simple, rest = found.pop()
         if found or "\n" in text or not 0 < len(text) <= _LONGEST:
             return None
         return text + rest if simple or not rest else f"({text}){rest}"
     return None
+
+
+_ELEMENT = re.compile(r"\[(\d+)\](.*)", re.S)
+
+
+def _inside(given: ast.expr, rest: str) -> tuple[ast.expr, str]:
+    """What the path `rest` leads to in an expression, and what is left of the path."""
+    while isinstance(given, (ast.Tuple, ast.List)) and (element := _ELEMENT.fullmatch(rest)):
+        items = given.elts[: int(element[1]) + 1]
+        if len(items) <= int(element[1]) or any(isinstance(one, ast.Starred) for one in items):
+            break
+        given, rest = items[-1], element[2]
+    return given, rest
 
 
 @functools.lru_cache(maxsize=8)
@@ -140,8 +157,8 @@ def _handed(call: ast.Call, task: str) -> tuple[list[ast.expr], list[ast.keyword
         is_made_of = _place_of(task, call.func) is not None
         return (call.args, call.keywords) if is_made_of else None
     method = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    if task == RAY_PUT:
-        return (call.args, call.keywords) if method == "put" else None
+    if task in _PUTS:
+        return (call.args, call.keywords) if method in _PUTS[task] else None
     if method == "remote" and _is_named(getattr(call.func, "value", call), task):
         return call.args, call.keywords
     place = _place_of(task, call)
