@@ -95,15 +95,18 @@ def user_frame() -> FrameType | None:
 
 def site_of(frame: FrameType) -> Site:
     """Where `frame` stands now."""
-    code = frame.f_code
+    return _site(file_of(frame), frame.f_lineno, frame.f_code, frame.f_lasti)
+
+
+def site_at(path: str, code: CodeType, instruction: int) -> Site:
+    """The place of an instruction of `code`, which was read from the file `path`."""
+    lines = (line for first, end, line in code.co_lines() if first <= instruction < end)
+    return _site(path, next(lines, None) or code.co_firstlineno, code, instruction)
+
+
+def _site(path: str, line: int, code: CodeType, instruction: int) -> Site:
     name = getattr(code, "co_qualname", code.co_name)
-    return Site(
-        path=file_of(frame),
-        line=frame.f_lineno,
-        function=name.rpartition("<locals>.")[2],
-        code=code,
-        instruction=frame.f_lasti,
-    )
+    return Site(path, line, name.rpartition("<locals>.")[2], code, instruction)
 
 
 def line_of(error: BaseException) -> tuple[str | None, int | None]:

@@ -9,9 +9,10 @@ PITFALL = Pitfall(
     severity=Severity.WARNING,
     happens=(
         "`no_grad`, `inference_mode`, `autocast` and a default device around a parallel call do "
-        "not apply in thread workers or loky workers (forked workers inherit them), and only at "
-        "first in the generator from which joblib takes the tasks. `torch.func` transforms "
-        "around threads give zeros. A tangent of `forward_ad.dual_level` is not pickled. "
+        "not apply in thread workers (a `threading.Thread` included) or loky workers (forked "
+        "workers inherit them), and only at first in the generator from which joblib takes the "
+        "tasks. `torch.func` transforms around threads give zeros. A tangent of "
+        "`forward_ad.dual_level` is not pickled. "
         "`set_default_dtype`, `use_deterministic_algorithms`, `set_float32_matmul_precision` "
         "and the cuDNN flags reach threads, but not loky or spawn workers: tasks create tensors "
         "of another dtype, or compute with another precision. There is no error."
@@ -64,7 +65,8 @@ print([result.requires_grad for result in results])  # prints: [False, False]
     ),
     runtime=(
         "When tasks of such a call built a graph, ran without the caller's autocast, or created "
-        "tensors on another device; also for the caller's own generator of tasks. It is an error "
+        "tensors on another device; also for the caller's own generator of tasks, and for a "
+        "`threading.Thread` or `Timer` that the program itself starts. It is an error "
         "if the caller takes a derivative of what the tasks computed without it. Settings: when a "
         "process worker has torch's default and the caller does not, and a task created a float "
         "tensor without a dtype, or called what the setting affects: for deterministic "

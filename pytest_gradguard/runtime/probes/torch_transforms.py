@@ -154,6 +154,8 @@ def heard(call: Any, note: Lacking) -> None:
     loss = _loss_of(call)
     _count(loss, note.task, note.object)
     for result in note.results:
+        if result is None:  # they came back apart from this note
+            continue
         loss.of(transforms.TANGENT, result)
         transforms.mark(result, frozenset((loss,)))
 

@@ -15,7 +15,8 @@ from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.tapes import own, values
-from pytest_gradguard.runtime.tapes.inside import Behind, Key, key_of, number_of
+from pytest_gradguard.runtime.tapes.inside import key_of, number_of
+from pytest_gradguard.runtime.tapes.notes import Behind, Key
 from pytest_gradguard.runtime.tapes.own import Identity
 
 

@@ -18,8 +18,9 @@ from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_t
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.tapes import own, values
 from pytest_gradguard.runtime.tapes.around import Around, Unanswered, watches
-from pytest_gradguard.runtime.tapes.inside import Behind, Made, Source, add, key_of, number_of
-from pytest_gradguard.runtime.tapes.own import Flow, Identity, OwnTape
+from pytest_gradguard.runtime.tapes.inside import add, key_of, number_of
+from pytest_gradguard.runtime.tapes.notes import Behind, Flow, Made, Source
+from pytest_gradguard.runtime.tapes.own import Identity, OwnTape
 
 _EXACTLY = 50
 """How often gradients of our own are computed for the calls of one line that lose nothing."""
