@@ -33,6 +33,7 @@ from pytest_gradguard.gradients.torch_diagnosis import diagnose
 from pytest_gradguard.gradients.torch_watch import state_of
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.runtime import callsite, collector
+from pytest_gradguard.runtime.checks import gg502
 from pytest_gradguard.runtime.checks.gg504 import CODE, Evidence, Unused, settled
 from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.references import Reference, refer
@@ -177,6 +178,7 @@ class Model:
             [self._unused(reason, members) for reason, members in groups.items()][:_REASONS],
             self._description(next(iter(groups.values()))[0]),
         )
+        gg502.has_failed(ddp)
         if hasattr(error, "add_note"):
             error.add_note(f"{CODE}: {found.message()}")
         with contextlib.suppress(GradGuardError, GradGuardWarning):  # the error is their own
