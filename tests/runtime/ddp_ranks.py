@@ -162,6 +162,27 @@ def unfrozen_repaired() -> list[Any]:
     return one_step(model)
 
 
+class Both(Net):
+    """Returns what each layer computes."""
+
+    def forward(self, x: Any) -> Any:
+        return self.body(x), self.extra(x)
+
+
+def output_not_in_the_loss(advised: bool = False) -> None:
+    ddp = DDP(Both("used", "used"))
+    for _ in range(2):
+        first, output = ddp(torch.ones(1, 2))
+        loss = first.sum()
+        if advised:
+            loss = loss + 0 * output.sum()
+        loss.backward()
+
+
+def output_in_the_loss() -> None:
+    output_not_in_the_loss(advised=True)
+
+
 def replaced_twice() -> None:
     """The second forward pass fails."""
     ddp = DDP(Net("used", "used"))
@@ -177,7 +198,8 @@ def one_rank_lacks_it() -> None:
 CASES: tuple[Callable[[], Any], ...] = (
     *(used, different_reasons, watched, unused_layer, unused_layer_repaired, penalty),
     *(penalty_repaired, replaced, replaced_and_not_waited_for, replaced_repaired, unfrozen),
-    *(unfrozen_repaired, replaced_twice, one_rank_lacks_it),
+    *(unfrozen_repaired, replaced_twice, output_not_in_the_loss, output_in_the_loss),
+    one_rank_lacks_it,
 )
 
 

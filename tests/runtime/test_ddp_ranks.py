@@ -132,3 +132,21 @@ def test_the_advice_makes_the_ranks_equal(outcomes: dict[tuple[str, int], Any], 
     first, second = (outcomes[f"{case}_repaired", rank] for rank in (0, 1))
     assert first["found"] == second["found"] == []
     assert first["result"] == second["result"]
+
+
+def test_a_second_step_says_what_was_replaced(outcomes: dict[tuple[str, int], Any]) -> None:
+    ((code, message, details),) = outcomes["replaced_twice", 0]["found"]
+    assert code == "GG504"
+    assert details["reason"] == "replaced"
+    assert "No gradient for `body.weight`: it was replaced after the model was wrapped" in message
+    assert details["fix"].startswith("Replace it before you wrap the model")
+
+
+def test_it_says_that_only_the_loss_leaves_it_out(outcomes: dict[tuple[str, int], Any]) -> None:
+    for rank in (0, 1):
+        ((code, message, details),) = outcomes["output_not_in_the_loss", rank]["found"]
+        assert code == "GG504"
+        assert "`extra.bias` (2 of 4 parameters): the forward pass uses them, but" in message
+        assert details["fix"].endswith("if only by `0 * output.sum()`.")
+    assert outcomes["output_in_the_loss", 0]["found"] == []
+    assert outcomes["output_in_the_loss", 0]["raised"] is None

@@ -64,7 +64,7 @@ dist.destroy_process_group()
     runtime=(
         "When a backward pass starts from something that was computed from this rank's own part "
         "of such an output, as a constant, although the tensor that was passed in had history, "
-        "and the loss really depends on that part: where its rows are cut out, overwritten with "
+        "and the loss depends on that part: where its rows are cut out, overwritten with "
         "the tensor itself or masked, nothing is reported. Reported at the call, also with a "
         "world size of 1. Nothing is reported for metrics, for `detach` and `no_grad`, and for "
         "differentiable collectives. `broadcast` is reported on the ranks that receive: the "

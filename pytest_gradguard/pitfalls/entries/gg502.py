@@ -10,9 +10,9 @@ PITFALL = Pitfall(
     happens=(
         "Training through `ddp.module(x)` or the model that was wrapped runs without an error, "
         "but the ranks do not exchange their gradients: each steps with those of its own data, "
-        "and the replicas drift apart. `torch.autograd.grad` over a DDP output does the same. So do "
-        "a loss that leaves one parameter out, which DDP waits for in vain, and parameters that "
-        "were replaced, added or unfrozen after the module was wrapped."
+        "and the replicas drift apart. `torch.autograd.grad` over a DDP output does the same. So "
+        "does a loss that leaves out one parameter, which DDP waits for in vain. Parameters that "
+        "were replaced, added or unfrozen after the module was wrapped are never averaged."
     ),
     why=(
         "DDP prepares its reducer in its own `forward`, and averages a gradient when a backward "
