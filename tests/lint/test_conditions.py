@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from functools import lru_cache
+from functools import cache
 from random import Random
 
 import pytest
@@ -147,7 +147,7 @@ def asks_for_one(key):
     return isinstance(key, frozenset)
 
 
-@lru_cache(maxsize=None)
+@cache
 def answering(key, truth):
     if key == ("never",):
         return frozenset()

@@ -66,6 +66,7 @@ from gradguard_lint.models.transfers import (
     module_parts,
     own_gradients,
 )
+from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import (
     as_written,
     counted,
@@ -228,7 +229,10 @@ def tensor_method(
         if name == "detach_":
             m.effect(frame, "cut-off", node, "`.detach_()`", target=of(tensor))
             return of(replace(tensor, grad="none"))
-    if (name in IN_PLACE_DRAWS or name in DRAWS_OF) and "generator" not in args.keywords:
+    draws = name in DRAWS_OF or (
+        name in IN_PLACE_DRAWS and not is_certain(f"torch.Tensor.{name}", args)
+    )
+    if draws and "generator" not in args.keywords:
         on = all_on_gpu([(tensor, NONE)])
         m.effect(frame, "draw", node, f"`.{name}()`", framework="torch", target=on)
     found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]
