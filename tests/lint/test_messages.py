@@ -1410,8 +1410,8 @@ POOL = """\
     ("then", "severity", "said"),
     [
         ("", "info", "no other process of this program uses it"),
-        ("    print(fit(0))\n", "warning", "this process makes a context of its own on it, "),
-        ("    print(fit(0))\n", "warning", "beside the parent's."),
+        ("    print(fit(0))\n", "info", "this process makes a context of its own on it, "),
+        ("    print(fit(0))\n", "info", "beside the parent's."),
         (POOL, "warning", "beside those of other processes."),
         (
             "    process.join()\n" + POOL,
