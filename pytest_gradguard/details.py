@@ -130,6 +130,8 @@ class FindingDetails(Details, total=False):
     """The kind of workers."""
     explains: list[dict[str, Any]]
     """The graver findings that this one is a part of."""
+    messages: list[str]
+    """The messages of the findings that it stands for, where they differ."""
     ranks: list[int]
     """The ranks of a process group that have found it."""
     watched: Any

@@ -6,8 +6,9 @@ The JSON has one schema for both origins (``schema: 1``); lines and columns coun
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from pytest_gradguard.details import FindingDetails
@@ -205,6 +206,16 @@ class Finding:
         return (self.code, where.file, where.line, where.column, self.test)
 
     @property
+    def claim(self) -> tuple[str, str, int, int, str]:
+        """What it says of which place, in whichever test: people read equal claims once."""
+        return (*self.key[:-1], self.message)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Its claim and its test."""
+        return (*self.claim, self.test)
+
+    @property
     def reference(self) -> Reference:
         """What another finding refers to this one by."""
         where = self.location
@@ -252,32 +263,42 @@ class ReadError(_InFile):
         }
 
 
-def merge(findings: Iterable[Finding]) -> list[Finding]:
+def merge(
+    findings: Iterable[Finding], by: Callable[[Finding], Hashable] = attrgetter("key")
+) -> list[Finding]:
     """Join equal findings into one with the sum of their counts and the highest severity.
 
     The order of first appearance is kept, and the first one's text, unless a later one is graver.
     What they explain adds up.
+
+    Args:
+        findings: those to join.
+        by: what is the same in equal findings.
     """
-    merged: dict[tuple[str, str, int, int, str | None], Finding] = {}
+    merged: dict[Hashable, Finding] = {}
     for finding in findings:
-        known = merged.get(finding.key)
-        if known is None:
-            merged[finding.key] = finding
-        else:
+        known = merged.setdefault(by(finding), finding)
+        if known is not finding:
             graver = finding if finding.severity > known.severity else known
-            merged[finding.key] = replace(
+            merged[by(finding)] = replace(
                 graver,
                 count=known.count + finding.count,
                 explains=tuple(dict.fromkeys(known.explains + finding.explains)),
-                details=_of_ranks(graver, known, finding),
+                details=_joint_details(graver, known, finding),
             )
     return list(merged.values())
 
 
-def _of_ranks(graver: Finding, *both: Finding) -> FindingDetails:
-    """The details of `graver`, of all the ranks that have found it."""
+def _joint_details(graver: Finding, *both: Finding) -> FindingDetails:
+    """The details of `graver`, with the ranks and the messages of both findings."""
+    details = graver.details
     ranks = {rank for one in both for rank in one.details.get("ranks", ())}
-    return {**graver.details, "ranks": sorted(ranks)} if ranks else graver.details
+    if ranks:
+        details = {**details, "ranks": sorted(ranks)}
+    messages = [said for one in both for said in one.details.get("messages", (one.message,))]
+    if len(set(messages)) > 1:
+        details = {**details, "messages": list(dict.fromkeys(messages))}
+    return details
 
 
 def report(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> dict[str, Any]:

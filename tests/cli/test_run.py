@@ -110,6 +110,9 @@ def test_an_interrupt_ends_it_as_it_ends_any_program(tmp_path: Path) -> None:
         (["package"], "__main__.py"),
         (["--report", "none/r.json", "program.py"], "none/r.json"),
         (["--report", ".", "program.py"], "folder"),
+        (["--report", "program.py", "program.py"], ".py files are sources"),
+        (["--html", "book.ipynb", "program.py"], ".ipynb files are sources"),
+        (["--html", "kept.html", "program.py"], "not an earlier report"),
         (["--html", "none/page.html", "program.py"], "none/page.html"),
         (["--min-severity", "grave", "program.py"], "info, warning, error"),
         (["--unknown", "program.py"], "--unknown"),
@@ -122,12 +125,15 @@ def test_bad_command_lines_are_one_line_and_run_nothing(
     (tmp_path / "program.py").write_text("print('it ran')\n")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "kept.html").write_text("<!DOCTYPE html><title>Mine</title>")
     done = guarded(tmp_path, *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("gradguard run: ")
     assert named in line
+    assert (tmp_path / "program.py").read_text() == "print('it ran')\n"
+    assert (tmp_path / "kept.html").read_text() == "<!DOCTYPE html><title>Mine</title>"
 
 
 LOSING = """
