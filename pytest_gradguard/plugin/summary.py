@@ -15,6 +15,7 @@ from pytest_gradguard.findings import Finding, Severity, merge
 from pytest_gradguard.plugin.failure import columns, terminal_style
 from pytest_gradguard.plugin.received import IGNORED, SHOWN
 from pytest_gradguard.reports.overview import Group, count_line, group_by_place
+from pytest_gradguard.reports.printable import shown
 from pytest_gradguard.reports.text import Style, render
 
 __all__ = ["write_annotations", "write_summary"]
@@ -130,7 +131,7 @@ def _heading(tests: Sequence[str]) -> str:
     if not tests:
         return "outside of tests"
     more = len(tests) - _TESTS_NAMED
-    return ", ".join(tests[:_TESTS_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return shown(", ".join(tests[:_TESTS_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 def _in_brief(group: Group, above: bool, style: Style, width: int | None) -> list[str]:
@@ -138,7 +139,7 @@ def _in_brief(group: Group, above: bool, style: Style, width: int | None) -> lis
     finding = group.finding
     severity = finding.severity.label
     head = style(severity, f"{severity}[{finding.code}]") + " " + style("strong", finding.name)
-    where = f"at {finding.location.path}:{finding.location.line}"
+    where = f"at {shown(finding.location.path)}:{finding.location.line}"
     codes = " and ".join(dict.fromkeys(other.code for other in group.because))
     where += f", with {codes}" if codes else ""
     end = " (shown above)" if above else ""
