@@ -32,6 +32,7 @@ from pytest_gradguard.gradients.report import shown
 from pytest_gradguard.gradients.torch_diagnosis import diagnose
 from pytest_gradguard.gradients.torch_watch import state_of
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
+from pytest_gradguard.reports import printable
 from pytest_gradguard.runtime import callsite, collector
 from pytest_gradguard.runtime.checks import gg502
 from pytest_gradguard.runtime.checks.gg504 import CODE, Evidence, Unused, settled
@@ -213,7 +214,7 @@ class Model:
         )
         gg502.has_failed(ddp)
         if hasattr(error, "add_note"):
-            error.add_note(f"{CODE}: {found.message()}")
+            error.add_note(printable.shown(f"{CODE}: {found.message()}"))
         with contextlib.suppress(GradGuardError, GradGuardWarning):  # the error is their own
             collector.announce(home, [found])
 
