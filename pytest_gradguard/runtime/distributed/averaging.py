@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_gradguard.runtime import callsite, collector, watching
+from pytest_gradguard.runtime import callsite, collector, losses, watching
 from pytest_gradguard.runtime.checks import gg502
 from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
@@ -382,6 +382,7 @@ def _report(
 
     evidence = home.evidence((gg502.CODE, site and site.key), make)
     evidence.count += 1
+    losses.record(own, evidence, home, site)
     if evidence.count == 1:
         collector.announce(home, [evidence])
 
