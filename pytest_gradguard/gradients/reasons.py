@@ -263,6 +263,26 @@ class NonLeaf(Reason):
 
 
 @dataclass(frozen=True)
+class InContext(Reason):
+    """Distributed autograd has the gradient in the context of its backward."""
+
+    kind = "in-context"
+
+    def text(self) -> str:
+        return (
+            f"`torch.distributed.autograd.backward`{at(self.site)} keeps [its gradient|their "
+            "gradients] in its context, and leaves `.grad` empty"
+        )
+
+    def fix(self) -> str:
+        return (
+            "Inside the context, step with `torch.distributed.optim.DistributedOptimizer`, or copy "
+            "the gradients: `for p, g in torch.distributed.autograd.get_gradients(context_id)"
+            ".items(): p.grad = g`."
+        )
+
+
+@dataclass(frozen=True)
 class Replaced(Reason):
     """The gradient went to the object that stood under this name before, or the optimizer did.
 

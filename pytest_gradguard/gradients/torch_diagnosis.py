@@ -18,6 +18,7 @@ from pytest_gradguard.gradients.flow import reaches, reads_back
 from pytest_gradguard.gradients.reported import reported
 from pytest_gradguard.gradients.torch_exits import DEEPCOPY, OTHER_OBJECT, STATE_DICT
 from pytest_gradguard.gradients.torch_log import (
+    DISTRIBUTED,
     FROZEN,
     SCRIPTED,
     WRITTEN,
@@ -56,6 +57,8 @@ def _verdict(
     if any(old.received_late for old in before):
         return _replaced(log, before)
     tensor = entry.ref()
+    if tensor is not None and log.used_from_context(tensor):
+        return None
     assert entry.state is not None
     reason = diagnose(log, watch.began, tensor, entry.state, watch)
     if isinstance(reason, reasons.NotInGraph) and before:
@@ -139,6 +142,8 @@ def _reason(
             return _reason_of(cut)
         return reasons.NonLeaf(reached[0].site if reached else None, state.made_by, bool(reached))
     for known in reached:
+        if known.verb == DISTRIBUTED:
+            return reasons.InContext(known.site)
         if known.asked_for_all:
             return _without_outcome(known, tensor)
     return (
