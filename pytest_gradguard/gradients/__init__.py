@@ -64,7 +64,7 @@ def why_no_grad(tensor: Any) -> str:
     """Explain in a few lines why `tensor` has no gradient.
 
     Inside a `watch_gradients` block the answer uses what has happened since the block began;
-    elsewhere only what the tensor itself shows.
+    elsewhere what the tensor itself shows. Under the guard, it also uses the guard's findings.
 
     Raises:
         TypeError: `tensor` is neither a tensor nor a variable.

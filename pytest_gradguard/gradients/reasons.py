@@ -263,6 +263,26 @@ class NonLeaf(Reason):
 
 
 @dataclass(frozen=True)
+class InContext(Reason):
+    """Distributed autograd has the gradient in the context of its backward."""
+
+    kind = "in-context"
+
+    def text(self) -> str:
+        return (
+            f"`torch.distributed.autograd.backward`{at(self.site)} keeps [its gradient|their "
+            "gradients] in its context, and leaves `.grad` empty"
+        )
+
+    def fix(self) -> str:
+        return (
+            "Inside the context, step with `torch.distributed.optim.DistributedOptimizer`, or copy "
+            "the gradients: `for p, g in torch.distributed.autograd.get_gradients(context_id)"
+            ".items(): p.grad = g`."
+        )
+
+
+@dataclass(frozen=True)
 class Replaced(Reason):
     """The gradient went to the object that stood under this name before, or the optimizer did.
 
@@ -644,23 +664,21 @@ class Unknown(Reason):
     """Nothing that was seen explains it.
 
     Attributes:
-        undecided: what could not be followed.
-        known: what the tensor is, after "[it is a|they are]".
+        undecided: what could not be followed; empty where nothing was watched.
     """
 
     kind = "unknown"
     site: Site | None = None
     ruled_out: tuple[str, ...] = field(default_factory=tuple)
     undecided: str = ""
-    known: str = ""
 
     def text(self) -> str:
-        text = "the cause is unknown"
-        text += f": {self.undecided}" if self.undecided else ""
-        text += f". {self.known}" if self.known else ""
+        if not self.undecided:
+            return "[it was|they were] not watched during the forward pass, so the cause is unknown"
+        text = f"the cause is unknown: {self.undecided}"
         return text + (f" (ruled out: {', '.join(self.ruled_out)})" if self.ruled_out else "")
 
     def fix(self) -> str:
         if self.undecided:
             return "Find out how far the gradient comes: `retain_grad()` on what is in between."
-        return "Watch [it|them] with `watch_gradients` from before the forward pass to find out."
+        return "Watch [it|them] with `watch_gradients` from before the forward pass."

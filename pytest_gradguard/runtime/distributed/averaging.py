@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_gradguard.runtime import callsite, collector
+from pytest_gradguard.runtime import callsite, collector, losses
 from pytest_gradguard.runtime.checks import gg502
 from pytest_gradguard.runtime.distributed import by_hand
 from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
@@ -410,6 +410,7 @@ def _report(model: _Model, own: list[Any], of_all: int) -> None:
     evidence = home.evidence((gg502.CODE, site and site.key), make)
     assert isinstance(evidence, gg502.Evidence)
     evidence.count += 1
+    losses.record(own, evidence, home, site)
     if model.waits:
         gg502.may_fail(model.module, evidence)
     elif evidence.count == 1:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pytest_gradguard.runtime import callsite, collector
+from pytest_gradguard.runtime import callsite, collector, losses
 from pytest_gradguard.runtime.checks import gg501
 from pytest_gradguard.runtime.distributed import shadows
 from pytest_gradguard.runtime.faults import attempt
@@ -62,6 +62,12 @@ class Cut(shadows.Source):
             return False
         with torch._C.DisableTorchFunction():
             return bool(((gradient != 0) & gradient.isfinite()).any())
+
+    def lacking(self) -> list[Any]:
+        """The leaves behind the given tensor that have no gradient."""
+        tensor = self._tensor()
+        leaves = () if tensor is None else tensors.leaves_of([tensor])
+        return [leaf for leaf in leaves if tensors.gradient_missing(leaf)]
 
 
 def _name_of(tensor: Any, frame: Any) -> str:
@@ -188,5 +194,6 @@ def _report(cuts: set[Cut], verb: str, fails: bool) -> None:
 
         evidence = cut.home.evidence((gg501.CODE, cut.site and cut.site.key), make)
         evidence.count += 1
+        losses.record(cut.lacking(), evidence, cut.home, backward)
         if evidence.count == 1:
             collector.announce(cut.home, [evidence])
