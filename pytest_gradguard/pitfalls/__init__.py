@@ -53,7 +53,7 @@ _CASES = {
     "shape": "a `TensorSpec` without a shape",
     "state": "a state dict",
     "torch.utils.data": "`DataLoader`",
-    "transform": "a call inside a transform of `torch.func`",
+    "transform": "a call inside a transform of `torch.func` or JAX",
     "training loop": "a training loop in the wrapped module",
     "weights": "weights that are loaded onto the GPU",
     "whole program": "a worker that has a model on the GPU, or is a `Process`",
