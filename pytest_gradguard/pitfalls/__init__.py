@@ -38,6 +38,7 @@ _FILE_HEADER = re.compile(r"^# (\w+\.py)\n", re.MULTILINE)
 
 _CASES = {
     "autotune": "`parallel_iterations=tf.data.AUTOTUNE`",
+    "datasets": "a library that makes the pool itself, such as `datasets` or pathos",
     "local function": "a closure or lambda",
     "method": "a method of the wrapped module",
     "model": "a module",

@@ -20,7 +20,7 @@ CODE = "GG103"
 def case_of(call: Any) -> str:
     """The case of the catalogue's advice that fits the workers of `call`."""
     # Threads do not have the caller's transform either.
-    return "transform" if call.in_transform else str(call.kind.library)
+    return "transform" if call.in_transform else str(call.case(CODE))
 
 
 class Evidence(evidence.Evidence):

@@ -135,7 +135,7 @@ def _given(items: Any, wanted: Callable[[Any], bool]) -> tuple[Task, str]:
     for path in locate.find(roots_of(items), wanted).values():
         index, _, path = path.partition("|")
         return task_of(items[int(index)][0]), path.lstrip(".")
-    return task_of(items[0][0]), ""
+    return task_of(*items[0]), ""
 
 
 def heard(call: Any, note: Lacking) -> None:
