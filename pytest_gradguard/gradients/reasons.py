@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import TraceStep, display_path
 from pytest_gradguard.runtime.callsite import Site
 
@@ -572,7 +573,11 @@ class AllZero(Reason):
 
 @dataclass(frozen=True)
 class CutAtWorker(Reason):
-    """The tensor went to a worker, and the result came back without its graph."""
+    """The tensor went to a worker, and the result came back without its graph.
+
+    Attributes:
+        case: the case of GG103's advice that fits the workers.
+    """
 
     kind = "cut-at-worker"
     backend: str = ""
@@ -580,6 +585,7 @@ class CutAtWorker(Reason):
     backward: Site | None = None
     task: tuple[TraceStep, ...] = ()
     tape: bool = False
+    case: str = ""
 
     def text(self) -> str:
         if self.tape:
@@ -596,8 +602,8 @@ class CutAtWorker(Reason):
 
     def fix(self) -> str:
         if self.tape:
-            return "Open the tape inside the worker function, and return the gradients from it."
-        return 'Compute what needs a gradient in this process, or use `backend="threading"`.'
+            return pitfalls.get("GG105").advice
+        return pitfalls.get("GG103").advice_for(self.case)
 
     def trace(self) -> tuple[TraceStep, ...]:
         return (
@@ -627,10 +633,7 @@ class LeftInWorker(Reason):
         )
 
     def fix(self) -> str:
-        return (
-            "Return the gradients (or the new parameters) from the worker and put them into the "
-            "model in this process."
-        )
+        return pitfalls.get("GG106").advice
 
     def trace(self) -> tuple[TraceStep, ...]:
         return (*step(self.site, "the tasks are dispatched here"), *self.task)

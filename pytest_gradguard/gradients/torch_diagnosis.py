@@ -30,6 +30,7 @@ from pytest_gradguard.gradients.torch_log import (
 )
 from pytest_gradguard.gradients.torch_watch import Entry, State, TorchWatch
 from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.checks import gg103
 
 _NO_LOG = Log()
 
@@ -374,7 +375,10 @@ def _at_worker(tensor: Any, backwards: list[Backward]) -> reasons.Reason | None:
                 task = severed.note.task
                 where = _step(task, f"`{task.name}` makes the graph in the worker")
                 result = f"`{severed.note.path}` of `{task.name}`"
-                return reasons.CutAtWorker(call.site, call.backend, result, known.site, where)
+                return reasons.CutAtWorker(
+                    *(call.site, call.backend, result, known.site, where),
+                    case=gg103.case_of(call),
+                )
     return None
 
 
