@@ -211,7 +211,8 @@ class _Output:
         said = ranks.Said(every, every) if self._rank is None else self._rank.end(every)
         if said is None:
             return  # another rank reports
-        if said.shown or not (said.every or self._guarded == NOTHING):
+        off = self._guarded is not None
+        if said.shown or not (said.every or off):
             _print(gravest_first(said.shown), self._lowest)
         findings, calls = gravest_first(said.every), self._report.calls
 
@@ -229,7 +230,7 @@ class _Output:
                     written.append(display_path(str(path)))
             except TargetError as error:
                 complain(f"gradguard run: {error}")
-        if written:
+        if written and not off:
             complain(f"gradguard: report written to {' and '.join(written)}")
 
 
