@@ -59,16 +59,14 @@ def initial_value(module: types.ModuleType, path: Chain) -> Any:
     Parts of a dict that are not plain values are `UNKNOWN`, too.
     """
     name, *attributes = path
+    source = _source_of(module)
     for _ in range(_PACKAGES):
-        source = _sources.get(module)
-        if source is None:
-            source = _sources[module] = _read(module)
         if name not in source.imported:
             break
         origin, name = source.imported[name]
         if origin not in sys.modules:
             return UNKNOWN
-        module = sys.modules[origin]
+        source = _source_of(sys.modules[origin])
     if len(attributes) > 1:
         return UNKNOWN
     if name in source.classes:
@@ -78,6 +76,13 @@ def initial_value(module: types.ModuleType, path: Chain) -> Any:
         return UNKNOWN
     value = source.values[name]
     return _of_object(value, attributes[0], source.classes) if attributes else _value(value)
+
+
+def _source_of(module: types.ModuleType) -> _Source:
+    source = _sources.get(module)
+    if source is None:
+        source = _sources[module] = _read(module)
+    return source
 
 
 def _read(module: types.ModuleType) -> _Source:

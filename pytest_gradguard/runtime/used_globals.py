@@ -274,7 +274,7 @@ def _functions_of(
             item = item.func
             continue
         if _is(item, types.MethodType):
-            for method in _called_on(type(item.__self__), item.__func__, set()):
+            for method in called_on(type(item.__self__), item.__func__, set()):
                 yield method, by_name or travelling.by_name(method)
             item = item.__func__
             continue
@@ -288,7 +288,7 @@ def _functions_of(
     if not _is(item, (type, types.FunctionType)):
         call = _of_class(type(item), "__call__")
         if isinstance(call, types.FunctionType):
-            for method in (call, *_called_on(type(item), call, set())):
+            for method in (call, *called_on(type(item), call, set())):
                 yield method, by_name or travelling.by_name(method)
 
 
@@ -301,7 +301,7 @@ def _methods(kind: type) -> Iterator[types.FunctionType]:
                 yield method
 
 
-def _called_on(kind: type, method: Any, seen: set[str]) -> Iterator[types.FunctionType]:
+def called_on(kind: type, method: Any, seen: set[str]) -> Iterator[types.FunctionType]:
     """The methods that a method of a class calls on its own object."""
     if not isinstance(method, types.FunctionType) or not method.__code__.co_argcount:
         return
@@ -311,4 +311,4 @@ def _called_on(kind: type, method: Any, seen: set[str]) -> Iterator[types.Functi
             inner = _method(kind, chain[0])
             if inner is not None:
                 yield inner
-                yield from _called_on(kind, inner, seen)
+                yield from called_on(kind, inner, seen)
