@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -261,6 +262,10 @@ class Call:
             values.update(zip(answer.outputs, outs, strict=True))
         for index in answer.views:
             values[index] = values[index].unsqueeze(0).unbind(0)[0]
+        for index in answer.retained:
+            values[index].retain_grad()
+        if node is not None:
+            node.inner = [weakref.ref(values[index]) for index in answer.inner]
 
         def load(key: Any) -> Any:
             return shipped.found[key[1]] if isinstance(key, tuple) else values[key]

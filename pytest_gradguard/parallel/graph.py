@@ -1,7 +1,7 @@
 """The parent's side of autograd: the nodes that stand for the tasks of a call.
 
-Each task is two nodes: its results hang on one, its arguments on the other. A backward pass runs
-the first ones before any of the second, as the engine takes the youngest node that is ready; they
+Each task has a node for each of its results, and one for its arguments. A backward pass runs the
+first ones before any of the second, as the engine takes the youngest node that is ready; they
 only note what they are given. The first of the second kind then finds all the tasks that gradients
 have reached, and has them run again in one parallel call. With `create_graph` that call has nodes
 of its own, for derivatives of any order.
@@ -30,15 +30,14 @@ class Backward:
     def __init__(self, run: Any) -> None:
         self._run = run
         self._lock = threading.Lock()
-        self._given: dict[tuple[int, int], tuple[TaskNode, list[Any], bool]] = {}
+        self._given: dict[tuple[int, int], tuple[TaskNode, dict[int, Any]]] = {}
         self._done: dict[tuple[int, int], list[Any]] = {}
 
-    def given(self, task: TaskNode, cotangents: list[Any], batched: bool) -> None:
-        """Note the gradients of a task's results."""
+    def given(self, task: TaskNode, slot: int, cotangent: Any, batched: bool) -> None:
+        """Note the gradient of one of a task's results."""
         key = _pass(), task.index
         with self._lock:
-            self._done.pop(key, None)
-            self._given[key] = task, cotangents, batched
+            self._given.setdefault(key, (task, {}))[1][slot] = cotangent, batched
 
     def gradients(self, index: int) -> list[Any]:
         """The gradients of a task's inputs, once its results have theirs."""
@@ -51,9 +50,10 @@ class Backward:
                     self._done[now, task.index] = gradients
             return self._done.pop((now, index))
 
-    def _computed(self, given: list[tuple[TaskNode, list[Any], bool]]) -> Any:
+    def _computed(self, given: list[tuple[TaskNode, dict[int, Any]]]) -> Any:
         again: list[Any] = []
-        for task, cotangents, batched in given:
+        for task, slots in given:
+            cotangents, batched = task.cotangents(slots)
             known = task.known(cotangents, batched)
             if known is not None:
                 yield task, known
@@ -75,6 +75,7 @@ class TaskNode:
 
     Attributes:
         index: its number in the call.
+        inner: references to the results that other results depend on.
 
     Args:
         backward: the backward passes of its call.
@@ -87,6 +88,7 @@ class TaskNode:
     def __init__(self, backward: Backward, shipped: Any, answer: Answer, *, last: bool) -> None:
         self.index = answer.task
         self._shipped, self._answer, self._backward = shipped, answer, backward
+        self.inner: list[Any] = []
         for index, _ in answer.inputs:
             tensor = shipped.found[index]
             shipped.refuse_change(index, "while its task ran")
@@ -100,20 +102,38 @@ class TaskNode:
 
     def outputs(self, values: list[Any]) -> tuple[Any, ...]:
         """The results that have a graph: these values, on this task."""
-        found: tuple[Any, ...] = ParallelResult.apply(self, self._ticket, values)
+        found = [
+            ParallelResult.apply(self, slot, self._ticket, [value])
+            for slot, value in enumerate(values)
+        ]
         del self._ticket
-        return found
+        return tuple(found)
 
-    def given(self, cotangents: list[Any], batched: bool) -> None:
-        """Note the gradients of the results.
+    def cotangents(self, slots: dict[int, Any]) -> tuple[list[Any], bool]:
+        """The gradients of all results, and whether they are many at once."""
+        size = next((one.shape[0] for one, batched in slots.values() if batched), None)
+        cotangents: list[Any] = [None] * len(self._answer.outputs)
+        for slot, (one, batched) in slots.items():
+            cotangents[slot] = one if size is None or batched else one.expand(size, *one.shape)
+        return cotangents, size is not None
+
+    def given(self, slot: int, cotangent: Any, batched: bool) -> None:
+        """Note the gradient of one of the results.
 
         Raises:
             UnsupportedGradientError: they would be lost.
         """
         if self._answer.lost is not None:
             raise UnsupportedGradientError(self._answer.lost)
+        for one in (reference() for reference in self.inner):
+            if one is not None and (one.retains_grad or one._backward_hooks):
+                raise UnsupportedGradientError(
+                    "Parallel: a result with a hook, or with `retain_grad()`, is one that another "
+                    "result of its task depends on, and that part of its gradient stays in the "
+                    "worker; return the first one only, and compute the other from it."
+                )
         if self._answer.inputs:
-            self._backward.given(self, cotangents, batched)
+            self._backward.given(self, slot, cotangent, batched)
 
     def gradients(self, nesting: int | None) -> list[Any]:
         """The gradients of each use of each input.
@@ -184,32 +204,27 @@ class _Arguments(torch.autograd.Function):  # type: ignore[misc]
 
 
 class ParallelResult(torch.autograd.Function):  # type: ignore[misc]
-    """A task's results; takes their gradients."""
+    """A result of a task; takes its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, task: TaskNode, ticket: Any, values: list[Any]) -> Any:
+    def forward(ctx: Any, task: TaskNode, slot: int, ticket: Any, value: list[Any]) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.task = task
-        return tuple(values)
+        ctx.task, ctx.slot = task, slot
+        return value[0]
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        if all(one is None for one in cotangents):
-            return None, None, None
-        ticket = torch.zeros(())
-        batch = next((one for one in cotangents if one is not None and _is_batched(one)), None)
-        if batch is not None:
+    def backward(ctx: Any, cotangent: Any) -> Any:
+        if cotangent is None:
+            return None, None, None, None
+        ticket, batched = torch.zeros(()), _is_batched(cotangent)
+        if batched:
             nesting = _nesting()
-            size = torch._remove_batch_dim(batch, nesting, 0, 0).shape[0]
-            ticket = torch._add_batch_dim(torch.zeros(size), 0, nesting)
-            cotangents = tuple(
-                one if one is None else torch._remove_batch_dim(one, nesting, size, 0)
-                for one in cotangents
-            )
+            cotangent = torch._remove_batch_dim(cotangent, nesting, 0, 0)
+            ticket = torch._add_batch_dim(torch.zeros(cotangent.shape[0]), 0, nesting)
         if not torch.is_grad_enabled():
-            cotangents = tuple(one if one is None else one.detach() for one in cotangents)
-        ctx.task.given(list(cotangents), batch is not None)
-        return None, ticket, None
+            cotangent = cotangent.detach()
+        ctx.task.given(ctx.slot, cotangent, batched)
+        return None, None, ticket, None
 
 
 def _is_batched(tensor: Any) -> bool:

@@ -23,11 +23,13 @@ class Usage(NamedTuple):
         consumers: the nodes, and which of their inputs, that use each argument.
         leaves: the nodes of tensors at which the graph ends, arguments apart.
         nodes: the nodes of the graph.
+        inner: the nodes of results that other results depend on.
     """
 
     consumers: dict[int, list[tuple[Any, int]]]
     leaves: list[Any]
     nodes: set[Any]
+    inner: set[Any]
 
     def inputs(self, arguments: Arguments) -> list[tuple[int, int]]:
         """The arguments that results depend on, and how many gradients go back for each."""
@@ -44,7 +46,7 @@ class Usage(NamedTuple):
 def usage(outs: list[Any], arguments: Arguments | None = None) -> Usage:
     """What the graph of some results leads to."""
     targets = arguments.differentiable() if arguments and outs else {}
-    found = Usage({}, [], set())
+    found = Usage({}, [], set(), set())
     queue, seen = [], found.nodes
     for out in outs:
         if out.grad_fn in targets:  # a result may itself be the node at which an argument enters
@@ -52,6 +54,7 @@ def usage(outs: list[Any], arguments: Arguments | None = None) -> Usage:
         else:
             queue.append(out.grad_fn)
     seen.update(queue)
+    roots = frozenset(queue)
     while queue:
         node = queue.pop()
         edges = node.next_functions
@@ -60,6 +63,8 @@ def usage(outs: list[Any], arguments: Arguments | None = None) -> Usage:
         for slot, (following, _) in enumerate(edges):
             if following is None:
                 continue
+            if following in roots:
+                found.inner.add(following)
             if following in targets:
                 found.consumers.setdefault(targets[following], []).append((node, slot))
             elif following not in seen:

@@ -37,6 +37,8 @@ class Answer(NamedTuple):
         left: arguments in whose `.grad` the task's own backward passes left something, and that.
         clears: the task clears gradients before it does so.
         lost: why no gradient can pass the outputs.
+        inner: the outputs that others depend on.
+        retained: the outputs whose gradient the task has asked for with `retain_grad()`.
     """
 
     task: int
@@ -54,6 +56,8 @@ class Answer(NamedTuple):
     left: Sequence[tuple[int, Any]] = ()
     clears: bool = False
     lost: str | None = None
+    inner: frozenset[int] = frozenset()
+    retained: frozenset[int] = frozenset()
 
 
 def run(spec: Spec, *payloads: Any) -> Answer | UnsupportedGradientError:
@@ -144,6 +148,8 @@ def _first(spec: Spec, payloads: tuple[Any, ...]) -> Answer:
         left,
         clears,
         lost,
+        frozenset(index for index in outputs if packer.found[index].grad_fn in found.inner),
+        frozenset(index for index in outputs if packer.found[index].retains_grad),
     )
 
 

@@ -361,3 +361,10 @@ def enables(w: Any) -> Any:
     frozen = w * 5
     with torch.enable_grad():
         return (w * 2 * frozen).sum()
+
+
+def hidden_and_loss(w: Any, retain: bool) -> Any:
+    hidden = w * 2
+    if retain:
+        hidden.retain_grad()
+    return hidden, hidden.exp().sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ joblib = pytest.importorskip("joblib")
 np = pytest.importorskip("numpy")
 
 import tasks  # noqa: E402
-from comparison import leaves, refused  # noqa: E402
+from comparison import equal_in_workers, leaves, refused  # noqa: E402
 from torch import nn  # noqa: E402
 
 from pytest_gradguard.parallel import Parallel, UnsupportedGradientError, delayed  # noqa: E402
@@ -80,6 +81,34 @@ def test_results_beside_the_model_that_made_them(upstream: bool) -> None:
     assert torch.allclose(made(x).sum(), loss)
     with pytest.raises(UnsupportedGradientError, match="returns a tensor that it has made"):
         loss.backward()
+
+
+@pytest.mark.parametrize("how", ["hook", "retain", "retain in the task"])
+def test_gradients_of_results_that_others_depend_on(how: str) -> None:
+    def program(parallel: Any) -> None:
+        (w,) = leaves(3)
+        ((hidden, loss),) = parallel()([delayed(tasks.hidden_and_loss)(w, "task" in how)])
+        if how == "hook":
+            hidden.register_hook(lambda grad: grad * 3)
+        if how == "retain":
+            hidden.retain_grad()
+        loss.backward()
+
+    with pytest.raises(UnsupportedGradientError, match="another result of its task depends on"):
+        program(partial(Parallel, n_jobs=2))
+
+
+def test_results_that_others_depend_on_or_not() -> None:
+    def program(parallel: Any) -> Any:
+        (w,) = leaves(3)
+        outs = parallel()(delayed(tasks.hidden_and_loss)(w, False) for _ in range(2))
+        more = parallel()(delayed(tasks.several)(w, k) for k in range(2))
+        more[0]["a"].register_hook(lambda grad: grad * 3)  # no gradient reaches it
+        more[1]["a"].register_hook(lambda grad: grad * 3)
+        (outs[0][1] * outs[1][0].sum() + (more[0]["unused"] * more[1]["a"]).sum()).backward()
+        return [w.grad]
+
+    equal_in_workers(program)
 
 
 def test_transforms_are_refused() -> None:
