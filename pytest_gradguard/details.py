@@ -112,7 +112,7 @@ class Details(TypedDict, total=False):
     """It was made of copies that were made for the task."""
     parameters: Any
     rank: int
-    refused: bool
+    refused: str
     """Its framework refuses to send it."""
     replaced: list[str]
     results: int
@@ -130,6 +130,8 @@ class FindingDetails(Details, total=False):
     """The kind of workers."""
     explains: list[dict[str, Any]]
     """The graver findings that this one is a part of."""
+    messages: list[str]
+    """The messages of the findings that it stands for, where they differ."""
     ranks: list[int]
     """The ranks of a process group that have found it."""
     watched: Any

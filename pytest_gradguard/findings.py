@@ -6,12 +6,14 @@ The JSON has one schema for both origins (``schema: 1``); lines and columns coun
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from pytest_gradguard.details import FindingDetails
-from pytest_gradguard.interactive import cell_of
+from pytest_gradguard.dynamic_code import file_named
+from pytest_gradguard.interactive import cell_of, other_execution_of
 from pytest_gradguard.severity import Severity as Severity
 
 Origin = Literal["lint", "runtime"]
@@ -49,7 +51,9 @@ class _InFile:
 class Location(_InFile):
     """A place in source. `path` is as found; reports show it relative to the current folder.
 
-    In a notebook `cell` counts all its cells from 1, and the lines are those of the cell.
+    In a notebook `cell` counts the code cells that are not empty from 1, as Jupyter does when it
+    runs all; `executed` is the number that Jupyter shows, where it is another one. The lines are
+    those of the cell.
     """
 
     path: str
@@ -59,10 +63,13 @@ class Location(_InFile):
     end_column: int | None = None
     function: str | None = None
     cell: int | None = None
+    executed: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        executed = other_execution_of(self.path) if self.cell is None else self.executed
         return {
             **self._in_file(),
+            **({} if executed is None else {"execution_count": executed}),
             "line": self.line,
             "column": self.column,
             "end_line": self.end_line if self.end_line is not None else self.line,
@@ -181,7 +188,8 @@ class Finding:
     @property
     def place(self) -> str:
         """Where it is, as people read it."""
-        return display_place(self.location.file, self.location.line, self.location.column)
+        where = self.location
+        return display_place(where.file, where.line, where.column, where.executed)
 
     def __str__(self) -> str:
         fix = f" Fix: {self.fix}" if self.fix else ""
@@ -203,6 +211,16 @@ class Finding:
         """What makes two findings equal: code, location and test."""
         where = self.location
         return (self.code, where.file, where.line, where.column, self.test)
+
+    @property
+    def claim(self) -> tuple[str, str, int, int, str]:
+        """What it says of which place, in whichever test: people read equal claims once."""
+        return (*self.key[:-1], self.message)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Its claim and its test."""
+        return (*self.claim, self.test)
 
     @property
     def reference(self) -> Reference:
@@ -252,32 +270,42 @@ class ReadError(_InFile):
         }
 
 
-def merge(findings: Iterable[Finding]) -> list[Finding]:
+def merge(
+    findings: Iterable[Finding], by: Callable[[Finding], Hashable] = attrgetter("key")
+) -> list[Finding]:
     """Join equal findings into one with the sum of their counts and the highest severity.
 
     The order of first appearance is kept, and the first one's text, unless a later one is graver.
     What they explain adds up.
+
+    Args:
+        findings: those to join.
+        by: what is the same in equal findings.
     """
-    merged: dict[tuple[str, str, int, int, str | None], Finding] = {}
+    merged: dict[Hashable, Finding] = {}
     for finding in findings:
-        known = merged.get(finding.key)
-        if known is None:
-            merged[finding.key] = finding
-        else:
+        known = merged.setdefault(by(finding), finding)
+        if known is not finding:
             graver = finding if finding.severity > known.severity else known
-            merged[finding.key] = replace(
+            merged[by(finding)] = replace(
                 graver,
                 count=known.count + finding.count,
                 explains=tuple(dict.fromkeys(known.explains + finding.explains)),
-                details=_of_ranks(graver, known, finding),
+                details=_joint_details(graver, known, finding),
             )
     return list(merged.values())
 
 
-def _of_ranks(graver: Finding, *both: Finding) -> FindingDetails:
-    """The details of `graver`, of all the ranks that have found it."""
+def _joint_details(graver: Finding, *both: Finding) -> FindingDetails:
+    """The details of `graver`, with the ranks and the messages of both findings."""
+    details = graver.details
     ranks = {rank for one in both for rank in one.details.get("ranks", ())}
-    return {**graver.details, "ranks": sorted(ranks)} if ranks else graver.details
+    if ranks:
+        details = {**details, "ranks": sorted(ranks)}
+    messages = [said for one in both for said in one.details.get("messages", (one.message,))]
+    if len(set(messages)) > 1:
+        details = {**details, "messages": list(dict.fromkeys(messages))}
+    return details
 
 
 def report(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> dict[str, Any]:
@@ -297,17 +325,31 @@ def report(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> dic
     }
 
 
-def display_place(path: str, line: int, column: int | None = None) -> str:
-    """A place as people read it: ``src/a.py:12:5``, in a notebook ``cell 3:12:5``."""
-    shown = display_path(path)
-    return f"{shown}:{line}" if column is None else f"{shown}:{line}:{column}"
+def placed(finding: Finding) -> Finding:
+    """`finding`, with the files that its workers could not name."""
+    trace = tuple(replace(step, path=file_named(step.path)) for step in finding.trace)
+    where = replace(finding.location, path=file_named(finding.location.path))
+    return replace(finding, location=where, trace=trace)
+
+
+def display_place(
+    path: str, line: int, column: int | None = None, executed: int | None = None
+) -> str:
+    """A place as people read it: ``src/a.py:12:5``, in a notebook ``cell 3:12:5``.
+
+    Where Jupyter shows another number than that of the cell, it follows: ``cell 3:12:5 (In [7])``.
+    """
+    place = f"{display_path(path)}:{line}" + ("" if column is None else f":{column}")
+    executed = executed or other_execution_of(path)
+    return place if executed is None else f"{place} (In [{executed}])"
 
 
 def display_path(path: str) -> str:
     """`path` relative to the current folder where it lies below it, with forward slashes.
 
-    A cell of a notebook is shown as the notebook counts it: ``cell 3``.
+    A cell of a notebook is shown by its number: ``cell 3``.
     """
+    path = file_named(path)
     cell = cell_of(path)
     if cell is not None:
         return f"cell {cell}"

@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--gradguard-annotate",
         metavar="{auto,always,never}",
-        default="auto",
+        default=None,
         help="write GitHub annotations at the line of each finding (auto: in GitHub Actions)",
     )
     group.addoption(
@@ -93,14 +93,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    # Before any conftest is imported: what it asks of torch.cuda is simulated, too.
-    value = early_config.known_args_namespace.gradguard_simulate_gpu
+    # Before any conftest is imported: it may lose gradients, and ask for simulated GPUs.
+    options = early_config.known_args_namespace
+    value = options.gradguard_simulate_gpu
     if value is None:
         value = early_config.getini("gradguard_simulate_gpu") or None
     if value is not None:
         from pytest_gradguard.plugin.simulating import start
 
         _safely(start, early_config, value)
+    if value or _is_on(early_config, options):
+        from pytest_gradguard.plugin.outside import outside_of_tests
+
+        _safely(outside_of_tests, early_config)
+
+
+def _is_on(config: pytest.Config, options: Any) -> bool:
+    """Whether all tests are guarded; of an ini key that is not usable, `pytest_configure` tells."""
+    try:
+        return bool(options.gradguard or config.getini("gradguard"))
+    except (TypeError, ValueError, pytest.UsageError):
+        return False
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -117,11 +130,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
         if not pretended():  # a conftest has named this plugin: it starts late
             _safely(start, config, simulated)
-    flags = (option.gradguard_fail_on, option.gradguard_report, option.gradguard_annotate)
     keys = ("gradguard_fail_on", "gradguard_ignore", "gradguard_report", "gradguard_html")
-    if everywhere or _safely(_report_flag, config) is not None:
+    if everywhere or _flag(config) is not None:
         _safely(_activate, config, everywhere=everywhere)
-    elif {*flags, None, "auto"} != {None, "auto"} or any(config.getini(key) for key in keys):
+    elif any(config.getini(key) for key in keys):
         from pytest_gradguard.plugin.settings import read_settings
 
         _safely(read_settings, config)  # the fixture will use them: bad values are refused now
@@ -149,28 +161,28 @@ def pytest_collection_modifyitems(
             _refuse(config, items, str(error))
     if any("gradguard" in getattr(item, "fixturenames", ()) for item in items):
         _safely(_activate, config, everywhere=False)
-    elif items and (empty := _safely(_empty_report, config, items)):
-        _refuse(config, items, empty)
+    elif items and (ineffective := _safely(_ineffective_flag, config, items)):
+        _refuse(config, items, ineffective)
     return result
 
 
-def _empty_report(config: pytest.Config, items: list[pytest.Item]) -> str | None:
-    """What is wrong with a report that is asked for where no test is guarded or watches."""
+def _ineffective_flag(config: pytest.Config, items: list[pytest.Item]) -> str | None:
+    """What is wrong with a flag that is given where no test is guarded or watches."""
     if any("watch_gradients" in getattr(item, "fixturenames", ()) for item in items):
         return None
-    flag = _report_flag(config)
+    flag = _flag(config)
     if flag is None or ((active := _active(config)) is not None and active.everywhere):
         return None
     return (
-        f"{flag}: no test is guarded, so there is nothing to report; add "
-        "--gradguard (or use the fixture gradguard or watch_gradients)"
+        f"{flag} has no effect: --gradguard is missing, and no test uses the fixture gradguard or "
+        "watch_gradients"
     )
 
 
-def _report_flag(config: pytest.Config) -> str | None:
-    """The flag by which a report is asked for; None where none is."""
-    for kind in ("report", "html"):
-        if getattr(config.option, f"gradguard_{kind}") is not None:
+def _flag(config: pytest.Config) -> str | None:
+    """The first flag that only matters where tests are guarded; None where none is given."""
+    for kind in ("fail-on", "report", "html", "annotate"):
+        if getattr(config.option, f"gradguard_{kind.replace('-', '_')}") is not None:
             return f"--gradguard-{kind}"
     return None
 

@@ -15,8 +15,10 @@ from pytest_gradguard.disabled import NOTHING, VARIABLE, is_disabled
 from pytest_gradguard.messages import GradGuardError
 from pytest_gradguard.plugin.item import ItemGuard
 from pytest_gradguard.plugin.names import PROPERTY
-from pytest_gradguard.plugin.received import IN_SECTION, Received
+from pytest_gradguard.plugin.outside import outside_of_tests
+from pytest_gradguard.plugin.received import FATAL, IN_SECTION, Received
 from pytest_gradguard.plugin.settings import Settings
+from pytest_gradguard.reports.printable import shown
 from pytest_gradguard.runtime import Report, guard
 from pytest_gradguard.runtime.faults import attempt, checked
 
@@ -29,6 +31,7 @@ __all__ = ["GuardPlugin"]
 _GUARD = pytest.StashKey[ItemGuard]()
 _WORKER_OUTPUT = "gradguard_findings"
 _WORKER_CALLS = "gradguard_calls"
+_PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 _BY_FIXTURE = "the tests that use the fixtures gradguard and watch_gradients"
 
 
@@ -55,8 +58,7 @@ class GuardPlugin:
 
             self._session.callback(attempt(benchmarks.unguarded, instead=lambda: None))
         if everywhere:
-            # What runs outside of tests, such as the import of a test module, belongs to none.
-            self._outside = self._session.enter_context(guard(mode="record"))
+            self._outside = outside_of_tests(config)
 
     def __dir__(self) -> list[str]:
         """The hooks: pytest looks at whatever is listed here, twice."""
@@ -170,35 +172,43 @@ class GuardPlugin:
         """Take what a worker of xdist leaves at its end."""
         text = (getattr(node, "workeroutput", None) or {}).get(_WORKER_OUTPUT)
         if text:
-            self._received.add_of_worker(text)
+            from pytest_gradguard.plugin.transport import unpack
+
+            self._received.add(*unpack(text))
         text = (getattr(node, "workeroutput", None) or {}).get(_WORKER_CALLS)
         if text:
             from pytest_gradguard.plugin.transport import unpack_calls
 
             self._calls += unpack_calls(text)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        attempt(self._finish, session)
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        try:
+            return (yield)  # hooks of a conftest may lose something, too
+        finally:
+            attempt(self._finish, session)
 
     def _finish(self, session: pytest.Session) -> None:
-        """Gather what no test has reported, and write the reports."""
+        """Gather what no test has reported, fail the run for it, and write the reports."""
         late = self._late()
+        fatal: dict[tuple[object, ...], str] = {one.key: FATAL for one, fails in late if fails}
         self._calls += self._called()
         output = getattr(self.config, "workeroutput", None)
         if output is not None:
             if late:
                 from pytest_gradguard.plugin.transport import pack
 
-                output[_WORKER_OUTPUT] = pack(late)
+                output[_WORKER_OUTPUT] = pack((finding for finding, _ in late), fatal)
             if self._calls:
                 from pytest_gradguard.plugin.transport import pack_calls
 
                 output[_WORKER_CALLS] = pack_calls(self._calls)
             return
-        self._received.add(late)
+        self._received.add((finding for finding, _ in late), fatal)
         if session.exitstatus == pytest.ExitCode.USAGE_ERROR:
             return  # a run that was refused has nothing to report
+        if session.exitstatus in _PASSED and self._received.fatal():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.settings.report is not None or self.settings.html is not None:
             self._write(session)
 
@@ -243,15 +253,20 @@ class GuardPlugin:
 
         return merge_tallies(relative_call(tally, self.base) for tally in tallies)
 
-    def _late(self) -> list[Finding]:
-        """What no test has reported: found after its end, or outside of all tests."""
-        late = [finding for of_item in self._guards for finding in of_item.unpublished()]
+    def _late(self) -> list[tuple[Finding, bool]]:
+        """What no test has reported, found after its end or outside of all: whether it is fatal."""
+        late = [
+            (finding, of_item.fails_late(finding))
+            for of_item in self._guards
+            for finding in of_item.unpublished()
+        ]
         outside = [] if self._outside is None else self._outside.findings
         if outside:
             from pytest_gradguard.plugin.transport import relative
 
+            lowest = self.settings.fail_on
             late.extend(
-                relative(finding, self.base)
+                (relative(finding, self.base), lowest is not None and finding.severity >= lowest)
                 for finding in outside
                 if finding.code not in self.settings.ignore
             )
@@ -316,11 +331,16 @@ class GuardPlugin:
                 from pytest_gradguard.plugin.summary import write_annotations
 
                 write_annotations(terminalreporter, findings, self._received.marks(), self.base)
+        fatal = self._received.fatal()
+        if fatal:
+            from pytest_gradguard.plugin.summary import why_the_run_fails
+
+            terminalreporter.write_line(f"gradguard: {why_the_run_fails(fatal)}", red=True)
         if self._write_error is not None:
-            terminalreporter.write_line(f"gradguard: {self._write_error}", red=True)
+            terminalreporter.write_line(shown(f"gradguard: {self._write_error}"), red=True)
         if self._written and self.config.option.verbose >= 0:
             only = "" if self.everywhere else f" of {_BY_FIXTURE} (--gradguard: of all)"
-            paths = " and ".join(map(str, self._written))
+            paths = shown(" and ".join(map(str, self._written)))
             terminalreporter.write_line(f"gradguard: report{only} written to {paths}")
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Set
 from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -20,7 +22,7 @@ from pytest_gradguard.plugin.received import IGNORED, IN_SECTION, SHOWN
 from pytest_gradguard.plugin.settings import Settings, marker_settings
 from pytest_gradguard.runtime import allow
 from pytest_gradguard.runtime.collector import Collector, collecting
-from pytest_gradguard.runtime.faults import checked, fault
+from pytest_gradguard.runtime.faults import checked, fault, theirs_only
 from pytest_gradguard.severity import Severity
 
 if TYPE_CHECKING:
@@ -49,17 +51,19 @@ class ItemGuard:
         self._expected = said.expected
         ignore = (settings.ignore | said.allow) - self._expected
         self._collector = Collector(test=item.nodeid, ignore=ignore)
+        self._taken: list[Finding] = []
         self._fail_on = said.fails_at(settings)
         self._base = base
         self._settled: dict[tuple[object, ...], Severity] = {}
         self._marks: dict[tuple[object, ...], str] = {}
-        self._published: dict[tuple[object, ...], int] = {}
+        self._published: Counter[tuple[object, ...]] = Counter()
 
     @property
     def findings(self) -> list[Finding]:
         """What was found in this test so far, its fixtures included; gravest first."""
-        if self._collector.empty:
+        if self._is_empty:
             return []
+        from pytest_gradguard.findings import merge
         from pytest_gradguard.plugin.doctests import in_file
         from pytest_gradguard.plugin.transport import relative
         from pytest_gradguard.reports.overview import gravest_first
@@ -67,12 +71,20 @@ class ItemGuard:
         try:
             found = [
                 relative(in_file(finding, self._item), self._base)
-                for finding in self._collector.findings
+                for finding in (
+                    *self._collector.findings,
+                    *merge(self._taken, attrgetter("claim")),
+                )
             ]
         except Exception as error:  # pytest would end the whole run for a fault of the guard's
             fault(error)
             return []
         return gravest_first(found)
+
+    @property
+    def _is_empty(self) -> bool:
+        """Nothing was found so far."""
+        return self._collector.empty and not self._taken
 
     @property
     def _unexpected(self) -> list[Finding]:
@@ -104,15 +116,19 @@ class ItemGuard:
             ValueError: there is no such code.
         """
         __tracebackhide__ = True
-        held: AbstractContextManager[None] = checked(
-            (TypeError, ValueError), allow, *codes, reason=reason, instead=nullcontext()
-        )
+        with theirs_only:
+            held: AbstractContextManager[None] = checked(
+                (TypeError, ValueError), allow, *codes, reason=reason, instead=nullcontext()
+            )
         return held
 
     def take(self, findings: Iterable[Finding]) -> None:
-        """Add findings that were made elsewhere, such as those of `watch_gradients`."""
-        for finding in findings:
-            self._collector.add(finding)
+        """Add the findings of watches: of one place there may be several, each with its cause."""
+        self._taken += [
+            dataclasses.replace(finding, test=self._item.nodeid)
+            for finding in findings
+            if finding.code not in self._collector.ignore
+        ]
 
     def collecting(self) -> AbstractContextManager[object]:
         """Inside this context, the test is the one that new findings belong to."""
@@ -128,7 +144,7 @@ class ItemGuard:
             GradGuardFailure: new findings reach the severity that fails this test, or the
                 warning filters turned one into an error.
         """
-        if self._collector.empty:
+        if self._is_empty:
             return
         fatal: set[tuple[object, ...]] = set()
         findings = self.findings
@@ -139,13 +155,16 @@ class ItemGuard:
             action = "none" if finding.severity < Severity.WARNING else _warn(finding, self._base)
             if action == "ignored":
                 self._marks[finding.key] = IGNORED
-            reached = self._fail_on is not None and finding.severity >= self._fail_on
-            if action == "raised" or reached:
+            if action == "raised" or self._reaches(finding):
                 fatal.add(finding.key)
         if fatal and not failing:
             from pytest_gradguard.plugin.failure import GradGuardFailure
 
             raise GradGuardFailure(_with_what_explains(findings, fatal), self._base)
+
+    def _reaches(self, finding: Finding) -> bool:
+        """Whether `finding` is grave enough to fail this test."""
+        return self._fail_on is not None and finding.severity >= self._fail_on
 
     def require_expected(self) -> None:
         """Fail the test if something that its markers expect was not found.
@@ -165,7 +184,7 @@ class ItemGuard:
         self, report: pytest.TestReport, excinfo: pytest.ExceptionInfo[BaseException] | None
     ) -> None:
         """Show findings in `report`: as its failure, or beside a failure of the test's own."""
-        if self._collector.empty:
+        if self._is_empty:
             return
         from pytest_gradguard.plugin.failure import FailureRepr, GradGuardFailure, columns, lines
 
@@ -211,16 +230,23 @@ class ItemGuard:
             if finding.severity >= Severity.WARNING
         )
         self._item.user_properties[:] = kept
-        self._published = {finding.key: finding.count for finding in findings}
+        self._published = _counts(findings)
 
     def unpublished(self) -> list[Finding]:
         """What was found since `publish`: by work of the test that went on after its end."""
         late = []
+        known = self._published.copy()
         for finding in self._unexpected:
-            more = finding.count - self._published.get(finding.key, 0)
-            if more > 0:
-                late.append(dataclasses.replace(finding, count=more))
+            count = min(finding.count, known[finding.key])
+            known[finding.key] -= count
+            if finding.count > count:
+                late.append(dataclasses.replace(finding, count=finding.count - count))
         return late
+
+    def fails_late(self, finding: Finding) -> bool:
+        """Whether `finding`, which is `unpublished`, would have failed the test."""
+        judged = self._settled.get(finding.key, -1) >= finding.severity
+        return self._reaches(finding) and not judged
 
 
 class NoGuard:
@@ -252,6 +278,14 @@ def not_found(missing: Iterable[str], found: Iterable[str]) -> str:
         f"gradguard: {', '.join(names)} {verb} expected here (marker gradguard, expect) and not "
         f"found; found: {rest}"
     )
+
+
+def _counts(findings: Iterable[Finding]) -> Counter[tuple[object, ...]]:
+    """How often each was found; what a finding says may change as it goes on, its key does not."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    for finding in findings:
+        counts[finding.key] += finding.count
+    return counts
 
 
 def _with_what_explains(findings: list[Finding], fatal: Set[tuple[object, ...]]) -> list[Finding]:

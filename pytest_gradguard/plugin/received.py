@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
 
-__all__ = ["IGNORED", "IN_SECTION", "SHOWN", "Received"]
+__all__ = ["FATAL", "IGNORED", "IN_SECTION", "SHOWN", "Received"]
 
 SHOWN = "shown"
 """The mark of a finding that a test's failure shows in full."""
@@ -17,8 +18,14 @@ SHOWN = "shown"
 IGNORED = "ignored"
 """The mark of a finding that the warning filters of its test ignore."""
 
+FATAL = "fatal"
+"""The mark of a finding that fails the run, as no test could: it came outside of tests, or late."""
+
 IN_SECTION = "shown in the section gradguard"
 """The second argument of a warning whose finding the terminal shows already."""
+
+
+_IDENTITY = attrgetter("identity")
 
 
 class Received:
@@ -27,6 +34,7 @@ class Received:
     def __init__(self) -> None:
         self._of_tests: dict[str, tuple[list[Finding], dict[tuple[Any, ...], str]]] = {}
         self._late: list[Finding] = []
+        self._fatal: set[tuple[Any, ...]] = set()
         self._outside_of_tests: dict[tuple[Any, ...], Finding] = {}
 
     def findings(self) -> list[Finding]:
@@ -37,18 +45,25 @@ class Received:
             return []
         from pytest_gradguard.findings import merge
 
-        found = merge(gathered)
+        found = merge(gathered, _IDENTITY)
         return sorted(
-            found, key=lambda finding: (finding.test or "", *finding.key[1:4], finding.code)
+            found,
+            key=lambda one: (one.test or "", *one.key[1:4], one.code, one.message),
         )
 
-    def marks(self) -> dict[tuple[Any, ...], str]:
-        """What has become of some of them, by their keys."""
-        return {key: mark for _, of in self._of_tests.values() for key, mark in of.items()}
+    def fatal(self) -> list[Finding]:
+        """Those that fail the run as such."""
+        return [finding for finding in self.findings() if finding.key in self._fatal]
 
-    def add(self, findings: Iterable[Finding]) -> None:
-        """Take findings of this process that no test's report carries."""
-        self._late.extend(findings)
+    def marks(self) -> dict[tuple[Any, ...], str]:
+        """What has become of some of them, by their identities."""
+        of_tests = self._of_tests.values()
+        return {
+            finding.identity: marks[finding.key]
+            for findings, marks in of_tests
+            for finding in findings
+            if finding.key in marks
+        }
 
     def of_test(self, test: str, text: str | None) -> None:
         """Take what the report of `test` carries, None for nothing, in place of an earlier one."""
@@ -59,17 +74,18 @@ class Received:
 
         self._of_tests[test] = unpack(text)
 
-    def add_of_worker(self, text: str) -> None:
-        """Take what an xdist worker has found beside its tests' reports."""
+    def add(self, findings: Iterable[Finding], marks: Mapping[tuple[Any, ...], str]) -> None:
+        """Take what this process or an xdist worker has found beside its tests' reports."""
         from pytest_gradguard.findings import merge
-        from pytest_gradguard.plugin.transport import unpack
 
-        for finding in unpack(text)[0]:
+        for finding in findings:
+            if marks.get(finding.key) == FATAL:
+                self._fatal.add(finding.key)
             if finding.test is not None:
                 self._late.append(finding)
                 continue
-            # Every worker imports the same test modules: one finding, not one for each worker.
-            known = self._outside_of_tests.get(finding.key, finding)
+            # The controller and every worker import the same files: one finding, not one for each.
+            known = self._outside_of_tests.get(finding.identity, finding)
             (both,) = merge([known, finding])
             count = max(known.count, finding.count)
-            self._outside_of_tests[finding.key] = replace(both, count=count)
+            self._outside_of_tests[finding.identity] = replace(both, count=count)

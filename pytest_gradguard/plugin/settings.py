@@ -73,7 +73,7 @@ def read_settings(config: pytest.Config) -> Settings:
         value = _ini(config, "gradguard_fail_on") or table.fail_on or "error"
         fail_on = _fail_on(value, "ini key gradguard_fail_on")
     ignore = _codes(_ini(config, "gradguard_ignore") or (), "ini key gradguard_ignore")
-    annotate = option.gradguard_annotate
+    annotate = "auto" if option.gradguard_annotate is None else option.gradguard_annotate
     if annotate not in _ANNOTATE:
         raise pytest.UsageError(
             f"--gradguard-annotate: unknown value {annotate!r} (allowed: {', '.join(_ANNOTATE)})"

@@ -11,13 +11,20 @@ from typing import Any
 
 import pytest
 
-from pytest_gradguard.findings import Finding, Severity, merge
+from pytest_gradguard.findings import Finding, Severity
 from pytest_gradguard.plugin.failure import columns, terminal_style
 from pytest_gradguard.plugin.received import IGNORED, SHOWN
-from pytest_gradguard.reports.overview import Group, count_line, group_by_place
+from pytest_gradguard.reports.overview import (
+    Group,
+    count_groups,
+    count_line,
+    distinct,
+    group_by_place,
+)
+from pytest_gradguard.reports.printable import shown
 from pytest_gradguard.reports.text import Style, render
 
-__all__ = ["write_annotations", "write_summary"]
+__all__ = ["why_the_run_fails", "write_annotations", "write_summary"]
 
 _TESTS_NAMED = 3
 
@@ -36,16 +43,22 @@ def write_summary(
     Args:
         terminal: pytest's own.
         findings: those of the whole run.
-        marks: what has become of some, by their keys.
+        marks: what has become of some, by their identities.
         base: the folder that their paths are relative to.
     """
     verbosity: int = terminal.config.option.verbose
     lowest = Severity.INFO if verbosity > 0 else Severity.WARNING
     failures_are_shown = terminal.config.getoption("tbstyle", "auto") not in ("no", "line")
-    in_full = {key[:-1] for key, mark in marks.items() if mark == SHOWN and failures_are_shown}
-    kept = [_untold(finding, in_full) for finding in findings if marks.get(finding.key) != IGNORED]
+    in_full = {one[:-1] for one, mark in marks.items() if mark == SHOWN and failures_are_shown}
+    places = {claim[:-1] for claim in in_full}
+    kept = [
+        finding if finding.claim in in_full else _untold(finding, places)
+        for finding in findings
+        if marks.get(finding.identity) != IGNORED
+    ]
     groups = group_by_place(finding for finding in kept if finding.severity >= lowest)
-    ignored = len(findings) - len(kept)
+    every = group_by_place(kept)
+    ignored = len(distinct(group_by_place(findings))) - len(distinct(every))
     if not groups and not ignored:
         return
     writer = terminal._tw
@@ -62,7 +75,7 @@ def write_summary(
                 writer.line(style("strong", line))
         brief = False
         for group in of_tests:
-            brief = verbosity < 0 or group.finding.key[:-1] in in_full
+            brief = verbosity < 0 or group.finding.claim in in_full
             if brief:
                 for line in _in_brief(group, verbosity >= 0, style, width):
                     writer.line(line)
@@ -74,8 +87,9 @@ def write_summary(
             writer.line()
         if brief and verbosity >= 0:
             writer.line()
-    hidden = sum(finding.severity < lowest for finding in kept)
-    for line in _wrapped(_last_line(groups, hidden, ignored), width):
+    count = count_groups(every, lowest, show_hidden="-v")
+    count += f"; {ignored} ignored by warning filters" if ignored else ""
+    for line in _wrapped(count, width):
         writer.line(line)
 
 
@@ -85,7 +99,7 @@ def write_annotations(
     marks: Mapping[tuple[Any, ...], str],
     base: str,
 ) -> None:
-    """Write an annotation of GitHub's for each place with findings of warning and above.
+    """Write an annotation of GitHub's for each group of findings of warning and above.
 
     The arguments are those of `write_summary`.
     """
@@ -94,21 +108,32 @@ def write_annotations(
     kept = (
         finding
         for finding in findings
-        if finding.severity >= Severity.WARNING and marks.get(finding.key) != IGNORED
+        if finding.severity >= Severity.WARNING and marks.get(finding.identity) != IGNORED
     )
     for group in group_by_place(kept):
-        for finding in group.findings:
-            path = os.path.join(base, finding.location.path)
-            placed = replace(finding, location=replace(finding.location, path=path))
-            for line in github.lines([placed]):
-                terminal.write_line(line)
+        for line in github.lines(group.findings, base=base):
+            terminal.write_line(line)
 
 
-def _untold(finding: Finding, in_full: Set[tuple[Any, ...]]) -> Finding:
+def why_the_run_fails(fatal: Iterable[Finding]) -> str:
+    """One line about findings that no test could fail with.
+
+    Args:
+        fatal: those found outside of tests, or after the end of theirs.
+    """
+    by_tests = _by_tests(group_by_place(fatal))
+    parts = [
+        count_line(group.finding for group in groups)
+        + (f" after the end of {_heading(tests)}" if tests else " outside of tests")
+        for tests, groups in by_tests.items()
+    ]
+    return f"the run fails (exit status 1): {', '.join(parts)}"
+
+
+def _untold(finding: Finding, places: Set[tuple[Any, ...]]) -> Finding:
     """`finding` as one that stands for itself, if what it explains is shown above without it."""
-    if not finding.explains or finding.key[:-1] in in_full:
-        return finding
-    return replace(finding, explains=tuple(one for one in finding.explains if one not in in_full))
+    explains = tuple(one for one in finding.explains if one not in places)
+    return finding if explains == finding.explains else replace(finding, explains=explains)
 
 
 def _wrapped(text: str, width: int | None) -> list[str]:
@@ -130,7 +155,7 @@ def _heading(tests: Sequence[str]) -> str:
     if not tests:
         return "outside of tests"
     more = len(tests) - _TESTS_NAMED
-    return ", ".join(tests[:_TESTS_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return shown(", ".join(tests[:_TESTS_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 def _in_brief(group: Group, above: bool, style: Style, width: int | None) -> list[str]:
@@ -138,18 +163,10 @@ def _in_brief(group: Group, above: bool, style: Style, width: int | None) -> lis
     finding = group.finding
     severity = finding.severity.label
     head = style(severity, f"{severity}[{finding.code}]") + " " + style("strong", finding.name)
-    where = f"at {finding.location.path}:{finding.location.line}"
+    where = f"at {shown(finding.location.path)}:{finding.location.line}"
     codes = " and ".join(dict.fromkeys(other.code for other in group.because))
     where += f", with {codes}" if codes else ""
     end = " (shown above)" if above else ""
     length = len(f"{severity}[{finding.code}] {finding.name} {where}{end}")
     where += style("dim", end)
     return [head, f"  {where}"] if width is not None and length > width else [f"{head} {where}"]
-
-
-def _last_line(groups: Sequence[Group], hidden: int, ignored: int) -> str:
-    tests = {test for group in groups for test in group.tests}
-    where = f" in {len(tests)} test{'' if len(tests) == 1 else 's'}" if tests else ""
-    shown = merge(finding for group in groups for finding in group.findings)
-    line = count_line(shown, where=where, hidden=hidden, show_hidden="-v")
-    return line + (f"; {ignored} ignored by warning filters" if ignored else "")

@@ -19,6 +19,8 @@ from pytest_gradguard.disabled import is_disabled
 
 _OURS = f"{__name__.partition('.')[0]}."
 
+_DONE: pytest.StashKey[bool] = pytest.StashKey()
+
 
 class _AsInstalled(MetaPathFinder):
     """Finds our modules as Python's own finder does."""
@@ -35,8 +37,9 @@ def import_as_installed(config: pytest.Config) -> None:
     Where the guard is disabled, nothing is put in the way of imports.
     """
     rewriting: Any = config.pluginmanager.rewrite_hook
-    if is_disabled() or rewriting not in sys.meta_path:
+    if is_disabled() or rewriting not in sys.meta_path or config.stash.get(_DONE, False):
         return
+    config.stash[_DONE] = True
     finder = _AsInstalled()
     sys.meta_path.insert(sys.meta_path.index(rewriting), finder)
 

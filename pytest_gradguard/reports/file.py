@@ -16,13 +16,13 @@ __all__ = ["check_writable", "write_page", "write_report"]
 
 
 def check_writable(path: Path) -> None:
-    """Make sure that `path` can be written, without leaving anything behind.
+    """Make sure that a report may be written to `path`, without leaving anything behind.
 
     Raises:
-        ValueError: it cannot; the message is one line that names `path` and the reason.
+        ValueError: it may not; the message is one line that names `path` and the reason.
     """
     try:
-        with Target(str(path)):  # several ranks may do this at once
+        with Target(str(path), over_reports=True):  # several ranks may do this at once
             pass
     except TargetError as error:
         raise ValueError(str(error)) from None

@@ -1,4 +1,4 @@
-"""Annotations of GitHub Actions: workflow commands, one line a finding.
+"""Annotations of GitHub Actions: workflow commands, one line a loss or other finding.
 
 https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from pytest_gradguard.findings import (
     Finding,
@@ -14,16 +15,26 @@ from pytest_gradguard.findings import (
     Severity,
     display_path,
 )
-from pytest_gradguard.reports.printable import shown
+from pytest_gradguard.reports.overview import explanations, folded
+from pytest_gradguard.reports.printable import shown, shown_lines
 
 __all__ = ["lines"]
 
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
 
-def lines(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> Iterator[str]:
-    """The annotation of each finding, and of each file that could not be used."""
-    for finding in findings:
+def lines(
+    findings: Iterable[Finding], errors: Iterable[ReadError] = (), base: str = ""
+) -> Iterator[str]:
+    """The annotation of each finding, and of each file that could not be used.
+
+    What explains another of `findings` is part of its annotation. Paths are relative to the folder
+    `base`, by default the current one.
+    """
+    for one, because in folded(findings):
+        told = [text for _, text in explanations(one, because)]
+        path = os.path.join(base, one.location.path)
+        finding = replace(one, location=replace(one.location, path=path))
         where = finding.location.to_dict()
         properties: dict[str, object] = {
             "title": f"gradguard {finding.code} {finding.name}",
@@ -33,7 +44,7 @@ def lines(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> Iter
             properties |= {"line": where["line"], "endLine": where["end_line"]}
         if "line" in properties and where["line"] == where["end_line"]:  # columns of one line only
             properties |= {"col": where["column"], "endColumn": where["end_column"]}
-        text = finding.message + (f"\nFix: {finding.fix}" if finding.fix else "")
+        text = "\n".join([finding.message, *told, *[f"Fix: {finding.fix}"] * bool(finding.fix)])
         place = f"{shown(finding.place)}: {finding.code} "
         yield _command(_COMMANDS[finding.severity], properties, place + text)
     for error in errors:
@@ -54,16 +65,13 @@ def _file(path: str) -> str:
 
 def _command(command: str, properties: dict[str, object], text: str) -> str:
     listed = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
-    return f"::{command} {listed}::{_data(text)}"
-
-
-def _data(text: str) -> str:
-    """`text`, made visible line by line, as the runner of workflows decodes it."""
-    return _encoded("\n".join(map(shown, text.split("\n"))))
+    return f"::{command} {listed}::{_encoded(shown_lines(text))}"
 
 
 def _property(value: object) -> str:
-    return _encoded(str(value)).replace(":", "%3A").replace(",", "%2C")
+    """`value`, whose newlines are encoded, and whose other control characters are shown."""
+    text = "\r".join(map(shown_lines, str(value).split("\r")))
+    return _encoded(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _encoded(text: str) -> str:

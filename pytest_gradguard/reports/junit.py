@@ -7,17 +7,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from pytest_gradguard.findings import Finding, ReadError, display_path, display_place
+from pytest_gradguard.reports.overview import Folded, explanations, folded
 from pytest_gradguard.reports.printable import shown
 
 __all__ = ["render"]
 
 
 def render(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> str:
-    """The report: one test suite a file. Where nothing was found, one test case that passes."""
-    failed: dict[str, list[Finding]] = defaultdict(list)
+    """The report: one test suite a file. Where nothing was found, one test case that passes.
+
+    What explains another of `findings` is part of its test case.
+    """
+    failed: dict[str, list[Folded]] = defaultdict(list)
     broken: dict[str, list[ReadError]] = defaultdict(list)
-    for finding in findings:
-        failed[display_path(finding.location.path)].append(finding)
+    for finding, because in folded(findings):
+        failed[display_path(finding.location.path)].append((finding, because))
     for error in errors:
         broken[display_path(error.path)].append(error)
     root = ET.Element("testsuites", name="gradguard")
@@ -33,11 +37,11 @@ def render(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> str
 
 
 def _suite(
-    root: ET.Element, path: str, findings: Sequence[Finding], errors: Sequence[ReadError]
+    root: ET.Element, path: str, findings: Sequence[Folded], errors: Sequence[ReadError]
 ) -> None:
     suite = ET.SubElement(root, "testsuite", name=shown(path))
     _count(suite, len(findings), len(errors))
-    for finding in findings:
+    for finding, because in findings:
         where = finding.location
         name = f"{finding.code} {finding.name}"
         case = _case(suite, path, name, where.line, where.cell)
@@ -45,7 +49,7 @@ def _suite(
         failure = ET.SubElement(
             case, "failure", type=finding.severity.label, message=shown(finding.message)
         )
-        failure.text = "\n".join(map(shown, _text(finding)))
+        failure.text = "\n".join(map(shown, _text(finding, because)))
     for error in errors:
         case = _case(suite, path, "could not be used", error.line, error.cell)
         ET.SubElement(case, "error", message=shown(error.message))
@@ -63,8 +67,9 @@ def _case(suite: ET.Element, path: str, name: str, line: int, cell: int | None) 
     )
 
 
-def _text(finding: Finding) -> list[str]:
+def _text(finding: Finding, because: Iterable[Finding]) -> list[str]:
     steps = [f"- {display_place(step.file, step.line)}: {step.message}" for step in finding.trace]
+    steps += [f"- {text}" for _, text in explanations(finding, because)]
     fix = [f"fix: {finding.fix}"] if finding.fix else []
     return [f"{finding.place}: {finding.message}", *steps, *fix]
 

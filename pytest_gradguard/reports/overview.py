@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from pytest_gradguard import pitfalls
-from pytest_gradguard.findings import Finding, Severity, merge
+from pytest_gradguard.findings import Finding, Severity, display_place, merge
 
 __all__ = [
     "Group",
+    "count_groups",
     "count_line",
+    "distinct",
     "explained",
+    "explanations",
     "folded",
     "gravest_first",
     "group_by_place",
     "linked",
 ]
+
+_BY_CLAIM = attrgetter("claim")
 
 
 def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -89,8 +95,20 @@ def folded(findings: Iterable[Finding]) -> list[Folded]:
     ]
 
 
+def explanations(finding: Finding, because: Iterable[Finding]) -> list[tuple[Finding, str]]:
+    """The findings that explain `finding`, what was sent first, each with a line about it."""
+    file = finding.location.file
+    told = []
+    for one in because:
+        at = one.location
+        place = f"line {at.line}" if at.file == file else display_place(at.file, at.line)
+        part, subject = pitfalls.get(one.code).part, one.details.get("subject")
+        told.append((one, f"{part}: {one.code} at {place}" + (f": {subject}" if subject else "")))
+    return sorted(told, key=lambda both: not both[1].startswith("sent: "))
+
+
 class Group(NamedTuple):
-    """One pitfall at one place, and the tests that met it there, in order of first meeting.
+    """One claim about one place, and the tests that met it there, in order of first meeting.
 
     `because` are the findings that explain it, from whichever of these tests.
     """
@@ -106,20 +124,42 @@ class Group(NamedTuple):
 
 
 def group_by_place(findings: Iterable[Finding]) -> list[Group]:
-    """Join findings of one code at one place, whichever test met them; gravest first."""
+    """Join findings that say the same of one place, whichever test met them; gravest first."""
     tests: dict[tuple[object, ...], dict[str, None]] = defaultdict(dict)
     because: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
     anywhere = []
     for finding, explaining in folded(findings):
         nowhere = replace(finding, test=None)
         if finding.test is not None:
-            tests[nowhere.key][finding.test] = None
-        because[nowhere.key] += (replace(other, test=None) for other in explaining)
+            tests[nowhere.claim][finding.test] = None
+        because[nowhere.claim] += (replace(other, test=None) for other in explaining)
         anywhere.append(nowhere)
     return [
-        Group(finding, tuple(tests[finding.key]), tuple(merge(because[finding.key])))
-        for finding in gravest_first(merge(anywhere))
+        Group(finding, tuple(tests[finding.claim]), tuple(merge(because[finding.claim], _BY_CLAIM)))
+        for finding in gravest_first(merge(anywhere, _BY_CLAIM))
     ]
+
+
+def distinct(groups: Iterable[Group]) -> list[Finding]:
+    """The findings of all `groups`, each claim once."""
+    return merge((finding for group in groups for finding in group.findings), _BY_CLAIM)
+
+
+def count_groups(groups: Iterable[Group], lowest: Severity, *, show_hidden: str = "") -> str:
+    """The line that counts each claim of `groups` once, and the tests that met them.
+
+    Args:
+        groups: all there are.
+        lowest: the lowest severity that is shown.
+        show_hidden: the option that would show the others, where one is needed.
+    """
+    groups = list(groups)
+    every = distinct(groups)
+    counted = [finding for finding in every if finding.severity >= lowest]
+    tests = {test for group in groups if group.finding.severity >= lowest for test in group.tests}
+    where = f" in {len(tests)} test{'' if len(tests) == 1 else 's'}" if tests else ""
+    hidden = len(every) - len(counted)
+    return count_line(counted, where=where, hidden=hidden, show_hidden=show_hidden)
 
 
 def count_line(
@@ -128,7 +168,7 @@ def count_line(
     """A line such as ``1 error, 2 warnings in 3 tests; 4 info findings not shown (-v shows them)``.
 
     `where` follows the counts. `hidden` counts what is not among `findings`, and `show_hidden` is
-    the option that would show it.
+    the option that would show it, where one is needed.
     """
     findings = list(findings)
     parts = []
@@ -148,4 +188,5 @@ def _hidden(number: int, option: str) -> str:
     if not number:
         return ""
     them, findings = ("it", "finding") if number == 1 else ("them", "findings")
-    return f"; {number} info {findings} not shown ({option} shows {them})"
+    how = f" not shown ({option} shows {them})" if option else ""
+    return f"; {number} info {findings}{how}"

@@ -17,6 +17,7 @@ from pytest_gradguard import __version__, pitfalls
 from pytest_gradguard.findings import (
     Edit,
     Finding,
+    Location,
     ReadError,
     Repair,
     Severity,
@@ -25,6 +26,7 @@ from pytest_gradguard.findings import (
 )
 from pytest_gradguard.pitfalls import Pitfall
 from pytest_gradguard.reports.fingerprint import SourceLine, fingerprints
+from pytest_gradguard.reports.overview import Folded, explanations, folded
 
 __all__ = ["render"]
 
@@ -42,16 +44,17 @@ def render(
     """The log of one run as JSON, in ASCII.
 
     Paths are relative to the current folder, under ``%SRCROOT%``, where they lie below it. Columns
-    count characters. A repair of the linter's is a `fix`, the chain a `codeFlow`.
+    count characters. A repair of the linter's is a `fix`, the chain a `codeFlow`; what explains
+    another of `findings` is one of its `relatedLocations`.
 
     Args:
         findings: what was found.
         source_line: returns a line of a file, or an empty string.
         errors: what could not be used.
     """
-    findings, errors = list(findings), list(errors)
-    codes = sorted({finding.code for finding in findings})
-    prints = fingerprints(findings, source_line)
+    both, errors = folded(findings), list(errors)
+    codes = sorted({finding.code for finding, _ in both})
+    prints = fingerprints([finding for finding, _ in both], source_line)
     run = {
         "tool": {
             "driver": {
@@ -71,8 +74,8 @@ def render(
             }
         ],
         "results": [
-            _result(finding, codes.index(finding.code), fingerprint)
-            for finding, fingerprint in zip(findings, prints, strict=True)
+            _result(one, codes.index(one[0].code), fingerprint)
+            for one, fingerprint in zip(both, prints, strict=True)
         ],
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
@@ -93,10 +96,11 @@ def _rule(pitfall: Pitfall) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, index: int, fingerprint: str) -> dict[str, Any]:
+def _result(one: Folded, index: int, fingerprint: str) -> dict[str, Any]:
+    finding, because = one
     where = finding.location.to_dict()
     cell = finding.location.cell
-    location = _location(finding.location.path, _region(where) if cell is None else {})
+    location = _location(finding.location.path, _region_of(finding.location))
     if where["function"]:
         location["logicalLocations"] = [
             {"fullyQualifiedName": where["function"], "kind": "function"}
@@ -120,6 +124,11 @@ def _result(finding: Finding, index: int, fingerprint: str) -> dict[str, Any]:
         ]
         last = {"location": {**location, "message": {"text": finding.message}}}
         result["codeFlows"] = [{"threadFlows": [{"locations": [*steps, last]}]}]
+    if because:
+        result["relatedLocations"] = [
+            _location(other.location.path, _region_of(other.location), text)
+            for other, text in explanations(finding, because)
+        ]
     if finding.edits is not None:
         result["fixes"] = [_fix(finding.edits)]
     return result
@@ -159,6 +168,10 @@ def _location(path: str, region: dict[str, int], message: str | None = None) -> 
 
 def _line_of(step: TraceStep | ReadError) -> dict[str, int]:
     return {"startLine": step.line} if step.cell is None else {}
+
+
+def _region_of(where: Location) -> dict[str, int]:
+    return _region(where.to_dict()) if where.cell is None else {}
 
 
 def _region(where: dict[str, Any]) -> dict[str, int]:

@@ -26,12 +26,17 @@ class Target:
     report or the new one; of a link, what it points to is replaced. A device, a pipe, and a file
     that a standard stream goes to (as with ``/dev/stdout``) are written to as they are.
 
+    Args:
+        path: the file.
+        over_reports: of what is there, only an earlier report may be replaced.
+
     Raises:
-        TargetError: `path` cannot be opened.
+        TargetError: `path` cannot be opened, or what is there may not be replaced.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, over_reports: bool = False) -> None:
         self.path = path
+        self._over_reports = over_reports
         self._new: str | None = None
         try:
             self._stream = self._open()
@@ -44,6 +49,7 @@ class Target:
         try:
             known = os.stat(self.path)
         except FileNotFoundError:
+            self._check_replaceable()
             return self._beside(os.path.realpath(self.path))
         if stat.S_ISDIR(known.st_mode):
             raise self._refusal("it is a folder")
@@ -52,6 +58,7 @@ class Target:
             return stream
         if not stat.S_ISREG(known.st_mode):
             return self._as_it_is()
+        self._check_replaceable()
         if not os.access(self.path, os.W_OK):
             raise self._refusal(os.strerror(errno.EACCES))
         try:
@@ -60,6 +67,14 @@ class Target:
             return open(self.path, "r+b")
         os.chmod(str(self._new), stat.S_IMODE(known.st_mode))
         return stream
+
+    def _check_replaceable(self) -> None:
+        if self._over_reports:
+            from pytest_gradguard.reports.earlier import why_kept
+
+            reason = why_kept(os.path.realpath(self.path))
+            if reason is not None:
+                raise self._refusal(reason)
 
     def _beside(self, place: str) -> IO[bytes]:
         """A new file in the folder of `place`, to replace it."""

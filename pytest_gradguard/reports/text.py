@@ -11,9 +11,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import Finding, Repair, display_place
-from pytest_gradguard.reports.overview import folded
+from pytest_gradguard.reports.overview import explanations, folded
 from pytest_gradguard.reports.printable import shown
 from pytest_gradguard.reports.repairs import hunks
 
@@ -160,27 +159,14 @@ def render(
         if finding.origin == "lint" or (step.file, step.line) not in told:
             text = f"{display_place(step.file, step.line)}: {step.message}"
             yield from paragraph(hanging + "- ", text)
-    for other in sorted(because, key=lambda other: _part(other) != "sent"):
-        yield from paragraph(hanging + "- ", _explanation(other, where.file))
+    for _, text in explanations(finding, because):
+        yield from paragraph(hanging + "- ", text)
     if finding.fix:
         yield from paragraph(equals, finding.fix, "fix: ")
     if repair is not None:
         said = repair.message if repair.is_safe else f"{repair.message} (unsafe)"
         yield from paragraph(equals, said, "repair: ")
         yield from _changes(finding, repair, gutter, style, source_line)
-
-
-def _explanation(finding: Finding, path: str) -> str:
-    """`finding` in one line of the block of a graver one, whose place is in the file `path`."""
-    where = finding.location
-    place = f"line {where.line}" if where.file == path else display_place(where.file, where.line)
-    subject = finding.details.get("subject")
-    said = f"{_part(finding)}: {finding.code} at {place}"
-    return f"{said}: {subject}" if subject else said
-
-
-def _part(finding: Finding) -> str | None:
-    return pitfalls.get(finding.code).part
 
 
 def _frame(

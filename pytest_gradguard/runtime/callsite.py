@@ -11,15 +11,13 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest_gradguard
+from pytest_gradguard.dynamic_code import DYNAMIC, identified
 from pytest_gradguard.findings import Location
 from pytest_gradguard.runtime import packages
 
 _OURS = os.path.dirname(os.path.abspath(pytest_gradguard.__file__)) + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-
-DYNAMIC = "<dynamic-code>"
-"""What cloudpickle, from 3.1.3 on, calls the file of a function that it pickles by value."""
 
 
 @dataclass(frozen=True)
@@ -166,13 +164,14 @@ def file_of(frame: FrameType) -> str:
 def written_in(code: CodeType, namespace: Mapping[str, Any]) -> str:
     """The file that `code` was read from, which runs with the globals `namespace`.
 
-    Of a function that was pickled by value they know it where its code does not.
+    Of a function that was pickled by value they know it where its code does not. Where they do not
+    either, the code is `identified` for the process that it came from.
     """
     path = code.co_filename
     if path != DYNAMIC:
         return path
     known = namespace.get("__file__")
-    return known if type(known) is str else path
+    return known if type(known) is str else identified(code)
 
 
 def is_users(frame: FrameType) -> bool:

@@ -131,8 +131,7 @@ def _merged(findings: Iterable[Finding]) -> list[Finding]:
     known = list(findings)
     if not known:
         return []
-    from pytest_gradguard.findings import merge
-    from pytest_gradguard.runtime.dynamic_code import placed
+    from pytest_gradguard.findings import merge, placed
 
     return merge(map(placed, known))
 
@@ -341,7 +340,12 @@ def announce(home: Collector, evidence: Iterable[Evidence]) -> None:
     if home.announce is None:
         return
     try:
-        findings = list(filter(None, map(_built, list(evidence))))
-        home.announce([finding for finding in findings if finding.severity >= Severity.WARNING])
+        built = list(filter(None, map(_built, list(evidence))))
+        findings = [finding for finding in built if finding.severity >= Severity.WARNING]
+        if findings:
+            from pytest_gradguard.findings import placed
+
+            findings = list(map(placed, findings))
+        home.announce(findings)
     except Exception as error:
         fault(error)

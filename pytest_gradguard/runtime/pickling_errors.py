@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import pickle
 import re
+import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import display_place
 from pytest_gradguard.runtime import callsite, error_notes, locate, queue_puts, transfer
 from pytest_gradguard.runtime.calls import UNPICKLED
@@ -32,6 +34,7 @@ _ANSWERS = {
     "_io.TextIOWrapper": "Open the file in the task.",
     "_io.BufferedReader": "Open the file in the task.",
     "_io.BufferedWriter": "Open the file in the task.",
+    "tfe.Tape": pitfalls.get("GG105").advice,
 }
 _ANSWER = (
     "Create it in the task, or leave it out of what is sent (in `__getstate__` of the object that "
@@ -116,7 +119,9 @@ def explain(error: BaseException, current: Any, objects: Iterable[Any] = ()) -> 
         paths = locate.find(roots, look)
         if found:
             path = paths[id(found[0])]
-            if put is not None and answer is _HISTORY:
+            if _is_transformed(found[0]):
+                answer = pitfalls.get("GG301").advice_for("transform")
+            elif put is not None and answer is _HISTORY:
                 attempt(queue_puts.refused, put, found[0], path.removeprefix(_ROOT))
             text = _text(found[0], path, current, answer, put)
             error_notes.add(error, text)
@@ -185,6 +190,17 @@ def _refusing(error: BaseException) -> Any:
 def _names(kind: type) -> tuple[str, str]:
     """How picklers name a class: those of C modules by their full name."""
     return kind.__name__, f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_transformed(item: Any) -> bool:
+    """Whether `item` stands for a value in a transform of JAX or `torch.func`."""
+    if "torch" in sys.modules:
+        from pytest_gradguard.runtime.frameworks.torch import transforms
+
+        if transforms.is_wrapped(item):
+            return True
+    kinds = type(item).__mro__
+    return any(kind.__name__ == "Tracer" and kind.__module__[:3] == "jax" for kind in kinds)
 
 
 def _has_history(item: Any) -> bool:

@@ -250,7 +250,8 @@ def test_latin_1_is_refused_where_python_refuses_it(tree, place, big):
 
 
 def test_the_report_is_whole_or_not_there(tree, monkeypatch):
-    report = tree.write("report.json", "the earlier report")
+    earlier = "1 file checked: no findings\n"
+    report = tree.write("report.json", earlier)
     os.chmod(report, 0o640)
     from gradguard_lint import batch
 
@@ -261,7 +262,7 @@ def test_the_report_is_whole_or_not_there(tree, monkeypatch):
         patch.setattr(batch, "analyse", interrupted)
         ran = tree.lint("--no-cache", "--output", "report.json")
         assert (ran.status, ran.out, ran.err) == (130, "", "gradguard: interrupted\n")
-    assert report.read_text() == "the earlier report"
+    assert report.read_text() == earlier
     assert tree.lint("--no-cache", "--output", "report.json").status == 1
     assert "GG201" in report.read_text()
     assert report.stat().st_mode & 0o777 == 0o640
@@ -269,17 +270,25 @@ def test_the_report_is_whole_or_not_there(tree, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "target", [".", "no/such/folder.json", "good.py/x", "loop", "", "pipe", "/dev/full"]
+    "target",
+    [
+        *(".", "no/such/folder.json", "good.py/x", "loop", "", "pipe", "/dev/full"),
+        *("good.py", "new.toml", "kept.txt"),
+    ],
 )
 def test_a_report_that_cannot_be_written_is_refused_before_the_work(tree, target, monkeypatch):
     os.symlink("loop", tree.root / "loop")
     os.mkfifo(tree.root / "pipe")
+    kept = {
+        path: path.read_text() for path in (tree.write("kept.txt", "mine"), tree.root / "good.py")
+    }
     if target != "/dev/full":
         monkeypatch.setattr("gradguard_lint.run.run", None)
     ran = tree.lint("--no-cache", "--output", target)
     assert (ran.status, ran.out) == (2, "")
     (line,) = ran.err.splitlines()
     assert target in line
+    assert kept == {path: path.read_text() for path in kept}
 
 
 def test_a_report_through_a_link_a_device_and_a_pipe(tree):

@@ -67,6 +67,15 @@ def places(findings: list[dict[str, Any]]) -> list[tuple[str, str, int, int]]:
     ]
 
 
+@pytest.fixture
+def issues(findings):
+    """Those of `findings` that are no part of another: hosts show each as an issue of its own."""
+    alone = [one for one in findings if "explains" not in one["details"]]
+    assert [one["code"] for one in alone] == ["GG201", "GG103"] * 2
+    assert len(findings) == 8
+    return alone
+
+
 def test_concise(project, findings):
     *lines, last, fixable = output(project, "concise").splitlines()
     assert "fixable with" in fixable
@@ -104,15 +113,19 @@ def unescaped(text: str) -> str:
     return text.replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%")
 
 
-def test_github(project, findings):
+def test_github(project, issues):
     *annotations, broken = commands(output(project, "github"))
     assert [(kind, at["file"], int(at["line"])) for kind, at, _ in annotations] == [
-        (one["severity"], one["location"]["path"], one["location"]["line"]) for one in findings
+        (one["severity"], one["location"]["path"], one["location"]["line"]) for one in issues
     ]
-    for (_, properties, text), one in zip(annotations, findings, strict=True):
+    for (_, properties, text), one in zip(annotations, issues, strict=True):
         assert one["code"] in properties["title"]
         assert one["message"] in text
         assert one["fix"] in text
+        assert (".detach()" in text) == (".detach()" in one["fix"])
+        told = re.findall(r"^(sent|returned): (GG\d+) at line \d+", text, re.M)
+        parts = [("sent", "GG101"), ("returned", "GG102")]
+        assert told == (parts if one["code"] == "GG103" else [])
     assert broken[:2] == ("error", {"title": "gradguard", "file": "broken.py", "line": "1"})
 
 
@@ -122,6 +135,9 @@ def test_github_takes_no_command_out_of_a_file_name():
     assert "\r" not in line
     ((kind, properties, text),) = commands(line)
     assert (kind, properties["file"]) == ("warning", "a\n::error::b\r.py")
+    (line,) = github.lines([finding(path="a\x1b[1m,b:c\x07.py", message="of `\x1b]0;t\x07`")])
+    assert r"file=a\x1b[1m%2Cb%3Ac\x07.py,line=" in line
+    assert line.isprintable()
     assert text.splitlines() == [r"a\n::error::b\r.py:3:5: GG201 100% \r", "::set-env"]
 
 
@@ -143,14 +159,14 @@ def checked_sarif(text: str) -> dict[str, Any]:
     return log["runs"][0]
 
 
-def test_sarif(project, findings):
+def test_sarif(project, issues):
     run = checked_sarif(output(project, "sarif"))
     rules = run["tool"]["driver"]["rules"]
-    assert [rule["id"] for rule in rules] == sorted({one["code"] for one in findings})
+    assert [rule["id"] for rule in rules] == sorted({one["code"] for one in issues})
     assert all(rule["helpUri"].endswith(f"/pitfalls/{rule['id'].lower()}.md") for rule in rules)
     assert run["originalUriBaseIds"]["%SRCROOT%"]["uri"] == project.root.as_uri() + "/"
     found = []
-    for result, one in zip(run["results"], findings, strict=True):
+    for result, one in zip(run["results"], issues, strict=True):
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
         place = result["locations"][0]["physicalLocation"]
         assert place["artifactLocation"]["uriBaseId"] == "%SRCROOT%"
@@ -161,10 +177,13 @@ def test_sarif(project, findings):
             *(step["message"] for step in one["trace"]),
             *[one["message"]] * bool(steps),
         ]
+        related = [other["message"]["text"] for other in result.get("relatedLocations", ())]
+        assert len(related) == (2 if one["code"] == "GG103" else 0)
+        assert all(re.match(r"(sent|returned): GG10[12] at line \d+", text) for text in related)
     odd = "sub%20folder/100%25%20of%20it%2C%20a%3Ab%20%C3%A9.py"
     assert found == [
         (one["code"], {ODD: odd}.get(one["location"]["path"], "train.py"), one["severity"])
-        for one in findings
+        for one in issues
     ]
     (invocation,) = run["invocations"]
     assert invocation["executionSuccessful"] is False
@@ -208,11 +227,32 @@ def fingerprints(project, name: str) -> list[tuple[str, str]]:
     return [(one["ruleId"], one["partialFingerprints"]["gradguardPlace/v1"]) for one in results]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(["text"], ["concise"], ["json"], ["github"], ["sarif"], ["gitlab"], ["junit"]),
+        *(
+            ["concise", "--statistics"],
+            ["text", "--color=always"],
+            ["text", "--diff", "--unsafe-fixes"],
+        ),
+    ],
+    ids=" ".join,
+)
+def test_an_earlier_report_is_replaced(project, options):
+    project.write("train.py", PROGRAM)
+    project.write("clean.py", "import joblib\n")
+    name, *more = options
+    for path in ("train.py", "train.py", "clean.py", "train.py"):
+        ran = project.lint(path, "--output", "out", "--output-format", name, *more)
+        assert ran.status == (path == "train.py"), ran.err
+
+
 @pytest.mark.parametrize("name", ["sarif", "gitlab"])
 def test_fingerprints_survive_moved_lines_and_nothing_else(project, name):
     project.write("train.py", PROGRAM)
     before = fingerprints(project, name)
-    assert len({print for _, print in before}) == len(before) > 2
+    assert len({print for _, print in before}) == len(before) == 2
     project.write("train.py", '"""What this is."""\n\n\n' + PROGRAM)
     assert fingerprints(project, name) == before
     project.write("train.py", PROGRAM.replace("* k", "* k * 1"))
@@ -231,7 +271,7 @@ def test_equal_lines_have_fingerprints_of_their_own():
 # -- GitLab and JUnit ------------------------------------------------------------------------------
 
 
-def test_gitlab(project, findings):
+def test_gitlab(project, issues):
     entries = json.loads(output(project, "gitlab"))
     read = [
         (
@@ -242,15 +282,15 @@ def test_gitlab(project, findings):
         )
         for entry in entries
     ]
-    assert read == places(findings)
+    assert read == places(issues)
     levels = {"error": "major", "warning": "minor"}
-    assert [entry["severity"] for entry in entries] == [levels[f["severity"]] for f in findings]
-    assert all(one["message"] in e["description"] for one, e in zip(findings, entries, strict=True))
+    assert [entry["severity"] for entry in entries] == [levels[f["severity"]] for f in issues]
+    assert all(one["message"] in e["description"] for one, e in zip(issues, entries, strict=True))
 
 
-def test_junit(project, findings):
+def test_junit(project, issues):
     root = ET.fromstring(output(project, "junit").encode())
-    assert (int(root.get("failures")), int(root.get("errors"))) == (len(findings), 1)
+    assert (int(root.get("failures")), int(root.get("errors"))) == (len(issues), 1)
     cases = list(root.iter("testcase"))
     assert len(cases) == int(root.get("tests"))
     failed = {
@@ -258,9 +298,10 @@ def test_junit(project, findings):
         for case in cases
         if case.find("failure") is not None
     }
-    assert {one[:3] for one in failed} == {(path, line, c) for c, path, line, _ in places(findings)}
+    assert {one[:3] for one in failed} == {(path, line, c) for c, path, line, _ in places(issues)}
     messages = {failure.get("message") for *_, failure in failed}
-    assert messages == {one["message"] for one in findings}
+    assert messages == {one["message"] for one in issues}
+    assert "\n- sent: GG101 at line 12" in "".join(failure.text for *_, failure in failed)
     (broken,) = (case for case in cases if case.find("error") is not None)
     assert broken.get("file") == "broken.py"
 

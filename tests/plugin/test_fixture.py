@@ -108,16 +108,25 @@ def test_only_tests_that_ask_are_guarded(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [[], ["-n1"]], ids=["alone", "xdist"])
-def test_a_report_of_nothing_is_refused(tmp_path: Path, how: list[str]) -> None:
+@pytest.mark.parametrize(
+    "flag",
+    ["--gradguard-report=report.json", "--gradguard-fail-on=warning", "--gradguard-annotate=never"],
+)
+def test_a_flag_without_effect_is_refused(tmp_path: Path, flag: str, how: list[str]) -> None:
     (tmp_path / "test_it.py").write_text("def test_it():\n    print('it ran')\n")
-    run = run_pytest(tmp_path, "--gradguard-report=report.json", "-s", *how)
+    run = run_pytest(tmp_path, flag, "-s", *how)
     assert run.status == pytest.ExitCode.USAGE_ERROR
-    assert re.findall(r"^.*no test is guarded.*$", run.text, re.M) == [
-        "ERROR: --gradguard-report: no test is guarded, so there is nothing to report; add "
-        "--gradguard (or use the fixture gradguard or watch_gradients)"
+    assert re.findall(r"^.*has no effect.*$", run.text, re.M) == [
+        f"ERROR: {flag.partition('=')[0]} has no effect: --gradguard is missing, and no test uses "
+        "the fixture gradguard or watch_gradients"
     ]
     assert "it ran" not in run.text
     assert not (tmp_path / "report.json").exists()
+
+
+@pytest.mark.parametrize("how", [[], ["-n1"]], ids=["alone", "xdist"])
+def test_a_key_turns_the_guard_on(tmp_path: Path, how: list[str]) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it():\n    pass\n")
     by_the_key = run_pytest(
         tmp_path, "--gradguard-report=report.json", "-o", "gradguard=true", *how
     )

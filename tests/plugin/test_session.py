@@ -153,6 +153,100 @@ def test_import_is_one_finding_under_xdist(folder: Path) -> None:
         assert finding in found
     assert len(two.report("two.json")["findings"]) == len(found)
     assert "outside of tests" in one.text
+    assert "the run fails" not in one.text  # a test fails, and warnings fail nothing
+
+
+LOSING_OUTSIDE = {
+    "conftest.py": (
+        "from losing import results\n\n"
+        "results().backward()\n\n\n"
+        "def pytest_sessionfinish():\n"
+        "    results().backward()\n"
+    ),
+    "test_module.py": (
+        "from losing import results\n\nresults().backward()\n\n\ndef test_it():\n    pass\n"
+    ),
+}
+
+
+@pytest.fixture
+def losing_outside(tmp_path: Path) -> Path:
+    (tmp_path / "losing.py").write_text(HELPERS)
+    for name, text in LOSING_OUTSIDE.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+FAILS = r"^gradguard: the run fails \(exit status 1\): 3 errors outside of tests$"
+
+
+@pytest.mark.parametrize("how", [["-q"], ["-n2"], ["--co"], ["-k", "none"]], ids=" ".join)
+def test_a_loss_outside_of_tests_fails_the_run(losing_outside: Path, how: list[str]) -> None:
+    run = run_pytest(losing_outside, "--gradguard", "--gradguard-report=report.json", *how)
+    assert run.status == pytest.ExitCode.TESTS_FAILED
+    assert re.search(FAILS, run.text, re.M)
+    lost = [one for one in run.report()["findings"] if one["code"] == "GG103"]
+    assert [(one["location"]["path"], one["location"]["line"], one["count"]) for one in lost] == [
+        *(("conftest.py", 3, 1), ("conftest.py", 7, 1), ("test_module.py", 3, 1))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (["--gradguard-fail-on=never"], 0),
+        (["-o", "gradguard_ignore=GG103", "--gradguard-fail-on=error"], 0),
+        (["-o", "gradguard_ignore=GG103", "--gradguard-fail-on=warning"], 1),
+    ],
+    ids=["never", "warnings alone", "warnings"],
+)
+def test_what_fails_the_run_is_what_fails_a_test(
+    losing_outside: Path, options: list[str], status: int
+) -> None:
+    run = run_pytest(losing_outside, "--gradguard", *options)
+    assert run.status == status
+    assert ("the run fails" in run.text) == (status == 1)
+    assert "1 passed" in run.text
+
+
+LATE = """
+import threading
+
+import torch
+from joblib import Parallel, delayed
+from losing import add
+
+start = threading.Event()
+
+
+def work():
+    start.wait()
+    x = torch.ones(3, requires_grad=True)
+    tasks = [delayed(add)(x.clone(), number) for number in range(2)]
+    sum(Parallel(n_jobs=2, backend="multiprocessing")(tasks)).mean().backward()
+
+
+thread = threading.Thread(target=work)
+
+
+def test_it():
+    thread.start()
+"""
+
+
+def test_a_thread_that_loses_after_the_last_test_fails_the_run(tmp_path: Path) -> None:
+    (tmp_path / "losing.py").write_text(HELPERS)
+    (tmp_path / "test_late.py").write_text(LATE)
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_sessionfinish():\n"
+        "    import test_late\n\n"
+        "    test_late.start.set()\n"
+        "    test_late.thread.join()\n"
+    )
+    run = run_pytest(tmp_path, "--gradguard")
+    assert run.status == pytest.ExitCode.TESTS_FAILED
+    assert "1 passed" in run.text
+    assert "gradguard: the run fails (exit status 1): 1 error outside of tests\n" in run.text
 
 
 def test_nothing_found_is_a_report_too(tmp_path: Path) -> None:

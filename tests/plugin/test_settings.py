@@ -9,6 +9,7 @@ import pytest
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import codes
 from pytest_gradguard.plugin.settings import Settings, marker_settings, read_settings
+from pytest_gradguard.reports.file import write_report
 
 TEST = "def test_that_must_not_run():\n    raise SystemExit('it ran')\n"
 
@@ -35,6 +36,9 @@ def refused(pytester: pytest.Pytester, *arguments: str) -> str:
     [
         (["--gradguard-fail-on=info"], ["--gradguard-fail-on", "'info'", "error, warning, never"]),
         (["--gradguard-report=none/r.json"], ["--gradguard-report", "none/r.json", "no folder"]),
+        (["--gradguard-html=new.py"], ["--gradguard-html", "new.py", ".py files are sources"]),
+        (["--gradguard-report=kept.txt"], ["kept.txt", "not an earlier report"]),
+        (["-o", "gradguard_report=kept.txt"], ["gradguard_report", "not an earlier report"]),
         (["--gradguard-report=."], ["--gradguard-report", "cannot be written: it is a folder"]),
         (["--gradguard-annotate=on"], ["--gradguard-annotate", "'on'", "auto, always, never"]),
         (["--gradguard-report="], ["--gradguard-report", "empty"]),
@@ -55,7 +59,9 @@ def test_bad_values_are_refused_in_one_line(
     pytester: pytest.Pytester, arguments: list[str], parts: list[str], on: list[str]
 ) -> None:
     pytester.makepyfile(TEST)
+    kept = pytester.maketxtfile(kept="mine")
     line = refused(pytester, *on, *arguments)
+    assert kept.read_text() == "mine"
     assert all(part in line for part in parts), line
 
 
@@ -136,9 +142,10 @@ def test_checking_the_report_leaves_an_earlier_one_alone(
     report = tmp_path / "report.json"
     settings(pytester, f"--gradguard-report={report}")
     assert not report.exists()
-    report.write_text("the last one")
+    write_report(report, [])
+    earlier = report.read_text()
     settings(pytester, f"--gradguard-report={report}")
-    assert report.read_text() == "the last one"
+    assert report.read_text() == earlier
 
 
 def test_markers_add_up_and_the_closest_decides(pytester: pytest.Pytester) -> None:

@@ -251,6 +251,11 @@ def test_filters_choose_by_code_test_file_severity_and_text(browser: Browser, re
     assert browser.run("return location.hash") == "#file=b.py"
     browser.find("button[type=reset]").click()
     assert len(browser.shown()) == 3  # info, too
+    browser.find("input[name=error]").click()
+    assert browser.shown() == [everything[0], "c.py:5:1"]  # a warning explains the first
+    browser.find("input[name=warning]").click()
+    assert browser.shown() == ["c.py:5:1"]
+    browser.find("button[type=reset]").click()
     browser.choose("test", "test_c.py::test_reads")
     assert browser.shown() == ["c.py:5:1"]
     browser.find("input[name=info]").click()

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gradguard.findings import Finding, Location, Reference, Severity, TraceStep, report
 from pytest_gradguard.messages import GradGuardError
-from pytest_gradguard.reports.overview import folded, group_by_place, linked
+from pytest_gradguard.reports.overview import count_groups, folded, group_by_place, linked
 from pytest_gradguard.reports.text import blocks, plain, render, style_for, width_of
 
 
@@ -117,6 +117,22 @@ def test_a_loss_in_one_test_hides_nothing_of_another() -> None:
     (loss, sent) = group_by_place(of)
     assert (loss.tests, [one.code for one in loss.because]) == (("t::a",), ["GG101"])
     assert (sent.finding.code, sent.tests) == ("GG101", ("t::b",))
+
+
+def test_equal_messages_at_one_place_are_joined_and_no_others() -> None:
+    of = [
+        finding("GG104", 20, test=f"t::{number}", message=f"no gradient for `{name}`")
+        for number, name in enumerate(["a", "b", "a"])
+    ]
+    groups = group_by_place(of)
+    assert [(group.finding.message[-2], group.tests) for group in groups] == [
+        ("a", ("t::0", "t::2")),
+        ("b", ("t::1",)),
+    ]
+    assert count_groups(groups, Severity.WARNING) == "2 warnings in 3 tests"
+    hidden = [*of, finding("GG107", 21, severity=Severity.INFO, test="t::3")]
+    counted = count_groups(group_by_place(hidden), Severity.WARNING, show_hidden="-v")
+    assert counted == "2 warnings in 3 tests; 1 info finding not shown (-v shows it)"
 
 
 def test_what_a_terminal_would_obey_is_shown() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program
 from gradguard_lint.domain.values import Site
-from gradguard_lint.fixes.changes import Change, Fix, RenameKeywords, Replace, ReplaceImport
+from gradguard_lint.fixes.changes import Change, Fix, RenameKeywords, Replace, ReplaceStatement
 from gradguard_lint.fixes.written import importing, is_open, keyword
 from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Gone, Report, listed
@@ -66,15 +66,17 @@ def _by_scikeras(site: Site) -> Fix | None:
     if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("scikit_learn"):
         if any(alias.name not in _CLASSES for alias in node.names):
             return None
-        changes.append(ReplaceImport(module, node, f"from scikeras.wrappers import {_names(node)}"))
+        changes.append(
+            ReplaceStatement(module, node, f"from scikeras.wrappers import {_names(node)}")
+        )
         names = {alias.asname or alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom) and [a.name for a in node.names] == ["scikit_learn"]:
         name = node.names[0].asname or "scikit_learn"
-        changes.append(ReplaceImport(module, node, f"from scikeras import wrappers as {name}"))
+        changes.append(ReplaceStatement(module, node, f"from scikeras import wrappers as {name}"))
         names = {f"{name}.{known}" for known in _CLASSES}
     elif isinstance(node, ast.Import) and len(node.names) == 1 and node.names[0].asname:
         name = node.names[0].asname
-        changes.append(ReplaceImport(module, node, f"import scikeras.wrappers as {name}"))
+        changes.append(ReplaceStatement(module, node, f"import scikeras.wrappers as {name}"))
         names = {f"{name}.{known}" for known in _CLASSES}
     elif isinstance(node, ast.Attribute):
         imported = importing(module, "scikeras.wrappers")

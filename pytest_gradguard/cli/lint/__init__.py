@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
             return _run(args, None)
         from pytest_gradguard.reports.target import Target
 
-        with Target(args.output) as target:
+        with Target(args.output, over_reports=True) as target:
             return _run(args, target)
     except (Refused, TargetError) as error:
         complain(f"gradguard lint: error: {error}")

@@ -176,7 +176,7 @@ def _statistics(findings: Sequence[Finding]) -> Iterator[str]:
     from collections import Counter
 
     counts = Counter((finding.code, finding.name) for finding in findings)
-    width = max(len(str(count)) for count in counts.values())
+    width = max((len(str(count)) for count in counts.values()), default=0)
     for (code, name), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         yield f"{count:>{width}}  {code}  {name}"
 

@@ -69,7 +69,8 @@ print(results[1])  # prints: (6.0, tensor([2., 2., 2.]))
         "and the item is lost. Inside another object, such as an estimator with its last loss, it "
         "is an info finding. "
         "torch refuses to send such a tensor in a batch of a `DataLoader`, and the loader then "
-        "waits forever: under the guard that is an error, raised instead of the hang."
+        "waits forever: under the guard that is an error, raised instead of the hang. It also "
+        "refuses to collate tensors that require grad there: reported with its error."
     ),
     part="returned",
     silence=(

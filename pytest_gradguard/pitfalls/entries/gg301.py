@@ -28,6 +28,16 @@ PITFALL = Pitfall(
         "transform or a dual level inside the task: have each task return the derivative of its "
         "own part, and add them up in the caller."
     ),
+    cases={
+        "transform": (
+            "Open the transform inside the task: have each task return the derivative of its own "
+            "part, and add them up in the caller. Without workers, the transform works as it is."
+        ),
+        "forward mode": (
+            "Enter the dual level inside the task: send the tensor and its tangent, and return "
+            "both parts of `unpack_dual`."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed

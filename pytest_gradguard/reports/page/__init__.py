@@ -9,6 +9,7 @@ import linecache
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import jinja2
@@ -16,7 +17,7 @@ from markupsafe import Markup
 
 from pytest_gradguard import __version__, pitfalls
 from pytest_gradguard.findings import Finding, Severity, display_path, display_place, merge
-from pytest_gradguard.reports.overview import Group, count_line, group_by_place
+from pytest_gradguard.reports.overview import Group, count_groups, distinct, group_by_place
 from pytest_gradguard.reports.page.excerpts import excerpts
 from pytest_gradguard.reports.page.picture import Event, picture, tree
 from pytest_gradguard.reports.printable import shown
@@ -27,11 +28,14 @@ __all__ = ["answer", "fragment", "page"]
 
 SourceLine = Callable[[str, int], str]
 
+_IDENTITY = attrgetter("identity")
+
 
 class _Fact(NamedTuple):
-    """What the filters know of one finding."""
+    """What the filters know of one group."""
 
     group: Group
+    severities: Sequence[str]
     codes: Sequence[str]
     files: Sequence[str]
     tests: Sequence[str]
@@ -53,26 +57,26 @@ def page(
         guarded: what the run was guarded in, where that is not all of it.
     """
     findings = list(findings)
-    facts = [_fact(group) for group in group_by_place(findings)]
+    groups = group_by_place(findings)
+    every = distinct(groups)
     style, script = (_file(name) for name in ("page.css", "page.js"))
-    merged = merge(findings)
     return (
         _environment()
         .get_template("page.html.j2")
         .render(
-            facts=facts,
+            facts=[_fact(group) for group in groups],
             calls=list(calls),
             guarded=guarded,
             version=__version__,
-            count=count_line(merged),
-            beside=len(merged) - len(merge(fact.group.finding for fact in facts)),
+            count=_count(groups),
+            beside=len(every) > len(groups),
             severities=[
-                (severity.label, sum(fact.group.finding.severity is severity for fact in facts))
+                (severity.label, sum(finding.severity is severity for finding in every))
                 for severity in reversed(Severity)
             ],
-            codes=_counted(fact.codes for fact in facts),
-            files=_counted(fact.files for fact in facts),
-            tests=_counted(fact.tests for fact in facts),
+            codes=_counted([finding.code] for finding in every),
+            files=_counted(map(_files, every)),
+            tests=_counted([shown(one.test)] for one in merge(findings, _IDENTITY) if one.test),
             style=Markup(_file("parts.css") + style),
             script=Markup(script),
             style_hash=_digest(_file("parts.css") + style),
@@ -84,13 +88,13 @@ def page(
 
 def fragment(findings: Iterable[Finding], *, count: bool = True) -> str:
     """`findings` as a piece of a notebook's page; `count`: with a line that counts them."""
-    findings = list(findings)
+    groups = group_by_place(findings)
     return (
         _environment()
         .get_template("fragment.html.j2")
         .render(
-            groups=group_by_place(findings),
-            count=count_line(merge(findings)) if count else None,
+            groups=groups,
+            count=_count(groups) if count else None,
             style=Markup(_file("parts.css")),
             source_line=linecache.getline,
         )
@@ -113,16 +117,27 @@ def answer(kind: str, text: str, steps: Iterable[tuple[str, str]], fix: str) -> 
     )
 
 
+def _count(groups: Sequence[Group]) -> str:
+    """The line that counts `groups`, as the terminal has it."""
+    gravest = max((group.finding.severity for group in groups), default=Severity.WARNING)
+    return count_groups(groups, min(gravest, Severity.WARNING))
+
+
 def _fact(group: Group) -> _Fact:
     every = group.findings
-    places = [one.location.path for one in every]
-    places += [step.path for one in every for step in one.trace]
     return _Fact(
         group,
+        list(dict.fromkeys(one.severity.label for one in every)),
         list(dict.fromkeys(one.code for one in every)),
-        list(dict.fromkeys(shown(display_path(place)) for place in places)),
+        list(dict.fromkeys(file for one in every for file in _files(one))),
         list(map(shown, group.tests)),
     )
+
+
+def _files(finding: Finding) -> Sequence[str]:
+    """The files that `finding` is about."""
+    places = [finding.location.path, *(step.path for step in finding.trace)]
+    return list(dict.fromkeys(shown(display_path(place)) for place in places))
 
 
 def _counted(values: Iterable[Iterable[str]]) -> list[tuple[str, int]]:

@@ -62,7 +62,7 @@ def begin(asked: tuple[Any, ...] | None, process: bool) -> After | None:
         return None
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Lost] | None:
-        task = task_of(items[0][0])
+        task = task_of(*items[0])
         return [Lost(mode, did, task) for mode, did in watch.end()] or None
 
     return after

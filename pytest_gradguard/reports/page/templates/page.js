@@ -8,7 +8,7 @@
     article,
     details: article.querySelector("details"),
     codes: article.dataset.codes.split(" "),
-    severity: article.dataset.severity,
+    severities: article.dataset.severities.split(" "),
     files: JSON.parse(article.dataset.files),
     tests: JSON.parse(article.dataset.tests),
     text: null,
@@ -31,7 +31,7 @@
     let shown = 0;
     for (const one of found) {
       const fits =
-        field(one.severity).checked &&
+        one.severities.some((name) => field(name).checked) &&
         (!code || one.codes.includes(code)) &&
         (!test || one.tests.includes(test)) &&
         (!file || one.files.includes(file)) &&
@@ -57,7 +57,7 @@
     const hash = location.hash.slice(1);
     const target = /^f\d+$/.test(hash) && document.getElementById(hash);
     if (target) {
-      field(target.dataset.severity).checked = true;
+      for (const name of target.dataset.severities.split(" ")) field(name).checked = true;
       target.querySelector("details").open = true;
     } else if (hash.includes("=")) {
       for (const [name, wanted] of new URLSearchParams(hash)) {
