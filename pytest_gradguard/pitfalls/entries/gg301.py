@@ -9,7 +9,7 @@ PITFALL = Pitfall(
     severity=Severity.WARNING,
     happens=(
         "`no_grad`, `inference_mode`, `autocast` and a default device around a parallel call do "
-        "not apply in thread workers (a `threading.Thread` included) or loky workers (forked "
+        "not apply in threads (`Thread` included) or loky workers (forked "
         "workers inherit them), and only at first in the generator from which joblib takes the "
         "tasks. `torch.func` transforms around threads give zeros. A tangent of "
         "`forward_ad.dual_level` is not pickled. "
@@ -74,14 +74,13 @@ print([result.requires_grad for result in results])  # prints: [False, False]
         " mode itself, for threads and for processes that do not inherit the mode."
     ),
     runtime=(
-        "When tasks of such a call built a graph, ran without the caller's autocast, or created "
-        "tensors on another device; also for the caller's own generator of tasks, and for a "
-        "`threading.Thread` or `Timer` that the program itself starts. It is an error "
-        "if the caller takes a derivative of what the tasks computed without it. Settings: when a "
-        "process worker has torch's default and the caller does not, and a task created a float "
-        "tensor without a dtype, or called what the setting affects: for deterministic "
-        "algorithms, a function that torch's documentation names, such as `matmul`. It is info if "
-        "the setting may make a difference on other hardware only."
+        "When tasks of such a call, or a `Thread` that the program starts, built a graph, ran "
+        "without autocast, or created tensors on another device; also for the caller's generator "
+        "of tasks. It is an error if the caller takes a derivative of what the tasks computed "
+        "without it. Settings: when a process worker has torch's default and the caller does not, "
+        "and a task created a float tensor without a dtype, or called what the setting affects: "
+        "for deterministic algorithms, a function that torch's documentation names, such as "
+        "`matmul`. It is info if the setting may make a difference on other hardware only."
     ),
     silence=(
         "If it makes no difference to the tasks: they set the mode in a way that gradguard does "
