@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -190,6 +191,51 @@ def replaced_twice() -> None:
     train(ddp, 2)
 
 
+class Sharded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(2, 2), nn.Linear(2, 1)
+
+    def features(self, x: Any) -> Any:
+        return self._hidden(x).tanh()
+
+    def _hidden(self, x: Any) -> Any:
+        return self.body(x)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.features(x))
+
+
+def sharded() -> Any:
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+    return torch.distributed.fsdp.fully_shard(Sharded(), mesh=mesh)
+
+
+def gradient_of_features(model: Any) -> list[float]:
+    model.features(torch.full((1, 2), 1.0 + dist.get_rank())).sum().backward()
+    gradient = model.body.weight.grad
+    whole = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+    return [round(one, 5) for one in whole.flatten().tolist()]
+
+
+def method_of_shards() -> None:
+    gradient_of_features(sharded())
+
+
+def method_of_shards_repaired() -> list[float]:
+    model = sharded()
+    torch.distributed.fsdp.register_fsdp_forward_method(model, "features")
+    return gradient_of_features(model)
+
+
+def method_of_one_process() -> list[float]:
+    model = Sharded()
+    both = torch.tensor([[1.0, 1.0], [2.0, 2.0]])
+    (model.features(both).sum() / 2).backward()
+    return [round(one, 5) for one in model.body.weight.grad.flatten().tolist()]
+
+
 def one_rank_lacks_it() -> None:
     """The other waits for its gradient, until this one ends."""
     train(DDP(Net("skipped", "used")), 2)
@@ -199,6 +245,7 @@ CASES: tuple[Callable[[], Any], ...] = (
     *(used, different_reasons, watched, unused_layer, unused_layer_repaired, penalty),
     *(penalty_repaired, replaced, replaced_and_not_waited_for, replaced_repaired, unfrozen),
     *(unfrozen_repaired, replaced_twice, output_not_in_the_loss, output_in_the_loss),
+    *(method_of_shards, method_of_shards_repaired, method_of_one_process),
     one_rank_lacks_it,
 )
 

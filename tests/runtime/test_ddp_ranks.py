@@ -150,3 +150,16 @@ def test_it_says_that_only_the_loss_leaves_it_out(outcomes: dict[tuple[str, int]
         assert details["fix"].endswith("if only by `0 * output.sum()`.")
     assert outcomes["output_in_the_loss", 0]["found"] == []
     assert outcomes["output_in_the_loss", 0]["raised"] is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have notes since Python 3.11")
+def test_a_method_that_fsdp_does_not_know_has_a_note(
+    outcomes: dict[tuple[str, int], Any],
+) -> None:
+    for rank in (0, 1):
+        _, note = outcomes["method_of_shards", rank]["raised"]
+        assert "`features` runs outside of the forward pass of `Sharded`" in note
+        assert 'register_fsdp_forward_method(model, "features")' in note
+        repaired = outcomes["method_of_shards_repaired", rank]
+        assert repaired["raised"] is None
+        assert repaired["result"] == outcomes["method_of_one_process", rank]["result"]
