@@ -156,7 +156,7 @@ class Refused(evidence.TransferEvidence):
         self.name = self.name or put.called(path).name
         assert self.site is not None
         task = Task(self.site.function, self.site.path, self.site.line)
-        about: Details = {**tensors.describe(tensor), "refused": True}
+        about: Details = {**tensors.describe(tensor), "refused": "send"}
         history = type(tensors.grad_fn(tensor)).__name__
         self.add(evidence.Object(f"{self.root}{path}", task, about, history, True))
         return self
