@@ -3,7 +3,7 @@
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
 from pytest_gradguard.pitfalls.advice import FRESH_WORKERS, LOADERS
 
-_CONTEXTS = "Each of them that uses the GPU makes a context of its own there (GG201)."
+_CONTEXTS = "Each makes a GPU context (GG201)."
 
 PITFALL = Pitfall(
     code="GG203",
