@@ -42,7 +42,7 @@ def run(method, function, *args):
 
 def next_of(one):
     try:
-        return one.get(timeout=2)
+        return one.get(timeout=30)
     except queue.Empty:
         return None
 
