@@ -20,6 +20,7 @@ AWAITED = (
     ("tensorflow.python.eager.backprop", "tapes.opening"),
     ("torch.utils.data.distributed", "checks.gg503"),
     ("torch.nn.parallel.distributed", "checks.gg504"),
+    ("torch.nn.parallel.data_parallel", "replicas"),
     ("torch.distributed.distributed_c10d", "distributed.groups"),
     ("torch.distributed.fsdp._fully_shard._fully_shard", "distributed.sharded"),
     ("lightning.fabric.utilities.distributed", "distributed.lightning"),

@@ -1,4 +1,4 @@
-"""GG111: running statistics that a process worker updates stay there."""
+"""GG111: running statistics that a process worker or a replica updates stay there."""
 
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
@@ -11,11 +11,14 @@ PITFALL = Pitfall(
         "A module with running statistics, such as `BatchNorm`, runs in training mode in a "
         "process worker, which returns gradients or parameters but no buffers. The parent's "
         "`running_mean`, `running_var` and `num_batches_tracked` silently stay as they were: the "
-        "parent evaluates and saves a model whose statistics do not belong to its parameters."
+        "parent evaluates and saves a model whose statistics do not belong to its parameters. The "
+        "replicas of `DataParallel` lose what `forward` assigns to buffers and attributes."
     ),
     why=(
         "A forward pass in training mode updates buffers in place, without a gradient. In a "
-        "worker it updates the buffers of a copy, and `parameters()` does not include them."
+        "worker it updates the buffers of a copy, and `parameters()` does not include them. "
+        "`DataParallel` makes new replicas for each forward pass; the first one shares the memory "
+        "of the module's buffers, so that only writes in place reach the module."
     ),
     fix=(
         "Return the buffers (or the whole `state_dict()`) from the worker as well, and load or "

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -104,3 +104,40 @@ class Evidence(evidence.Evidence):
         if self.certain or any(stale() for stale in self.stale):
             return super().build()
         return None
+
+
+Place = tuple[str, int]
+"""A file and a line."""
+
+
+class ReplicaEvidence(evidence.Evidence):
+    """State that the replicas of one `DataParallel` have assigned, and that went with them.
+
+    Args:
+        site: the call of the `DataParallel` module.
+        model: the class whose `forward` assigns it.
+        lost: the names of the buffers and attributes, and what assigns them, where it is known.
+    """
+
+    code = CODE
+
+    def __init__(self, site: Site | None, model: str, lost: Mapping[str, Place | None]) -> None:
+        self._lost = list(lost)
+        first = self._lost[0]
+        super().__init__(site, "DataParallel", framework="torch", object=first, direction="result")
+        self.details["buffers"] = self._lost
+        self.advice = (
+            "Register it as a buffer and write to it in place, such as by "
+            f"`self.{first.rpartition('.')[2]}.copy_(…)`: the replica on the first device shares "
+            "the memory of the module's buffers. `DistributedDataParallel` makes no replicas."
+        )
+        self._model = model
+        for name, place in lost.items():
+            self.add_step(f"`{name}` is assigned in a replica", *(place or (None, None)))
+
+    def message(self) -> str:
+        kept = "it keeps its old value" if len(self._lost) == 1 else "they keep their old values"
+        return (
+            f"`{self._model}` assigns {names(self._lost)} in its forward pass. `DataParallel` runs "
+            f"that on replicas, which it drops afterwards: in the module itself {kept}."
+        )
