@@ -2,6 +2,7 @@
 # make check  the checks and the quick tests; for every day
 # make test   the checks and the whole suite
 # make hosts  install the heavy libraries, too, whose tests `make test` leaves out without them
+# make skipped  run again what the last `make test` skipped, once what it lacked is installed
 # make truth  the suite with nothing taken as known; then tests/recorded is what it found
 # make versions  the matrix of versions, one environment at a time, which takes hours; CELLS=...
 #                chooses some, LAST_FAILED=1 only the tests that failed in them when they were run
@@ -27,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo check test hosts truth versions corners newest releases docs lint bench fuzz faults peers clean
+.PHONY: demo check test skipped hosts truth versions corners newest releases docs lint bench fuzz faults peers clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -37,7 +38,10 @@ TESTS := $(BIN)/python -m pytest -p no:asyncio -n 2
 
 # More processes than cores, on two of them: some tests wait for what may hang.
 test: .venv/dev.stamp lint
-	$(TESTS) -n 3
+	$(TESTS) -n 3 --write-skipped .venv/skipped.txt
+
+skipped: .venv/dev.stamp
+	$(TESTS) @.venv/skipped.txt
 
 # Of every code a program that has it and one that does not; the engine and the rules of the
 # linter; what is patched, and undone.

@@ -112,7 +112,7 @@ class Details(TypedDict, total=False):
     """It was made of copies that were made for the task."""
     parameters: Any
     rank: int
-    refused: bool
+    refused: str
     """Its framework refuses to send it."""
     replaced: list[str]
     results: int

@@ -12,7 +12,8 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from pytest_gradguard.details import FindingDetails
-from pytest_gradguard.interactive import cell_of
+from pytest_gradguard.dynamic_code import file_named
+from pytest_gradguard.interactive import cell_of, other_execution_of
 from pytest_gradguard.severity import Severity as Severity
 
 Origin = Literal["lint", "runtime"]
@@ -50,7 +51,9 @@ class _InFile:
 class Location(_InFile):
     """A place in source. `path` is as found; reports show it relative to the current folder.
 
-    In a notebook `cell` counts all its cells from 1, and the lines are those of the cell.
+    In a notebook `cell` counts the code cells that are not empty from 1, as Jupyter does when it
+    runs all; `executed` is the number that Jupyter shows, where it is another one. The lines are
+    those of the cell.
     """
 
     path: str
@@ -60,10 +63,13 @@ class Location(_InFile):
     end_column: int | None = None
     function: str | None = None
     cell: int | None = None
+    executed: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        executed = other_execution_of(self.path) if self.cell is None else self.executed
         return {
             **self._in_file(),
+            **({} if executed is None else {"execution_count": executed}),
             "line": self.line,
             "column": self.column,
             "end_line": self.end_line if self.end_line is not None else self.line,
@@ -182,7 +188,8 @@ class Finding:
     @property
     def place(self) -> str:
         """Where it is, as people read it."""
-        return display_place(self.location.file, self.location.line, self.location.column)
+        where = self.location
+        return display_place(where.file, where.line, where.column, where.executed)
 
     def __str__(self) -> str:
         fix = f" Fix: {self.fix}" if self.fix else ""
@@ -318,17 +325,31 @@ def report(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> dic
     }
 
 
-def display_place(path: str, line: int, column: int | None = None) -> str:
-    """A place as people read it: ``src/a.py:12:5``, in a notebook ``cell 3:12:5``."""
-    shown = display_path(path)
-    return f"{shown}:{line}" if column is None else f"{shown}:{line}:{column}"
+def placed(finding: Finding) -> Finding:
+    """`finding`, with the files that its workers could not name."""
+    trace = tuple(replace(step, path=file_named(step.path)) for step in finding.trace)
+    where = replace(finding.location, path=file_named(finding.location.path))
+    return replace(finding, location=where, trace=trace)
+
+
+def display_place(
+    path: str, line: int, column: int | None = None, executed: int | None = None
+) -> str:
+    """A place as people read it: ``src/a.py:12:5``, in a notebook ``cell 3:12:5``.
+
+    Where Jupyter shows another number than that of the cell, it follows: ``cell 3:12:5 (In [7])``.
+    """
+    place = f"{display_path(path)}:{line}" + ("" if column is None else f":{column}")
+    executed = executed or other_execution_of(path)
+    return place if executed is None else f"{place} (In [{executed}])"
 
 
 def display_path(path: str) -> str:
     """`path` relative to the current folder where it lies below it, with forward slashes.
 
-    A cell of a notebook is shown as the notebook counts it: ``cell 3``.
+    A cell of a notebook is shown by its number: ``cell 3``.
     """
+    path = file_named(path)
     cell = cell_of(path)
     if cell is not None:
         return f"cell {cell}"

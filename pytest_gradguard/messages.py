@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytest_gradguard.reports.printable import shown_lines
 from pytest_gradguard.severity import Severity
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class GradGuardWarning(UserWarning):
     finding: Finding | None = None
 
     def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
+        return shown_lines(str(self.args[0])) if self.args else ""
 
 
 class GradGuardSuspicion(GradGuardWarning):

@@ -7,7 +7,9 @@ line is all that changes: so its errors, its interrupts and its `await` are its 
 from __future__ import annotations
 
 import argparse
+import linecache
 import re
+import sys
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
@@ -17,6 +19,7 @@ from IPython.display import display
 from pytest_gradguard.cli.words import at_least_one
 from pytest_gradguard.disabled import VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding, Severity
+from pytest_gradguard.interactive import execution_of
 from pytest_gradguard.runtime import Report, guard, install, uninstall
 
 __all__ = ["load_ipython_extension", "unload_ipython_extension"]
@@ -120,6 +123,7 @@ class GradGuardMagics:
         With ``--simulate-gpu N``, torch programs that ask for CUDA run on the CPU, with N simulated
         GPUs.
         """
+        _show_as_typed(line)
         devices = _Arguments().parse_args(line.split()).simulate_gpu
         if is_disabled():
             print(f"gradguard: off ({VARIABLE} is set)")
@@ -186,13 +190,35 @@ def opened(lines: list[str]) -> list[str]:
     rest = lines[1:]
     if next(filter(str.strip, rest), "").startswith("%%"):
         return lines
-    call = f"get_ipython().run_cell_magic('gradguard', {head['arguments'] or ''!r}, '\\n')"
+    call = _call(head["arguments"] or "")
     for number in range(len(rest) - 1, -1, -1):
         future = _FUTURE.fullmatch(rest[number])
         if future is not None:  # Python wants it before anything else
             rest[number] = f"{future['statement']}; {call}{future['end']}"
             return ["#\n", *rest]
     return [call + "\n", *rest]
+
+
+def _call(arguments: str) -> str:
+    """What runs the magic in place of the first line of its cell."""
+    return f"get_ipython().run_cell_magic('gradguard', {arguments!r}, '\\n')"
+
+
+def _show_as_typed(arguments: str) -> None:
+    """Let tracebacks and reports show ``%%gradguard`` in the running cell, not the call made of it.
+
+    It is shown as a comment: whoever reads the source of the cell has to find Python.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and execution_of(frame.f_code.co_filename) is None:
+        frame = frame.f_back
+    path, call = frame.f_code.co_filename, _call(arguments)
+    lines = linecache.getlines(path)
+    if not any(call in line for line in lines):
+        return
+    shown = [line.replace(f"; {call}", "") for line in lines]
+    shown[0] = f"# %%gradguard {arguments}".rstrip() + "\n"
+    linecache.cache[path] = (sum(map(len, shown)), None, shown, path)
 
 
 def _drawn(finding: Finding) -> str:

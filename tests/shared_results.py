@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import fcntl
 import functools
+import getpass
 import hashlib
 import importlib.metadata
 import json
@@ -21,8 +22,9 @@ import os
 import platform
 import sys
 import sysconfig
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -31,8 +33,21 @@ from scheduling import group_of
 import gradguard_lint
 import pytest_gradguard
 
-_CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-KEPT = Path(os.environ.get("GRADGUARD_TEST_CACHE") or _CACHES / "gradguard-tests").absolute()
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """The folder for results of earlier runs: the user's cache if it is writable."""
+    caches = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    named = environment.get("GRADGUARD_TEST_CACHE")
+    folder = Path(named).absolute() if named else caches.absolute() / "gradguard-tests"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return Path(tempfile.gettempdir(), f"gradguard-tests-{getpass.getuser()}")
+    return folder
+
+
+KEPT = cache_folder(os.environ)
 """Where results of earlier runs lie."""
 
 RECORDED = Path(__file__).parent / "recorded" / "results.json"

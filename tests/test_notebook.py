@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -114,6 +116,33 @@ def test_a_guarded_cell_shows_what_it_found_below_it(kernel: Kernel) -> None:
     assert (unguarded.text, unguarded.displayed) == ("", [])
 
 
+def test_its_own_lines_are_shown_as_typed(kernel: Kernel) -> None:
+    (page,) = kernel.run("%%gradguard --simulate-gpu 2\n" + LOSING.partition("\n")[2]).displayed
+    assert "# %%gradguard --simulate-gpu 2" in page["text/html"]
+    assert "run_cell_magic" not in page["text/html"]
+
+
+def test_a_cell_has_its_number_in_the_file_where_that_is_known(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    sources = (("markdown", "# Title"), ("code", SETUP), ("code", ""), ("code", LOSING))
+    cells = [{"cell_type": kind, "source": text.splitlines(True)} for kind, text in sources]
+    book = tmp_path / "book.ipynb"
+    book.write_text(json.dumps({"cells": cells}))
+    kernel.run(f"import os; os.environ['JPY_SESSION_NAME'] = {str(book)!r}")
+    try:
+        shown = kernel.run(LOSING)
+        assert f"--> cell 2:3:1 (In [{shown.cell}])\n" in shown.displayed[0]["text/plain"]
+        unknown = kernel.run(LOSING + "# not in the file")
+        assert places(unknown) == [("GG103", f"cell {unknown.cell}:3")]
+        cells.append(cells[-1])  # which of both it is, is not known
+        book.write_text(json.dumps({"cells": cells}))
+        twice = kernel.run(LOSING)
+        assert places(twice) == [("GG103", f"cell {twice.cell}:3")]
+    finally:
+        kernel.run("del os.environ['JPY_SESSION_NAME']")
+
+
 def test_a_json_report_names_the_cell(kernel: Kernel) -> None:
     ran = kernel.run(
         "with pytest_gradguard.guard('record') as report:\n"
@@ -127,7 +156,7 @@ def test_a_json_report_names_the_cell(kernel: Kernel) -> None:
 def test_errors_are_those_of_the_cell(kernel: Kernel) -> None:
     shown = kernel.run("%%gradguard\nresults()\n1 / 0")
     assert shown.error == "ZeroDivisionError"
-    assert "----> 3 1 / 0" in shown.traceback
+    assert "1 # %%gradguard\n      2 results()\n----> 3 1 / 0" in shown.traceback
     assert "pytest_gradguard" not in shown.traceback
     assert {code for code, _ in places(shown)} == {"GG101", "GG102"}
     wrong = kernel.run("%%gradguard\nif True\n    pass")
@@ -166,6 +195,7 @@ def test_other_magics_and_future_imports_below_it(kernel: Kernel) -> None:
         "sum(out).sum().backward()\n1 / 0"
     )
     assert shown.error == "ZeroDivisionError"
+    assert "import annotations  # first\n" in shown.traceback
     assert "----> 5 1 / 0" in shown.traceback
     assert places(shown) == [("GG103", f"cell {shown.cell}:4")]
     shown = kernel.run(

@@ -295,13 +295,13 @@ def place_in_cells(outcome: Outcome) -> None:
         if trouble.path not in known or not known[trouble.path].cells:
             return trouble
         cell, line = known[trouble.path].place(trouble.line)
-        return Trouble(trouble.path, line, trouble.message, cell)
+        return Trouble(trouble.path, line, trouble.message, cell.number)
 
     def in_cell(path: str, line: int) -> dict[str, int]:
         if path not in known:
             return {}
         cell, line = known[path].place(line)
-        return {"line": line, "cell": cell}
+        return {"line": line, "cell": cell.number}
 
     outcome.errors = list(map(placed, outcome.errors))
     outcome.warnings = list(map(placed, outcome.warnings))
@@ -309,6 +309,8 @@ def place_in_cells(outcome: Outcome) -> None:
 
     for raw in everywhere(outcome.findings):
         length = raw["end_line"] - raw["line"]
+        if raw["path"] in known:
+            raw["executed"] = known[raw["path"]].place(raw["line"])[0].executed
         raw |= in_cell(raw["path"], raw["line"])
         raw["end_line"] = raw["line"] + length
         raw["trace"] = [

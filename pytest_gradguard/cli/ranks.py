@@ -131,6 +131,8 @@ def this_rank() -> Rank | None:
         return None
     expected = os.environ.get("LOCAL_WORLD_SIZE", "")
     try:
+        import fcntl  # noqa: F401  (Windows has no such locks)
+
         folder = Path(given) if given else _shared()
         return Rank(folder, int(numbers[0]), int(expected or 0), bool(given))
     except (ImportError, OSError, ValueError):  # then each reports by itself
@@ -140,18 +142,27 @@ def this_rank() -> Rank | None:
 def _shared() -> Path:
     """The folder of the ranks that were launched together, by this user."""
     launch = [os.environ.get(name, "") for name in _OF_THE_LAUNCH]
-    key = hashlib.sha256(repr([launch, os.getppid(), os.getuid()]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr([launch, os.getppid(), _user()]).encode()).hexdigest()[:16]
     root = Path(tempfile.gettempdir())
     for left in root.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             old = time.time() - left.stat().st_mtime > _LEFT
-            if old and left.stat().st_uid == os.getuid() and not any(map(_runs, left.glob(_RUNS))):
+            if old and _is_own(left) and not any(map(_runs, left.glob(_RUNS))):
                 shutil.rmtree(left)
     folder = root / f"{_PREFIX}{key}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid() or folder.is_symlink():
+    if not _is_own(folder) or folder.is_symlink():
         raise PermissionError(folder)
     return folder
+
+
+def _user() -> int | None:
+    """The number of this user; Windows has none, and each of its users a temporary folder."""
+    return os.getuid() if hasattr(os, "getuid") else None
+
+
+def _is_own(folder: Path) -> bool:
+    return _user() in (None, folder.stat().st_uid)
 
 
 def _write(file: Path, findings: list[Finding]) -> None:

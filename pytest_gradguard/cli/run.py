@@ -12,8 +12,9 @@ from types import TracebackType
 
 from pytest_gradguard.cli import ranks
 from pytest_gradguard.cli.program import Program, ProgramNotFound, find_module, find_script
+from pytest_gradguard.cli.streams import complain
 from pytest_gradguard.disabled import NOTHING, VARIABLE, is_disabled
-from pytest_gradguard.findings import Finding, Severity
+from pytest_gradguard.findings import Finding, Severity, display_path
 from pytest_gradguard.reports.file import check_writable, write_page, write_report
 from pytest_gradguard.reports.overview import count_line, gravest_first
 from pytest_gradguard.reports.target import TargetError
@@ -75,12 +76,12 @@ def run(args: argparse.Namespace) -> int:
         ignored = checked(_REFUSED, lambda: load().ignored_codes(), instead=frozenset())
         program = (find_module if args.as_module else find_script)(name)
     except _REFUSED as error:
-        print(f"gradguard run: {error}", file=sys.stderr)
+        complain(f"gradguard run: {error}")
         return 2
     report = attempt(install, mode="record", ignore=ignored) or Report()
     off = attempt(is_disabled, instead=False)
     if off:
-        print(f"gradguard: off ({VARIABLE} is set)", file=sys.stderr)
+        complain(f"gradguard: off ({VARIABLE} is set)")
     elif devices is not None:
         from pytest_gradguard.runtime import simulated_devices
 
@@ -210,7 +211,9 @@ class _Output:
         said = ranks.Said(every, every) if self._rank is None else self._rank.end(every)
         if said is None:
             return  # another rank reports
-        _print(gravest_first(said.shown), self._lowest)
+        off = self._guarded is not None
+        if said.shown or not (said.every or off):
+            _print(gravest_first(said.shown), self._lowest)
         findings, calls = gravest_first(said.every), self._report.calls
 
         def report(path: Path) -> None:
@@ -219,22 +222,25 @@ class _Output:
         def page(path: Path) -> None:
             write_page(path, with_repairs(findings, os.getcwd()), calls, guarded=self._guarded)
 
+        written = []
         for path, write in zip(self._paths, (report, page), strict=True):
             try:
                 if path is not None:
                     write(path)
+                    written.append(display_path(str(path)))
             except TargetError as error:
-                print(f"gradguard run: {error}", file=sys.stderr)
+                complain(f"gradguard run: {error}")
+        if written and not off:
+            complain(f"gradguard: report written to {' and '.join(written)}")
 
 
 def _print(findings: Sequence[Finding], lowest: Severity) -> None:
     shown = [finding for finding in findings if finding.severity >= lowest]
-    if not shown or sys.stderr is None:
-        return
     stream = sys.stderr
-    for line in blocks(shown, style=style_for(stream), width=width_of(stream)):
-        print(line, file=stream)
-    print(file=stream)
+    if shown and stream is not None:
+        for line in blocks(shown, style=style_for(stream), width=width_of(stream)):
+            print(line, file=stream)
+        print(file=stream)
     hidden = sum(finding.severity is Severity.INFO for finding in findings if finding not in shown)
     line = count_line(shown, hidden=hidden, show_hidden="--min-severity info")
-    print(f"gradguard: {line}", file=stream)
+    complain(f"gradguard: {line}")

@@ -50,10 +50,11 @@ def watch_gradients(
     """
     __tracebackhide__ = True
     from pytest_gradguard.gradients.watch import REFUSED, Watch
-    from pytest_gradguard.runtime.faults import attempt, checked
+    from pytest_gradguard.runtime.faults import attempt, checked, theirs_only
 
     options = {"allow_none": allow_none, "finite": finite, "nonzero": nonzero, "steps": steps}
-    watch: Watch = checked(REFUSED, Watch, watched, **options) or Watch.idle()
+    with theirs_only:
+        watch: Watch = checked(REFUSED, Watch, watched, **options) or Watch.idle()
     if steps is not None:
         attempt(watch.start)
     return watch
@@ -63,14 +64,15 @@ def why_no_grad(tensor: Any) -> str:
     """Explain in a few lines why `tensor` has no gradient.
 
     Inside a `watch_gradients` block the answer uses what has happened since the block began;
-    elsewhere only what the tensor itself shows.
+    elsewhere what the tensor itself shows. Under the guard, it also uses the guard's findings.
 
     Raises:
         TypeError: `tensor` is neither a tensor nor a variable.
     """
     __tracebackhide__ = True
     from pytest_gradguard.gradients.answer import UNKNOWN, answer
-    from pytest_gradguard.runtime.faults import checked
+    from pytest_gradguard.runtime.faults import checked, theirs_only
 
-    told: str = checked((TypeError,), answer, tensor, instead=UNKNOWN)
+    with theirs_only:
+        told: str = checked((TypeError,), answer, tensor, instead=UNKNOWN)
     return told

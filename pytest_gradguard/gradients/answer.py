@@ -7,6 +7,7 @@ from typing import Any
 from pytest_gradguard.findings import display_place
 from pytest_gradguard.gradients import reasons
 from pytest_gradguard.gradients.targets import items_of
+from pytest_gradguard.reports.printable import shown
 
 
 class Answer(str):
@@ -70,6 +71,6 @@ def said(reason: reasons.Reason) -> Answer:
         (display_place(step.path, step.line), singular(step.message)) for step in reason.trace()
     )
     lines = [f"{reason.kind}: {text}", *(f"  {place}: {told}" for place, told in steps)]
-    shown = Answer("\n".join([*lines, f"fix: {fix}"]))
-    shown.parts = (reason.kind, text, steps, fix)
-    return shown
+    made = Answer("\n".join(map(shown, [*lines, f"fix: {fix}"])))
+    made.parts = (reason.kind, text, steps, fix)
+    return made

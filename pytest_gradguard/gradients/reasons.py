@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import TraceStep, display_path
 from pytest_gradguard.runtime.callsite import Site
 
@@ -259,6 +260,26 @@ class NonLeaf(Reason):
         return (
             "Call `retain_grad()` on [it|them] before the backward, or watch the "
             "[leaf that it comes|leaves that they come] from."
+        )
+
+
+@dataclass(frozen=True)
+class InContext(Reason):
+    """Distributed autograd has the gradient in the context of its backward."""
+
+    kind = "in-context"
+
+    def text(self) -> str:
+        return (
+            f"`torch.distributed.autograd.backward`{at(self.site)} keeps [its gradient|their "
+            "gradients] in its context, and leaves `.grad` empty"
+        )
+
+    def fix(self) -> str:
+        return (
+            "Inside the context, step with `torch.distributed.optim.DistributedOptimizer`, or copy "
+            "the gradients: `for p, g in torch.distributed.autograd.get_gradients(context_id)"
+            ".items(): p.grad = g`."
         )
 
 
@@ -552,7 +573,11 @@ class AllZero(Reason):
 
 @dataclass(frozen=True)
 class CutAtWorker(Reason):
-    """The tensor went to a worker, and the result came back without its graph."""
+    """The tensor went to a worker, and the result came back without its graph.
+
+    Attributes:
+        case: the case of GG103's advice that fits the workers.
+    """
 
     kind = "cut-at-worker"
     backend: str = ""
@@ -560,6 +585,7 @@ class CutAtWorker(Reason):
     backward: Site | None = None
     task: tuple[TraceStep, ...] = ()
     tape: bool = False
+    case: str = ""
 
     def text(self) -> str:
         if self.tape:
@@ -576,8 +602,8 @@ class CutAtWorker(Reason):
 
     def fix(self) -> str:
         if self.tape:
-            return "Open the tape inside the worker function, and return the gradients from it."
-        return 'Compute what needs a gradient in this process, or use `backend="threading"`.'
+            return pitfalls.get("GG105").advice
+        return pitfalls.get("GG103").advice_for(self.case)
 
     def trace(self) -> tuple[TraceStep, ...]:
         return (
@@ -607,10 +633,7 @@ class LeftInWorker(Reason):
         )
 
     def fix(self) -> str:
-        return (
-            "Return the gradients (or the new parameters) from the worker and put them into the "
-            "model in this process."
-        )
+        return pitfalls.get("GG106").advice
 
     def trace(self) -> tuple[TraceStep, ...]:
         return (*step(self.site, "the tasks are dispatched here"), *self.task)
@@ -644,23 +667,21 @@ class Unknown(Reason):
     """Nothing that was seen explains it.
 
     Attributes:
-        undecided: what could not be followed.
-        known: what the tensor is, after "[it is a|they are]".
+        undecided: what could not be followed; empty where nothing was watched.
     """
 
     kind = "unknown"
     site: Site | None = None
     ruled_out: tuple[str, ...] = field(default_factory=tuple)
     undecided: str = ""
-    known: str = ""
 
     def text(self) -> str:
-        text = "the cause is unknown"
-        text += f": {self.undecided}" if self.undecided else ""
-        text += f". {self.known}" if self.known else ""
+        if not self.undecided:
+            return "[it was|they were] not watched during the forward pass, so the cause is unknown"
+        text = f"the cause is unknown: {self.undecided}"
         return text + (f" (ruled out: {', '.join(self.ruled_out)})" if self.ruled_out else "")
 
     def fix(self) -> str:
         if self.undecided:
             return "Find out how far the gradient comes: `retain_grad()` on what is in between."
-        return "Watch [it|them] with `watch_gradients` from before the forward pass to find out."
+        return "Watch [it|them] with `watch_gradients` from before the forward pass."

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_gradguard.details import Details
-from pytest_gradguard.findings import Finding
+from pytest_gradguard.findings import Finding, placed
 from pytest_gradguard.gradients.reasons import Reason, in_number
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.checks import gg104
-from pytest_gradguard.runtime.dynamic_code import placed
 
 _NAMES = 8
 _GROUPS = 6

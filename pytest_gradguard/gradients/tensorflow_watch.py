@@ -15,8 +15,11 @@ from pytest_gradguard.details import Details
 from pytest_gradguard.gradients import reasons, targets, tensorflow_log, tensorflow_patches
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import reaches
+from pytest_gradguard.gradients.reported import reported
 from pytest_gradguard.gradients.tensorflow_log import TapeNotes
+from pytest_gradguard.runtime import losses
 from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.checks import gg105
 from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
 
 _CHECK_NUMERICS = "tf.debugging.enable_check_numerics()"
@@ -306,15 +309,16 @@ def _shape_of(variable: Any) -> tuple[int | None, ...]:
 
 def _at_worker(entry: Entry, tape: TapeNotes) -> reasons.Reason | None:
     """The parallel call whose process workers used it, where no tape records."""
-    checked: Any = sys.modules.get("pytest_gradguard.runtime.checks.gg105")
-    for evidence in () if checked is None else list(checked.with_losses):
-        asked = evidence.lost.get(entry.identity)
-        if evidence.processes and asked is not None and tape.site and asked.key == tape.site.key:
-            task = evidence.samples[0].task
-            return reasons.CutAtWorker(
-                evidence.site, evidence.backend, f"`{task.name}`", tape.site, tape=True
-            )
-    return None
+    known = losses.of(entry.ref())
+    if known is None or not isinstance(known.evidence, gg105.Evidence):
+        return None
+    evidence, asked = known.evidence, known.site
+    if not (evidence.processes and asked and tape.site and asked.key == tape.site.key):
+        return None
+    task = evidence.samples[0].task
+    return reasons.CutAtWorker(
+        evidence.site, evidence.backend, f"`{task.name}`", tape.site, tape=True
+    )
 
 
 def _variables_of(model: Any) -> Iterator[tuple[str, Any]]:
@@ -398,4 +402,4 @@ def explain(variable: Any) -> reasons.Reason | None:
         return reasons.NotDifferentiable(None, dtype.name)
     if not getattr(variable, "trainable", True):
         return reasons.NotTrainable(None)
-    return reasons.Unknown(None, ("an integer dtype", "`trainable=False`"))
+    return reported(inner) or reasons.Unknown(None)

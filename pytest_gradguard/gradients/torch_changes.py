@@ -41,6 +41,20 @@ def _parameters(owner: Any) -> list[Any]:
     return [parameter for group in owner.param_groups for parameter in group["params"]]
 
 
+@noted
+def distributed_backward(log: Log, _: Any, __: Any, *args: Any, **kwargs: Any) -> None:
+    """A backward of distributed autograd, which leaves its gradients in a context."""
+    context = args[0] if args else kwargs["contextId"]
+    log.distributed_backward_ended(torch._C._distributed_autograd.get_gradients(context))
+
+
+@noted
+def distributed_gradients(log: Log, _: Any, gradients: Any, *args: Any, **kwargs: Any) -> None:
+    """`get_gradients`, which returns the gradients in such a context."""
+    for listener in list(log.listeners):
+        listener.after_backward(tuple(gradients), tuple(gradients.values()))
+
+
 def loading(original: Callable[..., Any]) -> Callable[..., Any]:
     """`load_state_dict`, which writes into parameters, or replaces them."""
 

@@ -32,9 +32,13 @@ from pytest_gradguard.gradients.report import shown
 from pytest_gradguard.gradients.torch_diagnosis import diagnose
 from pytest_gradguard.gradients.torch_watch import state_of
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
+from pytest_gradguard.reports import printable
 from pytest_gradguard.runtime import callsite, collector
+from pytest_gradguard.runtime.checks import gg502
 from pytest_gradguard.runtime.checks.gg504 import CODE, Evidence, Unused, settled
 from pytest_gradguard.runtime.faults import attempt
+from pytest_gradguard.runtime.frameworks.torch import tensors
+from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
 from pytest_gradguard.runtime.references import Reference, refer
 
 _ERROR = "Expected to have finished reduction in the prior iteration"
@@ -50,25 +54,50 @@ _OR_FREEZE = "or freeze [it|them] before you wrap the model if [it is|they are] 
 
 @dataclass(frozen=True)
 class Skipped(Reason):
-    """The loss of an iteration that is not the first does not depend on the parameter.
+    """The loss of the last iteration does not depend on the parameter.
 
     Attributes:
-        looked_for: DDP looks for such parameters, and has not found this one.
+        used: what the forward pass returns does depend on it.
     """
 
     kind = "not-in-graph"
-    looked_for: bool = False
+    used: bool = False
 
     def text(self) -> str:
-        text = f"the last backward pass{at(self.site)} did not reach [it|them]"
-        return text if self.looked_for else f"{text}, unlike those of earlier iterations"
+        missed = f"the last backward pass{at(self.site)} did not reach [it|them]"
+        if self.used:
+            return f"the forward pass uses [it|them], but {missed}"
+        return f"{missed}, unlike those of earlier iterations"
 
     def fix(self) -> str:
-        if self.looked_for:
-            return "Let the loss depend on every output of the forward pass."
+        if self.used:
+            return (
+                "Let the loss depend on every output of the forward pass, if only by "
+                "`0 * output.sum()`."
+            )
         return (
             "Use [it|them] in every iteration, or pass `find_unused_parameters=True` to "
             "`DistributedDataParallel` if iterations are meant to use different parts of the model."
+        )
+
+
+@dataclass(frozen=True)
+class Replaced(Reason):
+    """The model has another parameter in its place since it was wrapped."""
+
+    kind = "replaced"
+    site: None = None
+
+    def text(self) -> str:
+        return (
+            "[it was|they were] replaced after the model was wrapped, and DDP still waits for the "
+            "gradient of the old [one|ones]"
+        )
+
+    def fix(self) -> str:
+        return (
+            "Replace [it|them] before you wrap the model in `DistributedDataParallel`, and build "
+            "the optimizer afterwards."
         )
 
 
@@ -96,15 +125,17 @@ class Model:
         self._ran = False
         self._iterations = 0
         self._forwards = 0
+        self._used: frozenset[int] = frozenset()
         self._log: torch_log.Log | None = torch_patches.start(self)
         self._noting = True
 
     # -- what happens --------------------------------------------------------------------------
 
-    def forward_ended(self, *, averages: bool) -> None:
+    def forward_ended(self, outputs: Any, *, averages: bool) -> None:
         """Note a forward pass.
 
         Args:
+            outputs: what it returned.
             averages: DDP averages the gradients that its backward pass brings.
         """
         self._forwards += 1
@@ -112,6 +143,8 @@ class Model:
             self._ran = False
             self._since = self.began
             self._iterations += 1
+        if averages and self._noting:
+            self._used = frozenset(map(id, tensors.leaves_of(tensors_in(outputs))))
         if self._noting and (self._iterations >= _ITERATIONS or self._forwards >= _FORWARDS):
             self.note_less()
 
@@ -139,8 +172,9 @@ class Model:
 
     # -- what is missing -----------------------------------------------------------------------
 
-    def unused(self, error: str) -> dict[Reason, list[int]]:
+    def unused(self, ddp: Any, error: str) -> dict[Reason, list[int]]:
         """By reason: which parameters lack a gradient, as DDP's `error` numbers them."""
+        now = {id(one) for one in ddp.module.parameters()}
         found = _INDICES.search(error)
         groups: dict[Reason, list[int]] = {}
         for index in map(int, found[1].split() if found else ()):
@@ -148,18 +182,19 @@ class Model:
                 return {}  # the model was wrapped before the guard began, and changed since
             tensor = self._parameters[index]()
             if tensor is not None:
-                reason = self._reason(tensor)
+                reason = self._reason(tensor) if id(tensor) in now else Replaced()
                 groups.setdefault(reason, []).append(index)
         return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
 
     def _reason(self, tensor: Any) -> Reason:
         """Why the parameter `tensor` has received no gradient in this iteration."""
         state = state_of(tensor)
+        used = self._looked_for or id(tensor) in self._used
         if self._log is None:
-            return Skipped(None, self._looked_for) if state.requires_grad else Frozen(None)
+            return Skipped(None, used) if state.requires_grad else Frozen(None)
         reason = diagnose(self._log, self._since, tensor, state)
-        if self._iterations and isinstance(reason, NotInGraph):
-            return Skipped(reason.site, self._looked_for)
+        if isinstance(reason, NotInGraph) and (used or self._iterations):
+            return Skipped(reason.site, used)
         return reason
 
     def report(self, ddp: Any, error: BaseException) -> None:
@@ -167,7 +202,7 @@ class Model:
         home = collector.innermost()
         if home is None or CODE in home.ignore | collector.allowed_now():
             return
-        groups = self.unused(str(error))
+        groups = self.unused(ddp, str(error))
         if not groups:
             return
         site = callsite.user_site()
@@ -177,8 +212,9 @@ class Model:
             [self._unused(reason, members) for reason, members in groups.items()][:_REASONS],
             self._description(next(iter(groups.values()))[0]),
         )
+        gg502.has_failed(ddp)
         if hasattr(error, "add_note"):
-            error.add_note(f"{CODE}: {found.message()}")
+            error.add_note(printable.shown(f"{CODE}: {found.message()}"))
         with contextlib.suppress(GradGuardError, GradGuardWarning):  # the error is their own
             collector.announce(home, [found])
 
@@ -209,6 +245,8 @@ def _evidence(ddp: Any, site: callsite.Site | None) -> Evidence:
 def _fix(reason: Reason) -> str:
     if isinstance(reason, Frozen) or (isinstance(reason, MeantToStay) and reason.follows):
         return _FREEZE
+    if isinstance(reason, NotInGraph):
+        return f"Let the loss depend on [it|them] by operations that have a gradient, {_OR_FREEZE}."
     return reason.fix().replace(OR_ALLOW, _OR_FREEZE)
 
 
@@ -245,12 +283,12 @@ def forward_begins(ddp: Any) -> None:
         model.began = now()
 
 
-def forward_ended(ddp: Any) -> None:
-    """A forward pass of `ddp` has ended."""
+def forward_ended(ddp: Any, outputs: Any) -> None:
+    """A forward pass of `ddp` has returned `outputs`."""
     model = _models.get(id(ddp))
     if model is not None:
         averages = torch.is_grad_enabled() and ddp.require_backward_grad_sync
-        model.forward_ended(averages=averages)
+        model.forward_ended(outputs, averages=averages)
 
 
 def forward_failed(ddp: Any, error: BaseException) -> None:

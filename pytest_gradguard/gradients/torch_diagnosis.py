@@ -15,8 +15,10 @@ import torch
 from pytest_gradguard.findings import TraceStep
 from pytest_gradguard.gradients import reasons, torch_watch
 from pytest_gradguard.gradients.flow import reaches, reads_back
+from pytest_gradguard.gradients.reported import reported
 from pytest_gradguard.gradients.torch_exits import DEEPCOPY, OTHER_OBJECT, STATE_DICT
 from pytest_gradguard.gradients.torch_log import (
+    DISTRIBUTED,
     FROZEN,
     SCRIPTED,
     WRITTEN,
@@ -28,11 +30,9 @@ from pytest_gradguard.gradients.torch_log import (
 )
 from pytest_gradguard.gradients.torch_watch import Entry, State, TorchWatch
 from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.checks import gg103
 
 _NO_LOG = Log()
-_LEAF = (
-    "[It is a floating-point leaf that requires|They are floating-point leaves that require] grad"
-)
 
 
 class JudgedWatch(TorchWatch):
@@ -58,6 +58,8 @@ def _verdict(
     if any(old.received_late for old in before):
         return _replaced(log, before)
     tensor = entry.ref()
+    if tensor is not None and log.used_from_context(tensor):
+        return None
     assert entry.state is not None
     reason = diagnose(log, watch.began, tensor, entry.state, watch)
     if isinstance(reason, reasons.NotInGraph) and before:
@@ -141,11 +143,14 @@ def _reason(
             return _reason_of(cut)
         return reasons.NonLeaf(reached[0].site if reached else None, state.made_by, bool(reached))
     for known in reached:
+        if known.verb == DISTRIBUTED:
+            return reasons.InContext(known.site)
         if known.asked_for_all:
             return _without_outcome(known, tensor)
     return (
         _at_worker(tensor, backwards)
         or _left_in_worker(tensor)
+        or reported(tensor, [known.site for known in backwards])
         or _cut(cuts, tensor, backwards, watch, sure=bool(reached))
         or _not_asked(reached, backwards)
         or _frozen_earlier(log, since, tensor, backwards, watch)
@@ -162,7 +167,7 @@ def explain(tensor: Any) -> reasons.Reason | None:
     log = torch_log.log
     gradient = torch_watch.gradient_of(tensor)
     if gradient is not None:
-        return _bad(log, tensor, gradient)
+        return _bad(log, tensor, gradient) or reported(tensor)
     if log is not None:
         for watch in log.listeners:
             entry = watch.entry_of(tensor) if isinstance(watch, TorchWatch) else None
@@ -174,7 +179,10 @@ def explain(tensor: Any) -> reasons.Reason | None:
                     change = _clear_of(log, tensor)
                     if change is not None:
                         return reasons.Cleared(change.site, known.site, change.how)
-        return diagnose(log, 0, tensor, state)
+        reason = diagnose(log, 0, tensor, state)
+        if isinstance(reason, reasons.NeverBackward):  # it may have run before the watch
+            return reported(tensor) or reason
+        return reason
     if not state.differentiable:
         return reasons.NotDifferentiable(None, state.description.get("dtype") or "")
     if state.inference:
@@ -183,7 +191,7 @@ def explain(tensor: Any) -> reasons.Reason | None:
         return reasons.Frozen(None)
     if not state.is_leaf and not state.retains_grad:
         return reasons.NonLeaf(None, state.made_by)
-    return _left_in_worker(tensor) or reasons.Unknown(None, known=_LEAF)
+    return _left_in_worker(tensor) or reported(tensor) or reasons.Unknown(None)
 
 
 def _bad(log: Log | None, tensor: Any, gradient: Any) -> reasons.Reason | None:
@@ -287,7 +295,7 @@ def _without_outcome(known: Backward, tensor: Any) -> reasons.Reason:
     users = known.users.get(id(tensor), ())
     if any(name.startswith("CompiledFunction") for name in users):
         compiled = f"the compiled code in the graph of the loss{reasons.at(known.site)} is not seen"
-        return reasons.Unknown(None, undecided=compiled, known=_LEAF)
+        return reasons.Unknown(None, undecided=compiled)
     return reasons.NotProduced(known.site, users)
 
 
@@ -367,7 +375,10 @@ def _at_worker(tensor: Any, backwards: list[Backward]) -> reasons.Reason | None:
                 task = severed.note.task
                 where = _step(task, f"`{task.name}` makes the graph in the worker")
                 result = f"`{severed.note.path}` of `{task.name}`"
-                return reasons.CutAtWorker(call.site, call.backend, result, known.site, where)
+                return reasons.CutAtWorker(
+                    *(call.site, call.backend, result, known.site, where),
+                    case=gg103.case_of(call),
+                )
     return None
 
 
@@ -441,7 +452,7 @@ def _not_in_graph(
 ) -> reasons.Reason:
     undecided = _not_followed(log, since, cuts, backwards)
     if undecided:
-        return reasons.Unknown(None, undecided=undecided, known=_LEAF)
+        return reasons.Unknown(None, undecided=undecided)
     read = dict.fromkeys(
         f"[its value was|their values were] read{reasons.at(cut.site)}"
         + ("" if cut.exit is None else f" by `{cut.how}`")

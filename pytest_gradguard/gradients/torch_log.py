@@ -45,6 +45,7 @@ _ORIGINALS = 100
 FROZEN = "requires_grad_(False)"
 WRITTEN = "written"
 SCRIPTED = "TorchScript"
+DISTRIBUTED = "torch.distributed.autograd.backward"
 _SEVERED = 1_000
 """How many results of workers are kept in mind for one place."""
 
@@ -218,6 +219,7 @@ class Log:
         self.changes: dict[_Key, Change] = {}
         self.functions: set[type] = set()
         self.data_of: dict[int, tuple[Reference, Reference]] = {}
+        self.in_context: dict[int, int] = {}
         self._lock = Lock()
 
     # -- backwards -----------------------------------------------------------------------------
@@ -232,16 +234,7 @@ class Log:
         inputs, accumulates = backward.inputs, backward.accumulates
         for listener in list(self.listeners):
             listener.after_backward(inputs, () if accumulates else outcome)
-        frames = callsite.user_frames(sys._getframe(1))
-        verb = "backward" if accumulates else "autograd.grad"
-        key = (verb, *((frame.f_code, frame.f_lasti) for frame in frames))
-        known = self.backwards.get(key)
-        if known is None:
-            chain = tuple(callsite.site_of(frame) for frame in frames)
-            fresh = Backward(callsite.user_site(), verb, chain)
-            known = self.backwards.setdefault(key, fresh)
-        known.count += 1
-        known.last = now()
+        known = self._backward_here("backward" if accumulates else "autograd.grad")
         known.restricted = known.restricted or bool(inputs)
         known.first_order = backward.create_graph and not accumulates
         known.transform = torch._C._functorch.maybe_current_level() is not None or any(
@@ -272,6 +265,34 @@ class Log:
         provenance: Any = sys.modules.get("pytest_gradguard.runtime.provenance")
         if provenance is not None and len(known.severed) < _SEVERED:
             known.severed.extend(provenance.severed_among(found.leaves.values()))
+
+    def _backward_here(self, verb: str) -> Backward:
+        """The record of the backwards at the current place, with one more in it."""
+        frames = callsite.user_frames(sys._getframe(2))
+        key = (verb, *((frame.f_code, frame.f_lasti) for frame in frames))
+        known = self.backwards.get(key)
+        if known is None:
+            chain = tuple(callsite.site_of(frame) for frame in frames)
+            fresh = Backward(callsite.user_site(), verb, chain)
+            known = self.backwards.setdefault(key, fresh)
+        known.count += 1
+        known.last = now()
+        return known
+
+    def distributed_backward_ended(self, gradients: Any) -> None:
+        """Note a backward of distributed autograd, whose context holds `gradients` by tensor."""
+        known = self._backward_here(DISTRIBUTED)
+        for tensor in gradients:
+            known.leaves[id(tensor)] = refer(tensor)
+            known.found[id(tensor)] = known.last
+            self.in_context.setdefault(id(tensor), tensor._version)
+
+    def used_from_context(self, tensor: Any) -> bool:
+        """Whether `tensor` has changed since its gradient first lay in a distributed context."""
+        found = any(
+            one.verb == DISTRIBUTED and one.reached(tensor) for one in self.backwards.values()
+        )
+        return found and tensor._version != self.in_context[id(tensor)]
 
     def _first_order(self, gradients: Any, found: Leaves) -> None:
         """Note that `gradients` were returned without the graph of what they were computed from."""

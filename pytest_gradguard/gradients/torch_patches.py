@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -46,6 +47,17 @@ def _applied_by() -> Any:
     """The class whose `apply` runs custom functions: since torch 2.15, that which people derive."""
     in_python = isinstance(vars(Function)["apply"], classmethod)
     return _SingleLevelFunction if in_python else Function
+
+
+def _distributed() -> list[Patch]:
+    """Those of distributed autograd, where this torch has it."""
+    module = sys.modules.get("torch.distributed.autograd")
+    if not hasattr(module, "get_gradients"):
+        return []
+    return [
+        Patch(module, "backward", torch_changes.distributed_backward),
+        Patch(module, "get_gradients", torch_changes.distributed_gradients),
+    ]
 
 
 _TENSOR = torch.Tensor
@@ -111,6 +123,7 @@ _patches = Patches(
         Patch(torch.nn.Module, "load_state_dict", torch_changes.loading),
         Patch(torch._C.ScriptFunction, "__call__", torch_ways_out.scripted, inherited=True),
         Patch(torch._C.ScriptMethod, "__call__", torch_ways_out.scripted, inherited=True),
+        *_distributed(),
     ]
 )
 

@@ -18,9 +18,10 @@ from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.gradients.report import Missing, findings_of, shown
 from pytest_gradguard.gradients.targets import Item, items_of, written_at
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
+from pytest_gradguard.reports import printable
 from pytest_gradguard.runtime import callsite, collector, starting, watching
 from pytest_gradguard.runtime.announcing import emit
-from pytest_gradguard.runtime.faults import attempt, checked, fault
+from pytest_gradguard.runtime.faults import attempt, checked, fault, theirs_only
 from pytest_gradguard.runtime.frameworks.torch import engine, steps
 
 
@@ -339,7 +340,8 @@ class Watch:
 
     def __enter__(self) -> Watch:
         __tracebackhide__ = True
-        checked((ValueError,), self.start)
+        with theirs_only:
+            checked((ValueError,), self.start)
         return self
 
     def __exit__(
@@ -349,7 +351,7 @@ class Watch:
         traceback: TracebackType | None,
     ) -> None:
         __tracebackhide__ = True
-        with self._ending:
+        with theirs_only, self._ending:
             if kind is None:
                 checked((ValueError,), self.check)
 
@@ -364,7 +366,7 @@ class Watch:
                 strange.append(repr(pattern))
         if not strange:
             return allowed, ""
-        some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        some = printable.shown(", ".join(names[:5])) + (", …" if len(names) > 5 else "")
         matches = "matches" if len(strange) == 1 else "match"
         unknown = f"allow_none: {', '.join(strange)} {matches} no watched name ({some})"
         return allowed, unknown

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import joblib
 import torch
 
-from pytest_gradguard.parallel import modes, refusals, shipping, worker
-from pytest_gradguard.parallel.graph import Backward, TaskNode, guess, observed
+from pytest_gradguard.parallel import bits, modes, refusals, shipping, worker
+from pytest_gradguard.parallel.expectations import guess, observed
+from pytest_gradguard.parallel.graph import Backward, TaskNode
 from pytest_gradguard.parallel.refusals import UnsupportedGradientError
-from pytest_gradguard.parallel.shipping import Spec, holds_grad, pack, rebuilt, unpack
+from pytest_gradguard.parallel.shipping import (
+    Level,
+    Spec,
+    has_foreign_memory,
+    holds_grad,
+    pack,
+    rebuilt,
+    unpack,
+    version,
+)
 from pytest_gradguard.parallel.worker import Answer
 
 
@@ -43,12 +55,13 @@ class Shipped:
         modules: the modules in it.
     """
 
-    def __init__(self, spec: Spec, payloads: list[Any], packer: Any, task: Any) -> None:
-        self.spec, self.payloads = spec, payloads
+    def __init__(self, spec: Spec, packer: Any, task: Any) -> None:
+        self.spec = spec
+        self.payloads: list[Any] = []
         self.found, self.modules = packer.found, packer.modules
         self._task = task
-        self._versions = [getattr(one, "_version", None) for one in self.found]
-        self._buffers = {
+        self._versions = [version(one) for one in self.found]
+        self.buffers = {
             id(one)
             for module in self.modules
             for one in module._buffers.values()
@@ -56,29 +69,69 @@ class Shipped:
         }
 
     @property
-    def key(self) -> Any:
+    def _key(self) -> Any:
         """By what the same task is known in a later call."""
         function = self._task[0]
         return getattr(function, "__module__", None), refusals.name_of(function), self.spec.task
 
-    def refuse_change(self, index: int, when: str) -> None:
-        """Refuse a tensor that the program has changed.
+    def guess(self) -> Any:
+        """The gradients that its results are likely to receive."""
+        return guess(self._key)
+
+    def observed(self, cotangents: list[Any]) -> bool:
+        """Whether these gradients of its results were expected."""
+        return observed(self._key, self.spec.guess, cotangents)
+
+    def refuse_change(self, index: int, when: str, *, aliased: bool = False) -> None:
+        """Refuse a tensor or an array that the program has changed.
+
+        Args:
+            index: its number.
+            when: what came in between.
+            aliased: compare an array, too; the task's results use its memory.
 
         Raises:
             UnsupportedGradientError: it has changed since it was sent.
         """
         one = self.found[index]
-        if getattr(one, "_version", None) == self._versions[index] or id(one) in self._buffers:
+        if id(one) in self.buffers:
             return
+        if version(one) == self._versions[index]:
+            payload, leaf = self.payloads[index], self.spec.leaves[index]
+            if not has_foreign_memory(one):
+                return
+            if leaf is None and (not aliased or bits.same_array(one, payload)):
+                return
+            if leaf is not None and bits.same_tensor(one, unpack(payload, leaf)):
+                return
         path = refusals.path_to(one, refusals.parameters(*self._task))
         raise UnsupportedGradientError(
             f"Parallel: `{path}`, an argument of `{refusals.name_of(self._task[0])}`, was changed "
-            f"in place {when}; send a clone of it."
+            f"in place {when}; send a copy of it."
         )
 
-    def observed(self, cotangents: list[Any]) -> bool:
-        """Whether these gradients of its results were expected."""
-        return observed(self.key, self.spec.guess, cotangents)
+    def again(self, level: Level, cotangents: list[Any]) -> Shipped:
+        """The same task, with one more backward pass.
+
+        Args:
+            level: the backward pass.
+            cotangents: the gradients of the results, or None.
+        """
+        more = copy.copy(self)
+        more.found, more.payloads = list(self.found), list(self.payloads)
+        more._versions, leaves, numbers = list(self._versions), list(self.spec.leaves), []
+        for one in cotangents:
+            numbers.append(None if one is None else len(more.found))
+            if one is not None:
+                payload, leaf = pack(one, copy=True)
+                more.found.append(one)
+                more.payloads.append(payload)
+                more._versions.append(version(one))
+                leaves.append(leaf)
+        level = level._replace(cotangents=tuple(numbers))
+        levels = (*self.spec.levels, level)
+        more.spec = self.spec._replace(leaves=tuple(leaves), levels=levels, guess=None)
+        return more
 
 
 class Call:
@@ -89,10 +142,10 @@ class Call:
         self._modes = modes.current()
         self._thread = threading.get_ident()
         self._shipped: dict[int, Shipped] = {}
-        self._backward = Backward(functools.partial(_run, parallel))
-        self._functions: dict[int, tuple[Any, bool, tuple[Any, ...]]] = {}
+        self._backward = Backward(functools.partial(_run_again, parallel))
+        self._functions: dict[int, tuple[Any, bool]] = {}
         self._looked_at: dict[int, tuple[Any, bool]] = {}
-        self._packed: dict[int, tuple[Any, int, Any]] = {}
+        self._packed: dict[int, tuple[Any, int | None, Any]] = {}
         self._left: list[tuple[Any, Any, bool]] = []
         self._written: dict[tuple[int, str], tuple[int, Any, Any]] = {}
 
@@ -103,7 +156,7 @@ class Call:
         if shared and getattr(backend, "effective_n_jobs", int)(self._parallel.n_jobs) == 1:
             yield from tasks
             return
-        plain = modes.plain(self._modes)
+        needed = None if modes.plain(self._modes) else self._modes
         index = 0
         while True:
             try:
@@ -116,8 +169,8 @@ class Call:
                 return
             if not shared and self._asks(*task):
                 task = self._ship(index, task)
-            elif not plain:
-                task = (modes.call_in, (self._modes, not shared, *task), {})
+            elif needed or not shared:
+                task = (worker.call, (needed, not shared, *task), {})
             index += 1
             yield task
 
@@ -128,12 +181,12 @@ class Call:
         known = self._functions.get(id(function))
         if known is None:
             parts = shipping.carried(function)
-            held = any(self._holds(item) for item in parts) or bool(
-                function not in parts and shipping.grad_tensors(function)
+            known = self._functions[id(function)] = (
+                function,
+                any(map(self._holds, parts))
+                or bool(function not in parts and shipping.grad_tensors(function)),
             )
-            known = function, held, () if held else _globals(function)
-            self._functions[id(function)] = known
-        return known[1] or bool(known[2])
+        return known[1]
 
     def _holds(self, item: Any) -> bool:
         answer = holds_grad(item)
@@ -147,34 +200,29 @@ class Call:
     def _ship(self, index: int, task: Any) -> Any:
         function, args, kwargs = task
         packer, captured = shipping.pack_task(function, args, kwargs)
-        shipped = Shipped(Spec(index, b"", (), captured, self._modes), [], packer, task)
+        shipped = Shipped(Spec(index, b"", (), captured, self._modes), packer, task)
         leaves = []
         for one in packer.found:
-            payload, leaf = one, None
-            if isinstance(one, torch.Tensor):
-                payload, leaf = self._pack(one, snapshot=id(one) in shipped._buffers)
+            payload, leaf = self._pack(one)
             shipped.payloads.append(payload)
             leaves.append(leaf)
-        known = self._functions.get(id(function))
         shipped.spec = shipped.spec._replace(
             data=packer.file.getvalue(),
             leaves=tuple(leaves),
-            globals=known[2] if known else _globals(function),
-            guess=guess(shipped.key) if self._modes.grad else None,
+            guess=shipped.guess() if self._modes.grad else None,
         )
         self._shipped[index] = shipped
         return worker.run, (shipped.spec, *shipped.payloads), {}
 
-    def _pack(self, tensor: Any, snapshot: bool) -> Any:
-        """Pack a tensor once, so that joblib maps a large one into memory once.
-
-        Args:
-            snapshot: keep its values as they are now.
-        """
-        kept = self._packed.get(id(tensor))
-        if kept is None or kept[1] != tensor._version:
-            packed = pack(tensor.clone() if snapshot else tensor)
-            kept = self._packed[id(tensor)] = tensor, tensor._version, packed
+    def _pack(self, item: Any) -> Any:
+        """Pack a tensor or an array once, so that joblib maps a large one into memory once."""
+        kept = self._packed.get(id(item))
+        foreign = has_foreign_memory(item)
+        if isinstance(item, torch.Tensor):
+            if kept is None or kept[1] != version(item) or foreign:
+                kept = self._packed[id(item)] = item, version(item), pack(item, copy=True)
+        elif kept is None or (foreign and not bits.same_array(item, kept[2][0])):
+            kept = self._packed[id(item)] = item, None, (item.copy("K") if foreign else item, None)
         return kept[2]
 
     def restored(self, outputs: list[Any]) -> list[Any]:
@@ -198,20 +246,26 @@ class Call:
             raise answer
         if not isinstance(answer, Answer) or not answer.outputs:
             return None
-        return TaskNode(self._backward, self._shipped[answer.task], answer, last=last)
+        with torch.enable_grad():
+            return TaskNode(self._backward, self._shipped.get(answer.task), answer, last=last)
 
     def _result(self, answer: Any, node: TaskNode | None) -> Any:
         if not isinstance(answer, Answer):
             return answer
-        shipped = self._shipped.pop(answer.task)
+        shipped: Any = self._shipped.pop(answer.task, None)
         values: dict[Any, Any] = {}
         for index, (payload, leaf) in enumerate(zip(answer.payloads, answer.leaves, strict=True)):
             values[index] = payload if leaf is None else rebuilt(payload, leaf)
         if node is not None:
-            outs = node.outputs([values[index] for index in answer.outputs])
+            with torch.enable_grad():  # the task may have recorded a graph in spite of `no_grad`
+                outs = node.outputs([values[index] for index in answer.outputs])
             values.update(zip(answer.outputs, outs, strict=True))
         for index in answer.views:
             values[index] = values[index].unsqueeze(0).unbind(0)[0]
+        for index in answer.retained:
+            values[index].retain_grad()
+        if node is not None:
+            node.inner = [weakref.ref(values[index]) for index in answer.inner]
 
         def load(key: Any) -> Any:
             return shipped.found[key[1]] if isinstance(key, tuple) else values[key]
@@ -243,19 +297,14 @@ class Call:
             tensor.grad = left if clears or tensor.grad is None else tensor.grad + left
 
 
-def _globals(function: Any) -> tuple[Any, ...]:
-    """Where the globals stand that a function uses, and that hold something that requires grad."""
-    from pytest_gradguard.runtime.used_globals import uses_of
+def _run_again(parallel: Any, tasks: list[Shipped]) -> list[Any]:
+    """Run tasks that were sent before, with their backward passes.
 
-    return tuple(
-        (read.module, read.path)
-        for read in uses_of(function).reads
-        if holds_grad(read.value) is not False and shipping.grad_tensors(read.value)
-    )
-
-
-def _run(parallel: Any, tasks: list[Any]) -> list[Any]:
-    """Run tasks with a `Parallel` of joblib's; here, while it is at work."""
+    Runs with a `Parallel` of joblib's; here, while that is at work.
+    """
+    call = Call(parallel)
+    call._shipped = {one.spec.task: one for one in tasks}
+    sent: Any = [(worker.run, (one.spec, *one.payloads), {}) for one in tasks]
     if getattr(parallel, "_running", False):
-        return [function(*args, **kwargs) for function, args, kwargs in tasks]
-    return list(joblib.Parallel.__call__(parallel, tasks))
+        return call.restored([function(*args) for function, args, _ in sent])
+    return call.restored(list(joblib.Parallel.__call__(parallel, sent)))

@@ -1,44 +1,43 @@
 """The parent's side of autograd: the nodes that stand for the tasks of a call.
 
-Each task is two nodes: its results hang on one, its arguments on the other. A backward pass runs
-the first ones before any of the second, as the engine takes the youngest node that is ready; they
+Each task has a node for each of its results, and one for its arguments. A backward pass runs the
+first ones before any of the second, as the engine takes the youngest node that is ready; they
 only note what they are given. The first of the second kind then finds all the tasks that gradients
-have reached, and has them run again in one parallel call.
+have reached, and has them run again in one parallel call. With `create_graph` that call has nodes
+of its own, for derivatives of any order.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from typing import Any
 
 import torch
 
+from pytest_gradguard.parallel import modes
 from pytest_gradguard.parallel.refusals import UnsupportedGradientError
-from pytest_gradguard.parallel.shipping import pack, unpack
-from pytest_gradguard.parallel.worker import Again, Answer, run_again
-
-_DOUBLE = (
-    "Parallel: its results can be differentiated once; compute derivatives of higher order "
-    "(`create_graph=True`) inside the task."
-)
+from pytest_gradguard.parallel.shipping import Level, unpack
+from pytest_gradguard.parallel.worker import Answer
 
 
 class Backward:
-    """The backward passes of one call."""
+    """The backward passes of one call.
+
+    Args:
+        run: what runs tasks again, with their backward passes.
+    """
 
     def __init__(self, run: Any) -> None:
         self._run = run
         self._lock = threading.Lock()
-        self._given: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
+        self._given: dict[tuple[int, int], tuple[TaskNode, dict[int, Any]]] = {}
         self._done: dict[tuple[int, int], list[Any]] = {}
 
-    def given(self, task: TaskNode, cotangents: list[Any]) -> None:
-        """Note the gradients of a task's results."""
+    def given(self, task: TaskNode, slot: int, cotangent: Any, batched: bool) -> None:
+        """Note the gradient of one of a task's results."""
         key = _pass(), task.index
         with self._lock:
-            self._done.pop(key, None)
-            self._given[key] = task, cotangents
+            self._given.setdefault(key, (task, {}))[1][slot] = cotangent, batched
 
     def gradients(self, index: int) -> list[Any]:
         """The gradients of a task's inputs, once its results have theirs."""
@@ -51,21 +50,18 @@ class Backward:
                     self._done[now, task.index] = gradients
             return self._done.pop((now, index))
 
-    def _computed(self, given: list[tuple[TaskNode, list[Any]]]) -> Any:
+    def _computed(self, given: list[tuple[TaskNode, dict[int, Any]]]) -> Any:
         again: list[Any] = []
-        for task, cotangents in given:
-            known = task.known(cotangents)
+        for task, slots in given:
+            cotangents, batched = task.cotangents(slots)
+            known = task.known(cotangents, batched)
             if known is not None:
                 yield task, known
             else:
-                again.append((run_again, task.again(cotangents), {}))
-        tasks = {task.index: task for task, _ in given}
+                again.append((task, task.again(cotangents, batched)))
         if again:
-            with torch.enable_grad():
-                for index, gradients in self._run(again):
-                    if isinstance(gradients, UnsupportedGradientError):
-                        raise gradients
-                    yield tasks[index], gradients
+            results = self._run([shipped for _, shipped in again])
+            yield from zip([task for task, _ in again], results, strict=True)
 
 
 def _pass() -> int:
@@ -79,11 +75,11 @@ class TaskNode:
 
     Attributes:
         index: its number in the call.
-        ticket: what its results hang on.
+        inner: references to the results that other results depend on.
 
     Args:
         backward: the backward passes of its call.
-        shipped: what was sent.
+        shipped: what was sent; None if nothing that requires grad was.
         answer: what came back.
         last: in a backward pass it runs after all else, for it was not made before the results of
             other tasks.
@@ -92,53 +88,100 @@ class TaskNode:
     def __init__(self, backward: Backward, shipped: Any, answer: Answer, *, last: bool) -> None:
         self.index = answer.task
         self._shipped, self._answer, self._backward = shipped, answer, backward
-        found = shipped.found
+        self.inner: list[Any] = []
         for index, _ in answer.inputs:
-            tensor = found[index]
+            tensor = shipped.found[index]
             shipped.refuse_change(index, "while its task ran")
             if not tensor.requires_grad:  # the task has called `requires_grad_()` on it
                 tensor.requires_grad_()
-        inputs = [found[index] for index, uses in answer.inputs for _ in range(uses)]
+        inputs = [shipped.found[index] for index, uses in answer.inputs for _ in range(uses)]
         anchor = torch.zeros((), requires_grad=True)
-        self.ticket = _Arguments.apply(self, anchor, *inputs)
-        if last and hasattr(self.ticket.grad_fn, "_set_sequence_nr"):
-            self.ticket.grad_fn._set_sequence_nr(self.index)
+        self._ticket = _Arguments.apply(self, anchor, *inputs)
+        if last and self.index >= 0 and hasattr(self._ticket.grad_fn, "_set_sequence_nr"):
+            self._ticket.grad_fn._set_sequence_nr(self.index)
 
     def outputs(self, values: list[Any]) -> tuple[Any, ...]:
         """The results that have a graph: these values, on this task."""
-        found: tuple[Any, ...] = ParallelResult.apply(self, self.ticket, values)
-        return found
+        found = [
+            ParallelResult.apply(self, slot, self._ticket, [value])
+            for slot, value in enumerate(values)
+        ]
+        del self._ticket
+        return tuple(found)
 
-    def given(self, cotangents: list[Any]) -> None:
-        self._backward.given(self, cotangents)
+    def cotangents(self, slots: dict[int, Any]) -> tuple[list[Any], bool]:
+        """The gradients of all results, and whether they are many at once."""
+        size = next((one.shape[0] for one, batched in slots.values() if batched), None)
+        cotangents: list[Any] = [None] * len(self._answer.outputs)
+        for slot, (one, batched) in slots.items():
+            cotangents[slot] = one if size is None or batched else one.expand(size, *one.shape)
+        return cotangents, size is not None
 
-    def gradients(self) -> list[Any]:
-        """The gradients of each use of each input."""
+    def given(self, slot: int, cotangent: Any, batched: bool) -> None:
+        """Note the gradient of one of the results.
+
+        Raises:
+            UnsupportedGradientError: they would be lost.
+        """
+        if self._answer.lost is not None:
+            raise UnsupportedGradientError(self._answer.lost)
+        for one in (reference() for reference in self.inner):
+            if one is not None and (one.retains_grad or one._backward_hooks):
+                raise UnsupportedGradientError(
+                    "Parallel: a result with a hook, or with `retain_grad()`, is one that another "
+                    "result of its task depends on, and that part of its gradient stays in the "
+                    "worker; return the first one only, and compute the other from it."
+                )
+        if self._answer.inputs:
+            self._backward.given(self, slot, cotangent, batched)
+
+    def gradients(self, nesting: int | None) -> list[Any]:
+        """The gradients of each use of each input.
+
+        Args:
+            nesting: the vmap that they are batched by.
+        """
         every = []
-        for (_, uses), packed in zip(
-            self._answer.inputs, self._backward.gradients(self.index), strict=True
-        ):
+        gradients = self._backward.gradients(self.index)
+        for (_, uses), found in zip(self._answer.inputs, gradients, strict=True):
             parts: list[Any] = []
-            if packed is not None:
-                several, *one = packed
-                value = unpack(*one)
-                parts = list(value.unbind(0)) if several else [value]
+            if found is not None:
+                several, value = found
+                parts = list(value.unbind(0 if nesting is None else 1)) if several else [value]
+            if nesting is not None:
+                parts = [torch._add_batch_dim(part, 0, nesting) for part in parts]
             every += parts + [None] * (uses - len(parts))
         return every
 
-    def known(self, cotangents: list[Any]) -> list[Any] | None:
+    def known(self, cotangents: list[Any], batched: bool) -> list[Any] | None:
         """The gradients that came with the results, where they are the ones asked for."""
-        for index in range(len(self._shipped.found)):
-            self._shipped.refuse_change(index, "between the forward and the backward pass")
-        expected = self._shipped.observed(cotangents)
-        return self._answer.gradients if expected else None
+        shipped, now = self._shipped, modes.current()
+        for index in range(len(shipped.found)):
+            aliased = index in self._answer.aliased
+            shipped.refuse_change(
+                index, "between the forward and the backward pass", aliased=aliased
+            )
+        if batched or now.grad or shipped.spec.levels:
+            return None
+        expected = shipped.observed(cotangents)
+        same = now._replace(grad=False) == shipped.spec.modes._replace(grad=False, autocast=())
+        if not expected or not same or self._answer.gradients is None:
+            return None
+        return [one and (one[0], unpack(*one[1:])) for one in self._answer.gradients]
 
-    def again(self, cotangents: list[Any]) -> tuple[Any, ...]:
-        """The arguments of the second run."""
+    def again(self, cotangents: list[Any], batched: bool) -> Any:
+        """What to send for a second run."""
         answer = self._answer
-        packed = [one if one is None else pack(one) for one in cotangents]
-        more = Again(answer.drawn, answer.digests, answer.inputs, packed)
-        return (self._shipped.spec, more, *self._shipped.payloads)
+        level = Level(
+            answer.drawn,
+            answer.threads,
+            answer.digest,
+            answer.inputs,
+            (),
+            modes.current(),
+            batched,
+        )
+        return self._shipped.again(level, cotangents)
 
 
 class _Arguments(torch.autograd.Function):  # type: ignore[misc]
@@ -156,123 +199,50 @@ class _Arguments(torch.autograd.Function):  # type: ignore[misc]
         inputs = ctx.saved_tensors  # raises where they were changed, or the graph was freed
         if ticket is None or not inputs:
             return (None, None, *(None for _ in inputs))
-        gradients = ctx.task.gradients()
-        if torch.is_grad_enabled():
-            gradients = _once(gradients)
-        return (None, None, *gradients)
+        nesting = _nesting() if _is_batched(ticket) else None
+        return (None, None, *ctx.task.gradients(nesting))
 
 
 class ParallelResult(torch.autograd.Function):  # type: ignore[misc]
-    """A task's results; takes their gradients."""
+    """A result of a task; takes its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, task: TaskNode, ticket: Any, values: list[Any]) -> Any:
+    def forward(ctx: Any, task: TaskNode, slot: int, ticket: Any, value: list[Any]) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.task = task
-        return tuple(values)
+        ctx.task, ctx.slot = task, slot
+        return value[0]
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        if all(one is None for one in cotangents):
-            return None, None, None
-        ctx.task.given([one if one is None else one.detach() for one in cotangents])
-        return None, torch.zeros(()), None
+    def backward(ctx: Any, cotangent: Any) -> Any:
+        if cotangent is None:
+            return None, None, None, None
+        ticket, batched = torch.zeros(()), _is_batched(cotangent)
+        if batched:
+            nesting = _nesting()
+            cotangent = torch._remove_batch_dim(cotangent, nesting, 0, 0)
+            ticket = torch._add_batch_dim(torch.zeros(cotangent.shape[0]), 0, nesting)
+        if not torch.is_grad_enabled():
+            cotangent = cotangent.detach()
+        ctx.task.given(ctx.slot, cotangent, batched)
+        return None, None, ticket, None
 
 
-class _Once(torch.autograd.Function):  # type: ignore[misc]
-    """Gradients that have no derivative of their own."""
+def _is_batched(tensor: Any) -> bool:
+    """Whether a tensor stands for many, as with `is_grads_batched`.
 
-    @staticmethod
-    def forward(ctx: Any, anchor: Any, *gradients: Any) -> Any:
-        return tuple(one.clone() for one in gradients)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise UnsupportedGradientError(_DOUBLE)
-
-
-def _once(gradients: list[Any]) -> list[Any]:
-    known = [one for one in gradients if one is not None]
-    if not known:
-        return gradients
-    wrapped = iter(_Once.apply(torch.zeros((), requires_grad=True), *known))
-    return [one if one is None else next(wrapped) for one in gradients]
-
-
-class _Expected:
-    """What is known of the gradients that the results of a task receive, from call to call."""
-
-    def __init__(self) -> None:
-        self.last: Any = None
-        self.misses: int | None = None
-        self.unused = False
-
-
-_MISSES = 2
-_KEPT, _KEPT_ELEMENTS = 4096, 1024
-_expected: OrderedDict[Any, _Expected] = OrderedDict()
-_lock = threading.Lock()
-
-
-def guess(key: Any) -> Any:
-    """The gradients to expect for the results of this task: see `Spec`.
-
-    In a training loop they are the same in each step where the loss is linear in the results, as a
-    sum or mean of losses is. Only equal ones are used; a wrong guess costs a backward pass.
+    Raises:
+        UnsupportedGradientError: by a transform of `torch.func`.
     """
-    with _lock:
-        expected = _expected.setdefault(key, _Expected())
-        _expected.move_to_end(key)
-        if len(_expected) > _KEPT:
-            _expected.popitem(last=False)
-        if expected.unused:  # the last guess led to no backward pass
-            expected.misses = (expected.misses or 0) + 1
-        if expected.misses is None:
-            expected.unused = True
-            return "ones"
-        if expected.misses >= _MISSES or expected.last is None:
-            expected.unused = False
-            return None
-        expected.unused = True
-        return [one if one is None else pack(one) for one in expected.last]
+    functorch = torch._C._functorch
+    if functorch.is_functorch_wrapped_tensor(tensor):
+        raise UnsupportedGradientError(
+            "Parallel: its results cannot be differentiated inside a `torch.func` transform; use "
+            "`torch.autograd.grad` with `is_grads_batched=True`, or the transform inside the task."
+        )
+    return bool(functorch.is_legacy_batchedtensor(tensor))
 
 
-def observed(key: Any, guessed: Any, cotangents: list[Any]) -> bool:
-    """Note the gradients that the results of a task have received.
-
-    Returns:
-        Whether they are those that were expected.
-    """
-    if guessed == "ones":
-        before: Any = [one if one is None else torch.ones_like(one) for one in cotangents]
-        right = len(cotangents) == 1 and cotangents[0] is not None and cotangents[0].numel() == 1
-        right = right and _equal(before, cotangents)
-    else:
-        before = guessed and [one if one is None else unpack(*one) for one in guessed]
-        right = before is not None and _equal(before, cotangents)
-    with _lock:
-        expected = _expected.setdefault(key, _Expected())
-        expected.unused = False
-        if sum(one.numel() for one in cotangents if one is not None) > _KEPT_ELEMENTS:
-            expected.misses = _MISSES
-            return right
-        if right or (expected.last is not None and _equal(expected.last, cotangents)):
-            expected.misses = 0
-        elif expected.misses is None:
-            scalars = all(one is None or one.numel() == 1 for one in cotangents)
-            expected.misses = 1 if scalars else _MISSES
-        else:
-            expected.misses = min(_MISSES, expected.misses + 1)
-        expected.last = [one if one is None else one.clone() for one in cotangents]
-    return right
-
-
-def _equal(some: list[Any], others: list[Any]) -> bool:
-    if len(some) != len(others):
-        return False
-    for one, other in zip(some, others, strict=True):
-        if (one is None) != (other is None):
-            return False
-        if one is not None and (one.dtype != other.dtype or not torch.equal(one, other)):
-            return False
-    return True
+def _nesting() -> int:
+    """How many vmaps are in force."""
+    torch._C._vmapmode_increment_nesting()
+    return int(torch._C._vmapmode_decrement_nesting())

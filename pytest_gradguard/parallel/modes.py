@@ -30,14 +30,10 @@ class Modes(NamedTuple):
     precision: str
 
     @contextlib.contextmanager
-    def applied(
-        self, *, recompute: bool = False, autocast: bool = True, own_process: bool = True
-    ) -> Iterator[None]:
+    def applied(self, *, own_process: bool = True) -> Iterator[None]:
         """Have these modes in force.
 
         Args:
-            recompute: gradients are needed, whatever the mode.
-            autocast: autocast too; a backward pass runs without.
             own_process: set what holds for the whole process, too; threads of one share it.
         """
         import torch
@@ -49,8 +45,8 @@ class Modes(NamedTuple):
                 self.set_for_process()
             if self.inference != torch.is_inference_mode_enabled():
                 enter(torch.inference_mode(self.inference))
-            enter(torch.set_grad_enabled(self.grad or recompute))
-            for device, dtype, cache in self.autocast if autocast else ():
+            enter(torch.set_grad_enabled(self.grad))
+            for device, dtype, cache in self.autocast:
                 enter(torch.autocast(device, dtype, cache_enabled=cache))
             if self.device is not None:
                 enter(torch.device(self.device))
@@ -94,12 +90,6 @@ def plain(modes: Modes) -> bool:
 
     thread = (True, False, (), None)
     return modes[:4] == thread and modes[4:] == (torch.float32, (False, False), "highest")
-
-
-def call_in(modes: Modes, own_process: bool, function: Any, args: Any, kwargs: Any) -> Any:
-    """A task of which only the modes of the caller are asked."""
-    with modes.applied(own_process=own_process):
-        return function(*args, **kwargs)
 
 
 class RandomStates(NamedTuple):
@@ -160,3 +150,18 @@ def random_states_kept() -> Iterator[None]:
         yield
     finally:
         before.restore()
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads: sums are rounded by how they are divided."""
+    import torch
+
+    before = torch.get_num_threads()
+    if before != count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if before != count:
+            torch.set_num_threads(before)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import io
+import mmap
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pytest_gradguard.parallel.refusals import UnsupportedGradientError
@@ -38,6 +39,7 @@ class Leaf(NamedTuple):
         requires_grad, is_leaf: as for the tensor.
         dtype, size, stride: how its numbers lie; without a stride it travels as a tensor.
         attributes: those that the program has given it.
+        inference: it was made under the inference mode.
     """
 
     kind: type
@@ -47,14 +49,48 @@ class Leaf(NamedTuple):
     size: tuple[int, ...] = ()
     stride: tuple[int, ...] | None = None
     attributes: dict[str, Any] | None = None
+    inference: bool = False
 
 
-def pack(tensor: Any) -> tuple[Any, Leaf]:
-    """A tensor without its graph, as what pickles best, and what it takes to rebuild it."""
+class Level(NamedTuple):
+    """A backward pass over the results of a task, or over the gradients of the level before.
+
+    Attributes:
+        drawn: the random states before the task, where it has drawn numbers.
+        threads: how many threads of torch's the first run had.
+        digest: of the results.
+        inputs: the arguments that the gradients are for, and how often each is used.
+        cotangents: what was sent as gradients of the results, by number; None without one.
+        modes: those of the backward pass.
+        batched: the gradients of the results are many, along their first dimension.
+    """
+
+    drawn: Any
+    threads: int
+    digest: bytes
+    inputs: Sequence[tuple[int, int]]
+    cotangents: tuple[int | None, ...]
+    modes: Any
+    batched: bool
+
+
+def pack(tensor: Any, *, copy: bool = False) -> tuple[Any, Leaf]:
+    """A tensor without its graph, as what pickles best, and what it takes to rebuild it.
+
+    Args:
+        tensor: the tensor.
+        copy: keep its values as they are now, and its memory free of exports.
+    """
     import torch
 
     kind = type(tensor)
-    leaf = Leaf(kind, tensor.requires_grad, tensor.is_leaf, attributes=tensor.__dict__ or None)
+    leaf = Leaf(
+        kind,
+        tensor.requires_grad,
+        tensor.is_leaf,
+        attributes=tensor.__dict__ or None,
+        inference=tensor.is_inference(),
+    )
     value = tensor.detach()
     if (
         kind not in (torch.Tensor, torch.nn.Parameter)
@@ -65,7 +101,7 @@ def pack(tensor: Any) -> tuple[Any, Leaf]:
         or value.is_neg()
         or "numpy" not in sys.modules
     ):
-        return value, leaf
+        return value.clone() if copy else value, leaf
     size, stride = tuple(value.shape), value.stride()
     pairs = list(zip(size, stride, strict=True))
     span = 1 + sum((n - 1) * step for n, step in pairs) if value.numel() else 0
@@ -73,6 +109,8 @@ def pack(tensor: Any) -> tuple[Any, Leaf]:
         value = value.contiguous()
         stride, span = value.stride(), value.numel()
     flat = value.as_strided((span,), (1,), value.storage_offset())
+    if copy:
+        flat = flat.clone()
     return flat.view(torch.uint8).numpy(), leaf._replace(
         dtype=value.dtype, size=size, stride=stride
     )
@@ -83,7 +121,7 @@ def unpack(payload: Any, leaf: Leaf) -> Any:
     import torch
 
     if leaf.stride is None:
-        return payload
+        return payload.clone()
     value = torch.empty_strided(leaf.size, leaf.stride, dtype=leaf.dtype, device="cpu")
     span = len(payload) // value.element_size()
     value.as_strided((span,), (1,)).view(torch.uint8).numpy()[...] = payload
@@ -94,6 +132,9 @@ def rebuilt(payload: Any, leaf: Leaf) -> Any:
     """The tensor that was packed, but for its graph."""
     import torch
 
+    if leaf.inference and not torch.is_inference_mode_enabled():
+        with torch.inference_mode():
+            return rebuilt(payload, leaf)
     value = unpack(payload, leaf)
     if leaf.kind is torch.nn.Parameter:
         value = torch.nn.Parameter(value, leaf.requires_grad)
@@ -183,6 +224,38 @@ class Unpacker(pickle.Unpickler):
         self.persistent_load = load  # type: ignore[method-assign]
 
 
+def version(item: Any) -> int | None:
+    """How often a tensor was changed in place, where torch counts that."""
+    torch = sys.modules["torch"]
+    if not isinstance(item, torch.Tensor) or item.is_inference():
+        return None
+    return int(item._version)
+
+
+def references(item: Any) -> tuple[int, ...]:
+    """How many references there are to an array, and to the owners of its memory."""
+    counts = []
+    while item is not None:
+        counts.append(sys.getrefcount(item))
+        item = getattr(item, "base", None)
+    return tuple(counts)
+
+
+def has_foreign_memory(item: Any) -> bool:
+    """Whether others may write the memory of a tensor or an array, so that no version tells."""
+    torch = sys.modules["torch"]
+    if isinstance(item, torch.Tensor):
+        if item.layout is not torch.strided or item.is_nested or item.device.type != "cpu":
+            return False
+        return not item.untyped_storage().resizable()
+    mapped = sys.modules["numpy"].memmap, mmap.mmap
+    while item is not None:
+        if isinstance(item, mapped):
+            return False
+        item = getattr(item, "base", None)
+    return True
+
+
 def carried(function: Any) -> list[Any]:
     """What a callable takes along that the user gave to it: as good as an argument."""
     if isinstance(function, functools.partial):
@@ -203,7 +276,7 @@ class Spec(NamedTuple):
         leaves: what is kept apart; None for an array.
         captured: the number from which on they are captured by the function, not arguments.
         modes: those of the caller.
-        globals: modules and paths of globals that the function uses, and that require grad.
+        levels: the backward passes to run after the task.
         guess: the gradients of its results that are expected: "ones", packed tensors, or None.
     """
 
@@ -212,7 +285,7 @@ class Spec(NamedTuple):
     leaves: tuple[Leaf | None, ...]
     captured: int
     modes: Any
-    globals: tuple[Any, ...] = ()
+    levels: tuple[Level, ...] = ()
     guess: Any = None
 
 

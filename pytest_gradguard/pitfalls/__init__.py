@@ -38,6 +38,7 @@ _FILE_HEADER = re.compile(r"^# (\w+\.py)\n", re.MULTILINE)
 
 _CASES = {
     "autotune": "`parallel_iterations=tf.data.AUTOTUNE`",
+    "datasets": "a library that makes the pool itself, such as `datasets` or pathos",
     "local function": "a closure or lambda",
     "method": "a method of the wrapped module",
     "model": "a module",
@@ -53,6 +54,7 @@ _CASES = {
     "shape": "a `TensorSpec` without a shape",
     "state": "a state dict",
     "torch.utils.data": "`DataLoader`",
+    "transform": "a call inside a transform of `torch.func` or JAX",
     "training loop": "a training loop in the wrapped module",
     "weights": "weights that are loaded onto the GPU",
     "whole program": "a worker that has a model on the GPU, or is a `Process`",

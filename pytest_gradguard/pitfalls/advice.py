@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+LIBRARYS_POOL = "datasets"
+"""The case of a library that makes the pool itself, and takes no context for it."""
+
+SPAWN_AT_THE_START = (
+    '`set_start_method("spawn")` at the start of the program (of `multiprocess` for `datasets` and '
+    "pathos, else of `multiprocessing`)."
+)
 FRESH_WORKERS = {
+    LIBRARYS_POOL: f"Call {SPAWN_AT_THE_START}",
     "joblib": "Use the loky backend (joblib's default), whose workers are fresh interpreters.",
     "multiprocessing": (
         'Start the workers as fresh interpreters, with `multiprocessing.get_context("spawn")`.'

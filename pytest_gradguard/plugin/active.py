@@ -18,6 +18,7 @@ from pytest_gradguard.plugin.names import PROPERTY
 from pytest_gradguard.plugin.outside import outside_of_tests
 from pytest_gradguard.plugin.received import FATAL, IN_SECTION, Received
 from pytest_gradguard.plugin.settings import Settings
+from pytest_gradguard.reports.printable import shown
 from pytest_gradguard.runtime import Report, guard
 from pytest_gradguard.runtime.faults import attempt, checked
 
@@ -336,10 +337,10 @@ class GuardPlugin:
 
             terminalreporter.write_line(f"gradguard: {why_the_run_fails(fatal)}", red=True)
         if self._write_error is not None:
-            terminalreporter.write_line(f"gradguard: {self._write_error}", red=True)
+            terminalreporter.write_line(shown(f"gradguard: {self._write_error}"), red=True)
         if self._written and self.config.option.verbose >= 0:
             only = "" if self.everywhere else f" of {_BY_FIXTURE} (--gradguard: of all)"
-            paths = " and ".join(map(str, self._written))
+            paths = shown(" and ".join(map(str, self._written)))
             terminalreporter.write_line(f"gradguard: report{only} written to {paths}")
 
 

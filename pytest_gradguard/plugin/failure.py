@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gradguard.findings import Finding
+from pytest_gradguard.reports.printable import shown
 from pytest_gradguard.reports.text import Style, blocks, plain, width_of
 
 __all__ = ["COLUMNS", "FailureRepr", "GradGuardFailure", "columns", "lines", "terminal_style"]
@@ -90,7 +91,7 @@ class FailureRepr:
         self.reprcrash = native.reprcrash
         self.reprcrash.path = first.location.path
         self.reprcrash.lineno = first.location.line
-        self.reprcrash.message = f"{first.code} {first.name}: {first.message}"
+        self.reprcrash.message = shown(f"{first.code} {first.name}: {first.message}")
         self.sections: list[tuple[str, str, str]] = native.sections
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ from pytest_gradguard.plugin.received import IGNORED, IN_SECTION, SHOWN
 from pytest_gradguard.plugin.settings import Settings, marker_settings
 from pytest_gradguard.runtime import allow
 from pytest_gradguard.runtime.collector import Collector, collecting
-from pytest_gradguard.runtime.faults import checked, fault
+from pytest_gradguard.runtime.faults import checked, fault, theirs_only
 from pytest_gradguard.severity import Severity
 
 if TYPE_CHECKING:
@@ -116,9 +116,10 @@ class ItemGuard:
             ValueError: there is no such code.
         """
         __tracebackhide__ = True
-        held: AbstractContextManager[None] = checked(
-            (TypeError, ValueError), allow, *codes, reason=reason, instead=nullcontext()
-        )
+        with theirs_only:
+            held: AbstractContextManager[None] = checked(
+                (TypeError, ValueError), allow, *codes, reason=reason, instead=nullcontext()
+            )
         return held
 
     def take(self, findings: Iterable[Finding]) -> None:

@@ -21,6 +21,7 @@ from pytest_gradguard.reports.overview import (
     distinct,
     group_by_place,
 )
+from pytest_gradguard.reports.printable import shown
 from pytest_gradguard.reports.text import Style, render
 
 __all__ = ["why_the_run_fails", "write_annotations", "write_summary"]
@@ -154,7 +155,7 @@ def _heading(tests: Sequence[str]) -> str:
     if not tests:
         return "outside of tests"
     more = len(tests) - _TESTS_NAMED
-    return ", ".join(tests[:_TESTS_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return shown(", ".join(tests[:_TESTS_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 def _in_brief(group: Group, above: bool, style: Style, width: int | None) -> list[str]:
@@ -162,7 +163,7 @@ def _in_brief(group: Group, above: bool, style: Style, width: int | None) -> lis
     finding = group.finding
     severity = finding.severity.label
     head = style(severity, f"{severity}[{finding.code}]") + " " + style("strong", finding.name)
-    where = f"at {finding.location.path}:{finding.location.line}"
+    where = f"at {shown(finding.location.path)}:{finding.location.line}"
     codes = " and ".join(dict.fromkeys(other.code for other in group.because))
     where += f", with {codes}" if codes else ""
     end = " (shown above)" if above else ""

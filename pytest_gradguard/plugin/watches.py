@@ -15,7 +15,7 @@ from pytest_gradguard.findings import Finding
 from pytest_gradguard.gradients.watch import REFUSED, Watch
 from pytest_gradguard.messages import GradGuardWarning
 from pytest_gradguard.plugin.names import ACTIVE
-from pytest_gradguard.runtime.faults import attempt, checked
+from pytest_gradguard.runtime.faults import attempt, checked, theirs_only
 
 __all__ = ["NoWatches", "Watches"]
 
@@ -72,27 +72,28 @@ class Watches:
         """
         __tracebackhide__ = True
         self._called = True
-        if more:
-            raise TypeError(
-                "watch_gradients watches one argument: put several things into a list or dict, and "
-                "give options by name (allow_none=…)"
+        with theirs_only:
+            if more:
+                raise TypeError(
+                    "watch_gradients watches one argument: put several things into a list or dict, "
+                    "and give options by name (allow_none=…)"
+                )
+            for name in unknown:
+                raise TypeError(
+                    f"watch_gradients has no option {name!r} "
+                    "(allowed: allow_none, finite, nonzero, steps)"
+                )
+            made = checked(
+                REFUSED,
+                Watch,
+                watched,
+                allow_none=allow_none,
+                finite=finite,
+                nonzero=nonzero,
+                steps=steps,
+                raises=False,
+                permitted=attempt(_permitted, self._item, instead=False),
             )
-        for name in unknown:
-            raise TypeError(
-                f"watch_gradients has no option {name!r} "
-                "(allowed: allow_none, finite, nonzero, steps)"
-            )
-        made = checked(
-            REFUSED,
-            Watch,
-            watched,
-            allow_none=allow_none,
-            finite=finite,
-            nonzero=nonzero,
-            steps=steps,
-            raises=False,
-            permitted=attempt(_permitted, self._item, instead=False),
-        )
         watch: Watch = made or Watch.idle()
         attempt(watch.start)
         self._open.append(watch)

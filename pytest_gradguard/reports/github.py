@@ -16,7 +16,7 @@ from pytest_gradguard.findings import (
     display_path,
 )
 from pytest_gradguard.reports.overview import explanations, folded
-from pytest_gradguard.reports.printable import shown
+from pytest_gradguard.reports.printable import shown, shown_lines
 
 __all__ = ["lines"]
 
@@ -65,16 +65,13 @@ def _file(path: str) -> str:
 
 def _command(command: str, properties: dict[str, object], text: str) -> str:
     listed = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
-    return f"::{command} {listed}::{_data(text)}"
-
-
-def _data(text: str) -> str:
-    """`text`, made visible line by line, as the runner of workflows decodes it."""
-    return _encoded("\n".join(map(shown, text.split("\n"))))
+    return f"::{command} {listed}::{_encoded(shown_lines(text))}"
 
 
 def _property(value: object) -> str:
-    return _encoded(str(value)).replace(":", "%3A").replace(",", "%2C")
+    """`value`, whose newlines are encoded, and whose other control characters are shown."""
+    text = "\r".join(map(shown_lines, str(value).split("\r")))
+    return _encoded(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _encoded(text: str) -> str:

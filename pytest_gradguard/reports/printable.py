@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["shown"]
+__all__ = ["shown", "shown_lines"]
 
 _OBEYED = (
     "[\x00-\x1f\x7f-\x9f"  # control characters: escape sequences, newlines, tabs
@@ -22,6 +22,11 @@ def shown(text: str) -> str:
     at `n` begins in ``shown(line)``.
     """
     return text if text.isascii() and text.isprintable() else re.sub(_OBEYED, _escape, text)
+
+
+def shown_lines(text: str) -> str:
+    """`text` line by line as `shown` writes it: its newlines stay."""
+    return "\n".join(map(shown, text.split("\n")))
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -15,6 +15,7 @@ from pytest_gradguard.runtime import watching as _watching
 from pytest_gradguard.runtime.collector import Collector as _Collector
 from pytest_gradguard.runtime.faults import attempt as _attempt
 from pytest_gradguard.runtime.faults import checked as _checked
+from pytest_gradguard.runtime.faults import theirs_only as _theirs_only
 from pytest_gradguard.runtime.locks import Lock as _Lock
 
 if TYPE_CHECKING:
@@ -130,8 +131,9 @@ def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
     """
     global _installed
     __tracebackhide__ = True
-    announce = _checked((ValueError,), _announcer, mode)
-    ignored = _checked(_REFUSED, _expanded, ignore, instead=frozenset())
+    with _theirs_only:
+        announce = _checked((ValueError,), _announcer, mode)
+        ignored = _checked(_REFUSED, _expanded, ignore, instead=frozenset())
     with _lock:
         if _installed is None:
             _installed = _attempt(_collector.Collector, ignore=ignored, announce=announce)
@@ -172,7 +174,8 @@ def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[R
         ValueError: there is no such mode, or `simulate_gpu` is not 1 or more.
         RuntimeError: this process uses a real GPU already, so that none can be simulated.
     """
-    announce = _checked((ValueError,), _announcer, mode)
+    with _theirs_only:
+        announce = _checked((ValueError,), _announcer, mode)
     collector = _attempt(_collector.Collector, announce=announce)
     report = Report()
     report._collector = collector
@@ -222,4 +225,6 @@ def allow(*codes: str, reason: str | None = None) -> AbstractContextManager[None
         ValueError: no such code; the message names it and what is allowed.
     """
     __tracebackhide__ = True
-    return _collector.allowing(_checked(_REFUSED, _expanded, codes, instead=frozenset()))
+    with _theirs_only:
+        allowed = _checked(_REFUSED, _expanded, codes, instead=frozenset())
+    return _collector.allowing(allowed)

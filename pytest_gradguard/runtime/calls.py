@@ -10,8 +10,10 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
+from pytest_gradguard.pitfalls.advice import LIBRARYS_POOL
 from pytest_gradguard.runtime import checks, collector, error_notes, messengers, probes, registry
 from pytest_gradguard.runtime.by_identity import ByIdentity
 from pytest_gradguard.runtime.callsite import Site, user_site
@@ -49,6 +51,7 @@ class Call:
         asking: the probes that ask for each batch, too.
         in_transform: a transform of `torch.func` was active in the calling thread.
         starts: it starts one process of the program's own.
+        in_librarys_pool: a library has made the pool; the program cannot say how.
         within_autograd: autograd ran the caller, with gradients off: a `forward` or a hook.
         questions: what they ask for its kind of workers, once a batch has left.
         remembered: what a probe remembers of it, by the probe's name.
@@ -82,6 +85,7 @@ class Call:
         self.asking: list[tuple[checks.Probe, Callable[[Call, Any], Any]]] = []
         self.remembered: dict[str, Any] = {}
         self.in_transform = False
+        self.in_librarys_pool = False
         self.within_autograd = False
         self.starts = False
         self.questions: probes.Questions | None = None
@@ -96,6 +100,12 @@ class Call:
     def backend(self) -> str:
         """What the findings call its workers."""
         return self.kind.name
+
+    def case(self, code: str) -> str:
+        """The case of the advice of pitfall `code` that fits its workers."""
+        if self.in_librarys_pool and LIBRARYS_POOL in pitfalls.get(code).cases:
+            return LIBRARYS_POOL
+        return self.kind.library
 
     @property
     def family(self) -> Any:

@@ -11,15 +11,13 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest_gradguard
+from pytest_gradguard.dynamic_code import DYNAMIC, identified
 from pytest_gradguard.findings import Location
 from pytest_gradguard.runtime import packages
 
 _OURS = os.path.dirname(os.path.abspath(pytest_gradguard.__file__)) + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-
-DYNAMIC = "<dynamic-code>"
-"""What cloudpickle, from 3.1.3 on, calls the file of a function that it pickles by value."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +93,18 @@ def user_frame() -> FrameType | None:
 
 def site_of(frame: FrameType) -> Site:
     """Where `frame` stands now."""
-    code = frame.f_code
+    return _site(file_of(frame), frame.f_lineno, frame.f_code, frame.f_lasti)
+
+
+def site_at(path: str, code: CodeType, instruction: int) -> Site:
+    """The place of an instruction of `code`, which was read from the file `path`."""
+    lines = (line for first, end, line in code.co_lines() if first <= instruction < end)
+    return _site(path, next(lines, None) or code.co_firstlineno, code, instruction)
+
+
+def _site(path: str, line: int, code: CodeType, instruction: int) -> Site:
     name = getattr(code, "co_qualname", code.co_name)
-    return Site(
-        path=file_of(frame),
-        line=frame.f_lineno,
-        function=name.rpartition("<locals>.")[2],
-        code=code,
-        instruction=frame.f_lasti,
-    )
+    return Site(path, line, name.rpartition("<locals>.")[2], code, instruction)
 
 
 def line_of(error: BaseException) -> tuple[str | None, int | None]:
@@ -163,13 +164,14 @@ def file_of(frame: FrameType) -> str:
 def written_in(code: CodeType, namespace: Mapping[str, Any]) -> str:
     """The file that `code` was read from, which runs with the globals `namespace`.
 
-    Of a function that was pickled by value they know it where its code does not.
+    Of a function that was pickled by value they know it where its code does not. Where they do not
+    either, the code is `identified` for the process that it came from.
     """
     path = code.co_filename
     if path != DYNAMIC:
         return path
     known = namespace.get("__file__")
-    return known if type(known) is str else path
+    return known if type(known) is str else identified(code)
 
 
 def is_users(frame: FrameType) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import importlib.util
 import itertools
 import types
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ def globals_in(code: types.CodeType) -> Globals:
     for index, instruction in enumerate(instructions):
         if instruction.opname == "STORE_GLOBAL":
             stored.append((str(instruction.argval),))
-        elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        elif instruction.opname in _GLOBAL_LOADS:
             chain, is_stored = _chain_at(instructions, index)
             names = (str(instruction.argval), *chain)
             if previous[0] == index:
@@ -69,6 +70,70 @@ def globals_in(code: types.CodeType) -> Globals:
             handed += inner.handed
     once = dict.fromkeys
     return Globals(tuple(once(loaded)), tuple(once(stored)), tuple(once(handed)))
+
+
+class Import(NamedTuple):
+    """A local name that an import inside a function binds.
+
+    Attributes:
+        code: the function's, or that of a function written inside it.
+        local: the name.
+        module: the module that the import names, without the dots in front of it.
+        level: how many dots there are.
+        name: what is imported from the module; None for the module itself.
+    """
+
+    code: types.CodeType
+    local: str
+    module: str
+    level: int
+    name: str | None
+
+
+@functools.lru_cache(maxsize=1_000)
+def imports_in(code: types.CodeType) -> tuple[Import, ...]:
+    """The imports that bind local names in `code`, and in the functions written inside it."""
+    found: list[Import] = []
+    instructions = _instructions_of(code)
+    for index, instruction in enumerate(instructions):
+        if instruction.opname == "IMPORT_NAME":
+            module = str(instruction.argval)
+            level, names = (one.argval for one in instructions[index - 2 : index])
+            name: str | None = None
+            follows = instructions[index + 1].opname
+            if names is None and follows != "IMPORT_FROM":  # `import a.b` binds `a`
+                module = module.partition(".")[0]
+        elif instruction.opname == "IMPORT_FROM":
+            name = None if names is None else str(instruction.argval)  # `import a.b as c`
+        elif instruction.opname in ("STORE_FAST", "STORE_DEREF") and _imported_at(
+            instructions, index
+        ):
+            found.append(Import(code, str(instruction.argval), module, level, name))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found += imports_in(constant)
+    return tuple(found)
+
+
+def absolute_name(module: str, level: int, package: str | None) -> str:
+    """The module that an import in `package` names; empty where there is none.
+
+    Args:
+        module: the name without the dots in front of it.
+        level: how many dots there are.
+        package: the package of the module with the import.
+    """
+    try:
+        return importlib.util.resolve_name("." * level + module, package)
+    except ImportError:
+        return ""
+
+
+def _imported_at(instructions: list[Any], index: int) -> bool:
+    """Whether an import gives the value that is stored at `index`."""
+    before = [one.opname for one in instructions[max(0, index - 3) : index]]
+    as_submodule = before[-1:] == ["POP_TOP"] and before[:1] == ["IMPORT_FROM"]
+    return before[-1:] in (["IMPORT_NAME"], ["IMPORT_FROM"]) or as_submodule
 
 
 _WHOLE = Attributes(((),), ())
@@ -96,7 +161,9 @@ def attributes_in(code: types.CodeType, name: str | None = None) -> Attributes:
                 return _WHOLE
             chain, is_stored = _chain_at(instructions, index)
             (stored if is_stored else loaded).append(chain)
-        elif instruction.opname.startswith(("STORE_", "DELETE_")):
+        elif instruction.opname.startswith(("STORE_", "DELETE_")) and not _imported_at(
+            instructions, index
+        ):
             return _WHOLE
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType) and name in constant.co_freevars:
@@ -109,7 +176,7 @@ def attributes_in(code: types.CodeType, name: str | None = None) -> Attributes:
 
 @functools.lru_cache(maxsize=1_000)
 def keys_in(code: types.CodeType, names: Chain) -> frozenset[tuple[Any, ...]] | None:
-    """The constant keys by which `code` looks up what `names` leads to: a global and attributes.
+    """The constant keys by which `code` looks up what `names` leads to: a name and attributes.
 
     Returns:
         Each one key, or several of dicts in one another; None where the code does anything else
@@ -117,8 +184,10 @@ def keys_in(code: types.CodeType, names: Chain) -> frozenset[tuple[Any, ...]] | 
     """
     found: set[tuple[Any, ...]] = set()
     instructions = _instructions_of(code)
+    local = any(one.local == names[0] for one in imports_in(code))
+    loads = _LOCAL_LOADS if local else _GLOBAL_LOADS
     for index, instruction in enumerate(instructions):
-        if instruction.opname not in ("LOAD_GLOBAL", "LOAD_NAME") or instruction.argval != names[0]:
+        if not instruction.opname.startswith(loads) or instruction.argval != names[0]:
             continue
         chain, _ = _chain_at(instructions, index)
         if chain[: len(names) - 1] != names[1:]:
@@ -142,12 +211,18 @@ def _keys_at(instructions: list[Any], index: int, attributes: Chain) -> tuple[An
     while not attributes and _is_lookup(instructions[index : index + 2]):
         keys.append(instructions[index].argval)
         index += 2
+        if instructions[index].opname in _ATTRIBUTES:
+            attributes = (str(instructions[index].argval),)
+            index += 1
     if attributes == ("get",) and instructions[index].opname in _CONSTANTS:
         keys.append(instructions[index].argval)
     return tuple(keys)
 
 
 _CONSTANTS = ("LOAD_CONST", "LOAD_SMALL_INT")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+_GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+_LOCAL_LOADS = ("LOAD_FAST", "LOAD_DEREF")
 
 
 def _is_lookup(instructions: list[Any]) -> bool:
@@ -163,7 +238,7 @@ def _instructions_of(code: types.CodeType) -> list[Any]:
 def _chain_at(instructions: list[Any], index: int) -> tuple[Chain, bool]:
     """The attributes taken of what the instruction at `index` loads; whether it stores there."""
     rest = itertools.islice(instructions, index + 1, None)
-    taken = itertools.takewhile(lambda one: one.opname in ("LOAD_ATTR", "LOAD_METHOD"), rest)
+    taken = itertools.takewhile(lambda one: one.opname in _ATTRIBUTES, rest)
     chain = tuple(str(one.argval) for one in taken)
     after = instructions[index + 1 + len(chain) :][:2]
     if after and after[0].opname == "STORE_ATTR":

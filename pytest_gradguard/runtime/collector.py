@@ -131,8 +131,7 @@ def _merged(findings: Iterable[Finding]) -> list[Finding]:
     known = list(findings)
     if not known:
         return []
-    from pytest_gradguard.findings import merge
-    from pytest_gradguard.runtime.dynamic_code import placed
+    from pytest_gradguard.findings import merge, placed
 
     return merge(map(placed, known))
 
@@ -197,7 +196,7 @@ _task: ContextVar[tuple[Scope, ...]] = ContextVar("gradguard_scopes", default=()
 """The scopes that a task of an event loop, or one that it was made in, has entered."""
 
 
-def _around() -> list[Scope]:
+def around() -> list[Scope]:
     """The open scopes of this context, the innermost last."""
     inherited = _thread.inherited
     for scope in reversed(inherited):
@@ -211,19 +210,22 @@ def _around() -> list[Scope]:
 
 def starts(thread: threading.Thread) -> None:
     """Let the scopes of this context hold in `thread`, which it is about to start."""
-    scopes = _around()
+    scopes = around()
     if scopes:
         _started_in[thread] = scopes
 
 
-def innermost() -> Collector | None:
+def innermost(scopes: list[Scope] | None = None) -> Collector | None:
     """The collector that new calls report to, or None where nobody listens.
 
     It is that of the guard around this place, in its own thread or task or in the one that has
     started it. Where there is none, as in a thread that is older than the guard, it is the
     innermost of the main thread's and of those that are open for the whole process.
+
+    Args:
+        scopes: those that were `around` another place; by default they are those around this one.
     """
-    for scope in reversed(_around()):
+    for scope in reversed(around() if scopes is None else scopes):
         if isinstance(scope, Collector):
             return scope
     if stack:
@@ -308,9 +310,10 @@ def leave(collector: Collector) -> None:
             return
 
 
-def allowed_now() -> frozenset[str]:
-    """The codes that the `allow` blocks around this place permit."""
-    return frozenset().union(*(s.codes for s in _around() if isinstance(s, Allowance)))
+def allowed_now(scopes: list[Scope] | None = None) -> frozenset[str]:
+    """The codes that the `allow` blocks around this place permit; `scopes` as for `innermost`."""
+    found = around() if scopes is None else scopes
+    return frozenset().union(*(s.codes for s in found if isinstance(s, Allowance)))
 
 
 @contextmanager
@@ -337,7 +340,12 @@ def announce(home: Collector, evidence: Iterable[Evidence]) -> None:
     if home.announce is None:
         return
     try:
-        findings = list(filter(None, map(_built, list(evidence))))
-        home.announce([finding for finding in findings if finding.severity >= Severity.WARNING])
+        built = list(filter(None, map(_built, list(evidence))))
+        findings = [finding for finding in built if finding.severity >= Severity.WARNING]
+        if findings:
+            from pytest_gradguard.findings import placed
+
+            findings = list(map(placed, findings))
+        home.announce(findings)
     except Exception as error:
         fault(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pytest_gradguard.reports.printable import shown_lines
 from pytest_gradguard.runtime.faults import fault, warn
 
 _MARK = "gradguard: "
@@ -16,7 +17,7 @@ _MARK = "gradguard: "
 def add(error: BaseException, text: str) -> None:
     """Add a note to `error`, once; before Python 3.11, which shows none, it is a warning, too."""
     try:
-        note = _MARK + text
+        note = shown_lines(_MARK + text)
         if note in notes_of(error):
             return
         if hasattr(error, "add_note"):

@@ -114,7 +114,7 @@ class Evidence:
         )
         assert isinstance(evidence, cls)
         evidence.advice = evidence.advice or call.kind.advice.get(cls.code)
-        evidence.case = evidence.case or call.kind.library
+        evidence.case = evidence.case or call.case(cls.code)
         call.note(evidence)
         return evidence
 

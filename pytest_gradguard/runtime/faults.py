@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _reported = False
 
 
@@ -176,7 +178,7 @@ def warn(text: str) -> None:
         try:
             warnings.warn(text, GradGuardWarning, stacklevel=3)
         except GradGuardWarning:  # under -W error, in the middle of somebody's parallel call
-            print(text, file=sys.stderr)
+            print(GradGuardWarning(text), file=sys.stderr)
     except Exception:  # what shows warnings is the program's, or standard error is closed
         return
 
@@ -212,10 +214,11 @@ hidden_frame = _HiddenFrame()
 
 
 class _TheirsOnly:
-    """A context out of which a finding that is raised comes without a frame of the guard's.
+    """A context out of which errors come without a frame of the guard's.
 
-    To be entered in the outermost function of the guard that the program calls: the traceback then
-    ends at the program's line, or in the library that it called.
+    To be entered in the outermost function of the guard that the program calls: the traceback of a
+    finding then ends at the program's line, or in the library that it called, and so does that of a
+    refusal. An error of the program's own code begins at its own frame.
     """
 
     def __enter__(self) -> None:
@@ -224,6 +227,11 @@ class _TheirsOnly:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, (GradGuardError, GradGuardWarning)):
             error.__traceback__ = None
+        elif error is not None:
+            frames = error.__traceback__
+            while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+                frames = frames.tb_next
+            error.__traceback__ = frames
 
 
 theirs_only = _TheirsOnly()

@@ -9,18 +9,22 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
+import sys
 import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime.code_names import Chain
+from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime.code_names import Chain, absolute_name
 from pytest_gradguard.runtime.parsing import parsed
 
 UNKNOWN = object()
 
 _LARGEST = 1_000_000
+_PACKAGES = 5
+"""Through how many modules a name may be imported."""
 _NAMESPACES = ("SimpleNamespace", "Namespace")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -38,10 +42,12 @@ class _Source(NamedTuple):
     Attributes:
         values: by name, what is assigned to each that the module's own code gives a value once.
         classes: the classes by name.
+        imported: by name, the module that it is imported from, and its name there.
     """
 
     values: dict[str, ast.expr]
     classes: dict[str, ast.ClassDef]
+    imported: dict[str, tuple[str, str]]
 
 
 _sources: weakref.WeakKeyDictionary[types.ModuleType, _Source] = weakref.WeakKeyDictionary()
@@ -52,10 +58,15 @@ def initial_value(module: types.ModuleType, path: Chain) -> Any:
 
     Parts of a dict that are not plain values are `UNKNOWN`, too.
     """
-    source = _sources.get(module)
-    if source is None:
-        source = _sources[module] = _read(module)
     name, *attributes = path
+    source = _source_of(module)
+    for _ in range(_PACKAGES):
+        if name not in source.imported:
+            break
+        origin, name = source.imported[name]
+        if origin not in sys.modules:
+            return UNKNOWN
+        source = _source_of(sys.modules[origin])
     if len(attributes) > 1:
         return UNKNOWN
     if name in source.classes:
@@ -67,9 +78,17 @@ def initial_value(module: types.ModuleType, path: Chain) -> Any:
     return _of_object(value, attributes[0], source.classes) if attributes else _value(value)
 
 
+def _source_of(module: types.ModuleType) -> _Source:
+    source = _sources.get(module)
+    if source is None:
+        source = _sources[module] = _read(module)
+    return source
+
+
 def _read(module: types.ModuleType) -> _Source:
     try:
-        text = inspect.getsource(module)
+        own = callsite.is_user_file(getattr(module, "__file__", None))
+        text = inspect.getsource(module) if own else ""
         body = parsed(text if len(text) < _LARGEST else "").body
     except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
         body = []
@@ -91,9 +110,13 @@ def _read(module: types.ModuleType) -> _Source:
                 changed |= _base(argument)
     values: dict[str, ast.expr] = {}
     classes: dict[str, ast.ClassDef] = {}
+    imported: dict[str, tuple[str, str]] = {}
     for statement in body:
         if isinstance(statement, ast.ClassDef):
             classes[statement.name] = statement
+        elif isinstance(statement, ast.ImportFrom):
+            origin = absolute_name(statement.module or "", statement.level, module.__package__)
+            imported.update({one.asname or one.name: (origin, one.name) for one in statement.names})
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
             for name in _targets(statement):
                 values[name] = statement.value
@@ -101,6 +124,7 @@ def _read(module: types.ModuleType) -> _Source:
     return _Source(
         {name: value for name, value in values.items() if name in once},
         {name: known for name, known in classes.items() if name in once},
+        {name: known for name, known in imported.items() if name in once},
     )
 
 

@@ -10,12 +10,18 @@ from __future__ import annotations
 import functools
 import pickle
 import re
+import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import callsite, error_notes, locate, transfer
+from pytest_gradguard import pitfalls
+from pytest_gradguard.findings import display_place
+from pytest_gradguard.runtime import callsite, error_notes, locate, queue_puts, transfer
 from pytest_gradguard.runtime.calls import UNPICKLED
 from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.quoting import quoted
 from pytest_gradguard.runtime.tasks import parameter_of, roots_of, task_of
 
@@ -28,6 +34,7 @@ _ANSWERS = {
     "_io.TextIOWrapper": "Open the file in the task.",
     "_io.BufferedReader": "Open the file in the task.",
     "_io.BufferedWriter": "Open the file in the task.",
+    "tfe.Tape": pitfalls.get("GG105").advice,
 }
 _ANSWER = (
     "Create it in the task, or leave it out of what is sent (in `__getstate__` of the object that "
@@ -67,6 +74,17 @@ def watched_dump(original: Callable[..., Any]) -> Callable[..., Any]:
     return dump
 
 
+def patches(module: ModuleType) -> list[Patch]:
+    """Watch what pools, executors, queues and spawned processes pickle by."""
+    return [Patch(module.ForkingPickler, "dump", watched_dump, inherited=True)]
+
+
+def watch_fresh_process() -> None:
+    """Watch what this process puts on queues, in which no guard has started."""
+    queues, reduction = map(import_module, ("multiprocessing.queues", "multiprocessing.reduction"))
+    Patches([*queue_puts.patches(queues), *patches(reduction)]).apply()
+
+
 def explain(error: BaseException, current: Any, objects: Iterable[Any] = ()) -> None:
     """Add to an `error` of pickling which object it means, if it can be found.
 
@@ -81,12 +99,15 @@ def explain(error: BaseException, current: Any, objects: Iterable[Any] = ()) -> 
             return
         wanted, answer = matches
         returned = hasattr(current, "results")
+        put = None
         if returned:
             roots = [(f"{index}|result", one) for index, one in enumerate(current.results)]
         elif hasattr(current, "items"):
             roots = roots_of(current.items)
         else:
-            roots = [(_ROOT, one) for one in objects if not _is_machinery(one)]
+            sent = [one for one in objects if not _is_machinery(one)]
+            roots = [(_ROOT, one) for one in sent]
+            put = queue_puts.put_of(sent)
         found: list[Any] = []
 
         def look(item: Any) -> bool:
@@ -97,7 +118,12 @@ def explain(error: BaseException, current: Any, objects: Iterable[Any] = ()) -> 
 
         paths = locate.find(roots, look)
         if found:
-            text = _text(found[0], paths[id(found[0])], current, answer)
+            path = paths[id(found[0])]
+            if _is_transformed(found[0]):
+                answer = pitfalls.get("GG301").advice_for("transform")
+            elif put is not None and answer is _HISTORY:
+                attempt(queue_puts.refused, put, found[0], path.removeprefix(_ROOT))
+            text = _text(found[0], path, current, answer, put)
             error_notes.add(error, text)
             call = getattr(current, "call", None)
             if call is not None:
@@ -166,13 +192,26 @@ def _names(kind: type) -> tuple[str, str]:
     return kind.__name__, f"{kind.__module__}.{kind.__qualname__}"
 
 
+def _is_transformed(item: Any) -> bool:
+    """Whether `item` stands for a value in a transform of JAX or `torch.func`."""
+    if "torch" in sys.modules:
+        from pytest_gradguard.runtime.frameworks.torch import transforms
+
+        if transforms.is_wrapped(item):
+            return True
+    kinds = type(item).__mro__
+    return any(kind.__name__ == "Tracer" and kind.__module__[:3] == "jax" for kind in kinds)
+
+
 def _has_history(item: Any) -> bool:
     from pytest_gradguard.runtime.frameworks.torch import tensors
 
     return tensors.is_tensor(item) and tensors.grad_fn(item) is not None
 
 
-def _text(item: Any, path: str, current: Any, answer: str) -> str:
+def _text(
+    item: Any, path: str, current: Any, answer: str, put: queue_puts.Put | None = None
+) -> str:
     history = getattr(item, "grad_fn", None) if answer is _HISTORY else None
     if hasattr(current, "results"):
         answer = {_HISTORY: _HISTORY_RETURNED, _FUNCTION: _FUNCTION}.get(answer, _RETURNED)
@@ -183,7 +222,11 @@ def _text(item: Any, path: str, current: Any, answer: str) -> str:
         about = f"made by {type(history).__name__}"
     index, separator, inner = path.partition("|")
     inner = inner.lstrip(".")
-    if not separator:  # put on a queue, by the program itself
+    if put is not None:
+        place = put.site.location()
+        name = put.called(path.removeprefix(_ROOT)).name
+        role = f"put on a queue at {display_place(place.path, place.line)}"
+    elif not separator:  # put on a queue, by the program itself
         name, role = f"`{path}`", "" if path == _ROOT else f"`{_ROOT}` is the object being sent"
     elif not inner:
         name, role = "the function of the task", ""

@@ -30,15 +30,23 @@ _SPARE = 32
 """How many files the program can still open where the guard opens one of its own."""
 
 
+_CAN_LOOK = sys.platform != "win32" and hasattr(os, "set_blocking")
+"""Whether a pipe can be asked what is in it; on Windows it would have to be waited for."""
+
+
 _End = TypeVar("_End", int, Any)
 
 
 def ends_beside(make: Callable[[], tuple[_End, _End]]) -> tuple[_End, _End] | None:
     """Both ends of a new pipe; None where the program could hardly open more files beside it.
 
+    None on Windows, too, where such pipes cannot be read without waiting.
+
     Args:
         make: makes the pipe, out of descriptors or connections.
     """
+    if not _CAN_LOOK:
+        return None
     try:
         ends = make()
     except OSError as error:  # the program has as many files open as it may
@@ -59,8 +67,6 @@ def _room_beside(descriptors: Iterable[int]) -> bool:
 
     A new descriptor gets the lowest number that is free.
     """
-    if sys.platform == "win32":
-        return True
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -185,7 +191,7 @@ class Mailbox:
 
     def address(self) -> Address | None:
         """Its address, for workers; None where there is no such thing."""
-        if sys.platform != "linux":
+        if sys.platform != "linux" or not _CAN_LOOK:
             return None
         if self._address is None or self._address.process != os.getpid():  # a fork's parent's
             read, write = os.pipe()

@@ -22,6 +22,7 @@ from pytest_gradguard.runtime import (
     callsite,
     collector,
     locate,
+    losses,
     transfer,
     watching,
 )
@@ -406,8 +407,13 @@ def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outc
         evidence.add(severed.note, severed.call)
         severed.call.explains(evidence)
     evidence.count += 1
+    without, partial = _harm(stopped, backward, accumulates, outcome)
     if evidence.count == 1:
-        _name_harm(evidence, stopped, backward, accumulates, outcome, frame)
+        names = names_in({**without, **partial}, frame)
+        evidence.without.update(dict.fromkeys(names[identity] for identity in without))
+        evidence.partial.update(dict.fromkeys(names[identity] for identity in partial))
+    lacking = (tensor for tensor, _ in (*without.values(), *partial.values()))
+    losses.record(lacking, evidence, home, site)
     if accumulates:
         _wait(evidence, stopped, backward, home)
     collector.announce(home, [evidence])
@@ -437,17 +443,16 @@ def _wait(
     home.ask_first(boundary_gradients.look)
 
 
-def _name_harm(
-    evidence: gg103.Evidence,
-    stopped: list[Severed],
-    backward: _Backward,
-    accumulates: bool,
-    outcome: Any,
-    frame: Any,
-) -> None:
+_Shipped = dict[int, tuple[Any, str]]
+"""By their ids: tensors that were shipped, and by which paths."""
+
+
+def _harm(
+    stopped: list[Severed], backward: _Backward, accumulates: bool, outcome: Any
+) -> tuple[_Shipped, _Shipped]:
     """Which tensors that were shipped to those calls have no gradient now, or half of one."""
-    without: dict[int, tuple[Any, str]] = {}
-    partial: dict[int, tuple[Any, str]] = {}
+    without: _Shipped = {}
+    partial: _Shipped = {}
     returned = {}
     if not accumulates and isinstance(outcome, tuple):
         returned = {
@@ -468,12 +473,10 @@ def _name_harm(
                     without[identity] = (tensor, path)
                 elif identity in backward.had_no_gradient:
                     partial[identity] = (tensor, path)
-    names = names_in({**without, **partial}, frame)
-    evidence.without.update(dict.fromkeys(names[identity] for identity in without))
-    evidence.partial.update(dict.fromkeys(names[identity] for identity in partial))
+    return without, partial
 
 
-def names_in(wanted: dict[int, tuple[Any, str]], frame: Any) -> dict[int, str]:
+def names_in(wanted: _Shipped, frame: Any) -> dict[int, str]:
     """What the user calls these tensors where the backward runs; else the path they went by."""
     found: dict[int, str] = {}
     if frame is not None:

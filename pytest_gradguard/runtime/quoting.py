@@ -21,6 +21,9 @@ _CAPTURE = re.compile(rf"(?:partial\.(?:args\[\d+\]\.)?)*{_CAPTURED}", re.S)
 _CAPTURED_INSIDE = re.compile(rf".*\.{_CAPTURED}", re.S)
 RAY_PUT = "ray.put"
 """The task that `ray.put` counts as."""
+QUEUE_PUT = "Queue.put"
+"""The task that the `put` of a queue counts as."""
+_PUTS = {RAY_PUT: ("put",), QUEUE_PUT: ("put", "put_nowait")}
 _LONGEST = 40
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant)
 
@@ -75,20 +78,34 @@ def _expression(site: Site, task: str, key: int | str, rest: str) -> str | None:
     tree = _parsed(source)
     if tree is None:
         return None
-    name = task if task == RAY_PUT else task.rpartition(".")[2]
+    name = task if task in _PUTS else task.rpartition(".")[2]
     for scope in _scopes(tree, site.line):
         found = {
-            (ast.get_source_segment(source, given) or "", isinstance(given, _SIMPLE))
+            (ast.get_source_segment(source, inner) or "", isinstance(inner, _SIMPLE), left)
             for node in ast.walk(scope)
             if isinstance(node, ast.Call) and (given := _argument(node, name, key)) is not None
+            for inner, left in (_inside(given, rest),)
         }
         if not found:
             continue
-        text, simple = found.pop()
+        text, simple, rest = found.pop()
         if found or "\n" in text or not 0 < len(text) <= _LONGEST:
             return None
         return text + rest if simple or not rest else f"({text}){rest}"
     return None
+
+
+_ELEMENT = re.compile(r"\[(\d+)\](.*)", re.S)
+
+
+def _inside(given: ast.expr, rest: str) -> tuple[ast.expr, str]:
+    """What the path `rest` leads to in an expression, and what is left of the path."""
+    while isinstance(given, (ast.Tuple, ast.List)) and (element := _ELEMENT.fullmatch(rest)):
+        items = given.elts[: int(element[1]) + 1]
+        if len(items) <= int(element[1]) or any(isinstance(one, ast.Starred) for one in items):
+            break
+        given, rest = items[-1], element[2]
+    return given, rest
 
 
 @functools.lru_cache(maxsize=8)
@@ -134,24 +151,45 @@ def _argument(call: ast.Call, task: str, key: int | str) -> ast.expr | None:
 
 def _handed(call: ast.Call, task: str) -> tuple[list[ast.expr], list[ast.keyword]] | None:
     """What a call such as `delayed(task)(…)`, `submit(task, …)`, `apply_async(task, (…,))`,
-    `task.remote(…)` or `Process(target=task, args=(…,))` hands to the task."""
+    `task.remote(…)`, `Process(target=task, args=(…,))` or `spawn(task, args=(…,))` hands to the
+    task."""
     if isinstance(call.func, ast.Call):
-        wrapped = call.func.args
-        return (call.args, call.keywords) if wrapped and _is_named(wrapped[0], task) else None
-    named = {keyword.arg: keyword.value for keyword in call.keywords}
+        is_made_of = _place_of(task, call.func) is not None
+        return (call.args, call.keywords) if is_made_of else None
     method = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    if task == RAY_PUT:
-        return (call.args, call.keywords) if method == "put" else None
+    if task in _PUTS:
+        return (call.args, call.keywords) if method in _PUTS[task] else None
     if method == "remote" and _is_named(getattr(call.func, "value", call), task):
         return call.args, call.keywords
-    if call.args and _is_named(call.args[0], task):
-        if method == "submit":
-            return call.args[1:], call.keywords
-        if method in ("apply", "apply_async"):
-            return _elements(call.args[1] if len(call.args) > 1 else named.get("args")), []
-    elif "target" in named and _is_named(named["target"], task):
-        return _elements(named.get("args")), []
+    place = _place_of(task, call)
+    if place is None:
+        return None
+    rest = call.args[place + 1 :]
+    if method in _SPREADING:
+        return rest, call.keywords
+    if method in _PACKING or place < 0:
+        named = [keyword.value for keyword in call.keywords if keyword.arg == "args"]
+        return _elements(named[0] if named else rest[0] if rest else None), []
     return None
+
+
+_SPREADING = ("submit", "launch")
+"""Methods whose arguments are the task's, after the task."""
+_PACKING = (
+    *("apply", "apply_async", "spawn", "start_processes"),
+    *("launch_agent", "notebook_launcher", "debug_launcher"),
+)
+"""Functions that take the task's arguments as one tuple, after the task."""
+_TASK_NAMES = ("target", "fn", "func", "function", "entrypoint")
+
+
+def _place_of(task: str, call: ast.Call) -> int | None:
+    """The number of the argument of `call` that names `task`; -1: a keyword does."""
+    for place, given in enumerate(call.args):
+        if _is_named(given, task):
+            return place
+    keywords = (one.value for one in call.keywords if one.arg in _TASK_NAMES)
+    return -1 if any(_is_named(given, task) for given in keywords) else None
 
 
 def _elements(node: ast.expr | None) -> list[ast.expr]:

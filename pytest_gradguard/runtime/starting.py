@@ -21,6 +21,7 @@ AWAITED = (
     ("torch.utils.data.distributed", "checks.gg503"),
     ("torch.nn.parallel.distributed", "checks.gg504"),
     ("torch.distributed.distributed_c10d", "distributed.groups"),
+    ("torch.distributed.fsdp._fully_shard._fully_shard", "distributed.sharded"),
     ("lightning.fabric.utilities.distributed", "distributed.lightning"),
     ("lightning_fabric.utilities.distributed", "distributed.lightning"),
 )

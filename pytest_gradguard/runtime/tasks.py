@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import itertools
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.attributes import plain_attribute
+
+_NO_KEYWORDS: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class Task(NamedTuple):
@@ -50,15 +53,17 @@ def roots_of(items: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def task_of(function: Any) -> Task:
-    """What to call the user's own function behind what `delayed` was given, and where it stands.
+def task_of(function: Any, args: Any = (), kwargs: Any = _NO_KEYWORDS) -> Task:
+    """What to call the user's own function behind a task, and where it stands.
 
-    Where a library's function stands is of no interest to the user.
+    Where a library's function stands is of no interest to the user. If the task is one, the user's
+    function is looked for in what it closes over and was given.
     """
     function = function_of(function)
-    written = function
-    if _code(function) is None and not issubclass(type(function), type):
-        written = _called(type(function))
+    written = _written(function)
+    if type(written) is types.FunctionType and not is_the_users(written):
+        function = _user_function_in([*_closed_over(written), args, kwargs]) or function
+        written = _written(function)
     code = _code(written)
     name = plain_attribute(function, "__qualname__")
     if type(name) is not str:
@@ -70,6 +75,40 @@ def task_of(function: Any) -> Task:
         path=path if users else None,
         line=code.co_firstlineno if code is not None and users else None,
     )
+
+
+def _written(function: Any) -> Any:
+    """What is written of `function`: itself, or the method by which it is called."""
+    if _code(function) is None and not issubclass(type(function), type):
+        return _called(type(function))
+    return function
+
+
+_SEARCHED = 200
+
+
+def _user_function_in(items: list[Any]) -> Any:
+    """The user's nearest function in containers, partials and closures; None: there is none."""
+    for item in itertools.islice(items, _SEARCHED):  # it grows meanwhile
+        kind = type(item)
+        if issubclass(kind, (tuple, list)):
+            items += item[:_SEARCHED]
+        elif issubclass(kind, dict):
+            items += itertools.islice(dict.values(item), _SEARCHED)
+        elif issubclass(kind, functools.partial):
+            items += (item.func, item.args, item.keywords)
+        elif issubclass(kind, types.MethodType):
+            items.append(item.__func__)
+        elif is_the_users(item if _code(item) else plain_attribute(kind, "__call__")):
+            return item
+        elif issubclass(kind, types.FunctionType):
+            items += _closed_over(item)
+    return None
+
+
+def _closed_over(function: types.FunctionType) -> list[Any]:
+    cells = function.__closure__ or ()
+    return [cell.cell_contents for cell in cells if cell != types.CellType()]
 
 
 def _called(kind: type) -> Any:

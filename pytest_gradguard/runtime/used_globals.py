@@ -8,12 +8,21 @@ into.
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import callsite
-from pytest_gradguard.runtime.code_names import LOADS_VALUES, Chain, attributes_in, globals_in
+from pytest_gradguard.runtime import callsite, travelling
+from pytest_gradguard.runtime.code_names import (
+    LOADS_VALUES,
+    Chain,
+    Import,
+    absolute_name,
+    attributes_in,
+    globals_in,
+    imports_in,
+)
 
 _FUNCTIONS = 100
 _DEPTH = 5
@@ -37,6 +46,8 @@ class Read(NamedTuple):
         value: what it is now.
         reader: the function.
         given: it is not read, but given a value.
+        by_name: a worker that is not forked imports the global: the function, or the module that
+            it names, is pickled by name.
     """
 
     module: str | None
@@ -45,6 +56,7 @@ class Read(NamedTuple):
     value: Any
     reader: Any  # a function: mypy would take it for a method
     given: bool = False
+    by_name: bool = False
 
 
 class Uses(NamedTuple):
@@ -76,35 +88,66 @@ def uses_of(function: Any, *, classes: bool = False) -> Uses:
     reads: dict[tuple[Any, ...], Read] = {}
     writes: set[tuple[str | None, Chain]] = set()
     seen: dict[int, types.FunctionType] = {}
-    queue = list(_functions_of(function, classes))
+    queue = list(_functions_of(function, classes, by_name=False))
     while queue and len(seen) < _FUNCTIONS:
-        current = queue.pop()
+        current, by_name = queue.pop()
         if id(current) in seen or not callsite.is_users_function(current):
             continue
         seen[id(current)] = current
-        code = globals_in(current.__code__)
-
-        def follow(names: Chain, given: bool = False, current: Any = current) -> Iterator[Any]:
-            """What these names lead to in the code of `current`."""
-            value = current.__globals__.get(names[0], _MISSING)
-            module = current.__globals__.get("__name__")
-            read = Read(module, names[:1], names[:1], value, current)
-            return _follow(read, names[1:], given)
-
-        found = [one for names in code.loaded for one in follow(names)]
-        found += [one for names in code.stored for one in follow(names, given=True)]
-        for callee, names in code.handed:
-            if any(isinstance(one, Read) and _fills(one.value) for one in follow(callee)):
-                found += follow(names, given=True)
-        for one in found:
+        for one in _used_by(current, by_name):
             if isinstance(one, types.FunctionType):
-                queue.append(one)
+                queue.append((one, by_name or travelling.by_name(one)))
             elif one.given:
                 writes.add((one.module, one.path))
             else:
-                queue += _functions_of(one.value, classes)
+                queue += _functions_of(one.value, classes, by_name=one.by_name)
                 reads.setdefault((one.module, one.path, current), one)
     return Uses(list(reads.values()), writes, list(seen.values()))
+
+
+def _used_by(function: types.FunctionType, by_name: bool) -> Iterator[Any]:
+    """The globals that the code of `function` names, and the methods on the way.
+
+    Args:
+        function: the function.
+        by_name: workers import it.
+    """
+    code = globals_in(function.__code__)
+    module = function.__globals__.get("__name__")
+
+    def follow(names: Chain, given: bool = False) -> Iterator[Any]:
+        value = function.__globals__.get(names[0], _MISSING)
+        read = Read(module, names[:1], names[:1], value, function, by_name=by_name)
+        return _follow(read, names[1:], given)
+
+    for names in code.loaded:
+        yield from follow(names)
+    for names in code.stored:
+        yield from follow(names, given=True)
+    for callee, names in code.handed:
+        if any(isinstance(one, Read) and _fills(one.value) for one in follow(callee)):
+            yield from follow(names, given=True)
+    for bound in imports_in(function.__code__):
+        uses = attributes_in(bound.code, bound.local)
+        for read in _bound_by(bound, function):
+            for chain in uses.loaded:
+                yield from _follow(read, chain)
+            for chain in uses.stored:
+                yield from _follow(read, chain, given=True)
+
+
+def _bound_by(bound: Import, function: types.FunctionType) -> Iterator[Read]:
+    """What an import inside `function` binds, of what this process has imported too."""
+    package = function.__globals__.get("__package__")
+    module = sys.modules.get(absolute_name(bound.module, bound.level, package))
+    if module is None or not callsite.is_user_file(getattr(module, "__file__", None)):
+        return
+    read = Read(None, (bound.local,), (bound.local,), module, function, by_name=True)
+    if bound.name is None:
+        yield read
+    elif bound.name in vars(module):
+        value = vars(module)[bound.name]
+        yield read._replace(module=module.__name__, path=(bound.name,), value=value)
 
 
 def _is(item: Any, kinds: Any) -> bool:
@@ -167,7 +210,7 @@ def _follow(
         if _is(value, types.ModuleType):
             if not callsite.is_user_file(getattr(value, "__file__", None)):
                 return
-            read = read._replace(module=value.__name__)
+            read = read._replace(module=value.__name__, by_name=True)
             path = (name,)
             inner = vars(value).get(name, _MISSING)
         else:
@@ -209,22 +252,35 @@ def _fills(function: Any) -> bool:
     return any(len(chain) == 1 and chain[0] in LOADS_VALUES for chain in chains)
 
 
-def _functions_of(item: Any, classes: bool) -> Iterator[types.FunctionType]:
-    """The plain functions behind a callable, decorators included; none where it is no callable."""
+def _functions_of(
+    item: Any, classes: bool, *, by_name: bool
+) -> Iterator[tuple[types.FunctionType, bool]]:
+    """The plain functions behind a callable, decorators included; none where it is no callable.
+
+    Args:
+        item: the callable.
+        classes: the methods of a class count.
+        by_name: workers import what holds `item`.
+
+    Yields:
+        Each function, and whether workers import it.
+    """
     if _is(item, type):
-        if classes:
-            yield from _methods(item)
+        for method in _methods(item) if classes else ():
+            yield method, by_name or travelling.by_name(method)
         return
     for _ in range(_UNWRAPPED):
         if _is(item, functools.partial):
             item = item.func
             continue
         if _is(item, types.MethodType):
-            yield from _called_on(type(item.__self__), item.__func__, set())
+            for method in called_on(type(item.__self__), item.__func__, set()):
+                yield method, by_name or travelling.by_name(method)
             item = item.__func__
             continue
         if _is(item, types.FunctionType):
-            yield item
+            by_name = by_name or travelling.by_name(item)  # with what it wraps
+            yield item, by_name
         inner = next((one for name in _WRAPPED if callable(one := _attribute(item, name))), None)
         if inner is None:
             break
@@ -232,8 +288,8 @@ def _functions_of(item: Any, classes: bool) -> Iterator[types.FunctionType]:
     if not _is(item, (type, types.FunctionType)):
         call = _of_class(type(item), "__call__")
         if isinstance(call, types.FunctionType):
-            yield call
-            yield from _called_on(type(item), call, set())
+            for method in (call, *called_on(type(item), call, set())):
+                yield method, by_name or travelling.by_name(method)
 
 
 def _methods(kind: type) -> Iterator[types.FunctionType]:
@@ -245,7 +301,7 @@ def _methods(kind: type) -> Iterator[types.FunctionType]:
                 yield method
 
 
-def _called_on(kind: type, method: Any, seen: set[str]) -> Iterator[types.FunctionType]:
+def called_on(kind: type, method: Any, seen: set[str]) -> Iterator[types.FunctionType]:
     """The methods that a method of a class calls on its own object."""
     if not isinstance(method, types.FunctionType) or not method.__code__.co_argcount:
         return
@@ -255,4 +311,4 @@ def _called_on(kind: type, method: Any, seen: set[str]) -> Iterator[types.Functi
             inner = _method(kind, chain[0])
             if inner is not None:
                 yield inner
-                yield from _called_on(kind, inner, seen)
+                yield from called_on(kind, inner, seen)

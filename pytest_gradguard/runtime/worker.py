@@ -209,7 +209,7 @@ class Return:
         index, _, path = path.partition("|")
         return Object(
             path=path,
-            task=task_of(self.items[int(index)][0]),
+            task=task_of(*self.items[int(index)]),
             description=framework.describe(item),
             history=history,
             plain=plain,

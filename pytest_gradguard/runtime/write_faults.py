@@ -13,7 +13,7 @@ somebody listens, too, so that it does nothing then.
 from __future__ import annotations
 
 import ctypes
-import os
+import platform
 import signal
 import sys
 import threading
@@ -46,7 +46,7 @@ _before = _Action()
 
 def can_be_heard() -> bool:
     """Whether such a write can be heard of on this system."""
-    return sys.platform == "linux" and os.uname().machine in _MACHINES
+    return sys.platform == "linux" and platform.machine() in _MACHINES
 
 
 def listen(listener: Listener) -> None:

@@ -20,6 +20,15 @@ def guarded(folder: Path, *arguments: str, forked: str = "torch") -> Done:
     return run_python(*command, folder=folder, forked=forked)
 
 
+NOTHING = "gradguard: no findings\n"
+
+
+def assert_ends_alike(alone: Done, under: Done) -> None:
+    """The program's output and exit status are the same; the guard adds one line."""
+    assert (under.stdout, under.returncode) == (alone.stdout, alone.returncode)
+    assert under.stderr == alone.stderr + NOTHING
+
+
 SHOW = """
 import sys
 import __main__
@@ -61,11 +70,7 @@ def test_a_script_ends_as_it_would_without_the_guard(tmp_path: Path, name: str) 
     (tmp_path / "program.py").write_text(PROGRAMS[name], encoding=encoding)
     alone = execute(tmp_path, "program.py", "a", "--report", "-m", "--", "b")
     under = guarded(tmp_path, "program.py", "a", "--report", "-m", "--", "b")
-    assert (under.stdout, under.stderr, under.returncode) == (
-        alone.stdout,
-        alone.stderr,
-        alone.returncode,
-    )
+    assert_ends_alike(alone, under)
 
 
 @pytest.mark.parametrize("module", ["package", "package.module", "alone"])
@@ -77,7 +82,7 @@ def test_a_module_ends_as_it_would_without_the_guard(tmp_path: Path, module: str
     alone = execute(tmp_path, "-m", module, "--", "-x", "--report")
     under = guarded(tmp_path, "-m", module, "--", "-x", "--report")
     assert alone.returncode == 4, alone.stderr
-    assert (under.stdout, under.stderr, under.returncode) == (alone.stdout, alone.stderr, 4)
+    assert_ends_alike(alone, under)
 
 
 def test_a_folder_with_a_main(tmp_path: Path) -> None:
@@ -85,7 +90,8 @@ def test_a_folder_with_a_main(tmp_path: Path) -> None:
     (tmp_path / "program" / "__main__.py").write_text(SHOW)
     alone = execute(tmp_path, "program", "x")
     under = guarded(tmp_path, "program", "x")
-    assert (under.stdout, under.stderr, under.returncode) == (alone.stdout, alone.stderr, 0)
+    assert alone.returncode == 0
+    assert_ends_alike(alone, under)
 
 
 def test_an_interrupt_ends_it_as_it_ends_any_program(tmp_path: Path) -> None:
@@ -94,11 +100,7 @@ def test_an_interrupt_ends_it_as_it_ends_any_program(tmp_path: Path) -> None:
     )
     alone = execute(tmp_path, "program.py")
     under = guarded(tmp_path, "program.py")
-    assert (under.stdout, under.stderr, under.returncode) == (
-        alone.stdout,
-        alone.stderr,
-        alone.returncode,
-    )
+    assert_ends_alike(alone, under)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,9 @@ def test_the_findings_are_printed_at_the_end(losing: tuple[Path, Done]) -> None:
     told = re.findall(r"^\w+\[GG\d+\]|(?:sent|returned): GG\d+", done.stderr, re.M)
     assert told == ["error[GG103]", "sent: GG101", "returned: GG102"]
     assert re.search(r"^ +--> program.py:\d+:\d+$", done.stderr, re.M)
-    assert done.stderr.endswith("gradguard: 1 error, 2 warnings\n")
+    assert done.stderr.endswith(
+        "gradguard: 1 error, 2 warnings\ngradguard: report written to report.json and page.html\n"
+    )
 
 
 def test_the_report_is_written_though_the_program_failed(losing: tuple[Path, Done]) -> None:
@@ -269,11 +273,16 @@ def test_a_global_of_the_main_program_is_known_in_spawned_workers(tmp_path: Path
     assert "GG106" in guarded(tmp_path, "held.py").stderr
 
 
-def test_nothing_found_prints_nothing(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("print('fine')\n")
+def test_that_nothing_was_found_is_said_and_where_the_report_is(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "program.py").write_text("import os; os.chdir('folder'); print('fine')\n")
     done = guarded(tmp_path, "--report=report.json", "program.py")
-    assert (done.stdout, done.stderr, done.returncode) == ("fine\n", "", 0)
+    assert (done.stdout, done.returncode) == ("fine\n", 0)
+    assert done.stderr == NOTHING + "gradguard: report written to report.json\n"
     assert json.loads((tmp_path / "report.json").read_text())["findings"] == []
+    (tmp_path / "program.py").write_text("import sys; sys.stderr.close(); print('fine')\n")
+    closed = guarded(tmp_path, "program.py")
+    assert (closed.stdout, closed.stderr, closed.returncode) == ("fine\n", "", 0)
 
 
 def test_info_findings_are_printed_when_asked_for(tmp_path: Path) -> None:
@@ -287,7 +296,10 @@ def test_info_findings_are_printed_when_asked_for(tmp_path: Path) -> None:
         "print(parallel(delayed(size)(model) for model in models))\n"
     )
     silent = guarded(tmp_path, "program.py")
-    assert (silent.stdout, silent.stderr) == ("[2, 2]\n", "")
+    assert silent.stdout == "[2, 2]\n"
+    assert silent.stderr == (
+        "gradguard: no findings; 1 info finding not shown (--min-severity info shows it)\n"
+    )
     asked = guarded(tmp_path, "--min-severity", "info", "program.py")
     assert asked.stdout == "[2, 2]\n"
     assert asked.stderr.startswith("info[GG107]")
@@ -314,7 +326,8 @@ def test_classes_of_a_program_come_back_from_workers(tmp_path: Path) -> None:
     alone = execute(tmp_path, "-m", "package.module")
     under = guarded(tmp_path, "-m", "package.module")
     assert "True" in alone.stdout
-    assert (under.stdout, under.stderr, under.returncode) == (alone.stdout, alone.stderr, 0)
+    assert alone.returncode == 0
+    assert_ends_alike(alone, under)
 
 
 def test_the_projects_table_leaves_codes_out(tmp_path: Path) -> None:

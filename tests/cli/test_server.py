@@ -132,6 +132,75 @@ def test_it_ends_quietly_with_status_0_as_the_protocol_wants(options: tuple[str,
     assert asyncio.run(asyncio.wait_for(_session(*options), 60)) == (0, "")
 
 
+def message(content: Any) -> bytes:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def request(number: Any, method: Any, version: str = "2.0", **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": version, "id": number, "method": method, **params}
+
+
+INITIALIZE = request(
+    1, "initialize", params={"processId": None, "rootUri": None, "capabilities": {}}
+)
+END = message(request("last", "shutdown")) + message({"jsonrpc": "2.0", "method": "exit"})
+
+
+def told(data: bytes) -> tuple[int, list[dict[str, Any]], str]:
+    """The exit status of a server that gets `data`, its answers, and its standard error."""
+    command = [sys.executable, "-m", "pytest_gradguard", "server"]
+    done = subprocess.run(command, input=data, capture_output=True, timeout=60)
+    parts = done.stdout.split(b"Content-Length: ")[1:]
+    answers = [json.loads(part.partition(b"\r\n\r\n")[2]) for part in parts]
+    return done.returncode, [one for one in answers if "id" in one], done.stderr.decode()
+
+
+def test_what_cannot_be_understood_is_answered_and_the_next_request_too() -> None:
+    hover = "textDocument/hover"
+    odd = {
+        (2, -32602): request(2, hover, params={"position": 3}),
+        ("three", -32602): request("three", "textDocument/codeAction", params="no"),
+        (4, -32602): request(4, hover),
+        (5, -32601): request(5, "no/such"),
+        (6, -32600): request(6, ["initialize"], params={}),
+        (7, -32600): request(7, "shutdown", version="1.0"),
+        (8, -32600): {"id": 8, "method": hover},
+        (None, -32700): b"{nope",
+    }
+    data = b"".join(map(message, (INITIALIZE, *odd.values())))
+    status, answers, _ = told(data + END)
+    assert [(one["id"], one.get("error", {}).get("code")) for one in answers] == [
+        (1, None),
+        *odd,
+        ("last", None),
+    ]
+    assert "params.position" in answers[1]["error"]["message"]
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"Content-Length: abc\r\n\r\n{}", "'Content-Length: abc' is not a length"),
+        (b"Content-Length: -1\r\n\r\n{}", "'Content-Length: -1' is not a length"),
+        (b"Content-Type: json\r\n\r\n{}", "a message has no Content-Length"),
+        (b"hel\x1blo\n", "'hel\\x1blo' is not a header"),
+    ],
+)
+def test_broken_headers_end_it_with_one_line(data: bytes, reason: str) -> None:
+    status, answers, said = told(message(INITIALIZE) + data)
+    assert (status, [one["id"] for one in answers]) == (2, [1])
+    assert said == f"gradguard server: error: standard input is not that of a client: {reason}\n"
+
+
+def test_headers_may_be_written_in_other_ways() -> None:
+    loose = message(INITIALIZE).replace(b"Content-Length: ", b"content-length:", 1)
+    typed = b"Content-Type: application/vscode-jsonrpc; charset=utf-8\r\n" + loose
+    status, answers, said = told(typed.replace(b"\r\n", b"\n") + END)
+    assert (status, [one["id"] for one in answers], said) == (0, [1, "last"], "")
+
+
 def in_an_editor(
     folder: Path, use: Callable[[Editor], Coroutine[Any, Any, None]], encoding: str = "utf-16"
 ) -> None:

@@ -6,6 +6,7 @@ with a gradient that has arrived.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -324,6 +325,42 @@ def an_old_gradient_cleared_in_place() -> None:
     with watch_gradients({"w": w, "v": v}):
         torch.optim.SGD([w, v]).zero_grad(set_to_none=False)
         v.sum().backward()  # <- here
+
+
+@functools.cache
+def distributed() -> Any:
+    """Distributed autograd, which runs without an RPC agent for local graphs."""
+    module = torch.distributed.autograd
+    module._init(0)
+    return module
+
+
+@loses("in-context", *FIRST, *SECOND)
+def gradients_in_a_distributed_context() -> None:
+    model = Two()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch_gradients(model), distributed().context() as context:
+        distributed().backward(context, [model(batch()).sum()])  # <- here
+        optimizer.step()
+
+
+@loses("in-context", "w")
+def gradients_in_the_context_of_each_step() -> None:
+    w, v = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    with watch_gradients({"w": w, "v": v}):
+        for factor in (1.0, 2.0):
+            with distributed().context() as context:
+                distributed().backward(context, [(w * factor).sum()])  # <- here
+            v.sum().backward()
+
+
+@loses("in-context", "w")
+def asked_of_a_gradient_in_a_context() -> dict[str, str]:
+    w = nn.Parameter(torch.ones(3))
+    with watch_gradients({"w": w}), distributed().context() as context:
+        loss = (w * w).sum()
+        distributed().backward(contextId=context, roots=[loss], retain_graph=True)  # <- here
+        return {"w": why_no_grad(w)}
 
 
 @loses("not-finite", "w")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
+from children import run_python
 
 torch = pytest.importorskip("torch")
 
@@ -192,3 +194,62 @@ def test_why_no_grad_knows_more_inside_a_watch() -> None:
         assert why_no_grad(h).startswith("cut: `.detach()` at ")
         v.grad = None
         assert why_no_grad(v).startswith("cleared: it received a gradient from the backward at")
+
+
+RPC = """
+import os
+import sys
+import torch
+import torch.distributed.autograd as dist_autograd
+from torch.distributed import rpc
+from torch.distributed.optim import DistributedOptimizer
+from pytest_gradguard import GradGuardError, watch_gradients
+
+use = sys.argv[1]
+rpc.init_rpc(
+    "w0",
+    rank=0,
+    world_size=1,
+    rpc_backend_options=rpc.TensorPipeRpcBackendOptions(init_method=f"file://{sys.argv[2]}"),
+)
+
+
+def head(h):
+    return (h * 3).sum()
+
+
+body, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+try:
+    with watch_gradients({"body": body, "other": other}, allow_none="other.*"):
+        with dist_autograd.context() as context_id:
+            loss = rpc.rpc_sync("w0", head, args=(body(torch.ones(1, 2)),))
+            dist_autograd.backward(context_id, [loss])
+            if use == "read":
+                assert len(dist_autograd.get_gradients(context_id)) == 2
+            elif use == "step":
+                references = [rpc.RRef(p) for p in body.parameters()]
+                DistributedOptimizer(torch.optim.SGD, references, lr=0.1).step(context_id)
+            elif use:
+                exec(use)
+except GradGuardError as error:
+    (finding,) = error.findings
+    print(finding.details["reason"], finding.location.line, finding.fix)
+finally:
+    rpc.shutdown()
+"""
+
+
+def test_gradients_of_distributed_autograd(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(RPC, encoding="utf-8")
+
+    def told(use: str) -> str:
+        store = tmp_path / f"store{len(list(tmp_path.iterdir()))}"
+        done = run_python(program, use, store, forked="torch")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    reason, line, fix = told("").split(maxsplit=2)
+    assert (reason, line) == ("in-context", "28")
+    copying = fix.split("`")[3]
+    assert [told(use) for use in (copying, "step", "read")] == ["", "", ""]

@@ -285,6 +285,47 @@ def test_of_several_watches_the_finding_names_its_own(project: pytest.Pytester) 
     assert "'boddy' matches no watched name" in text
 
 
+def test_names_are_shown_not_obeyed(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_n=r"""
+        from model import *
+        import pytest_gradguard
+        from joblib import Parallel, delayed
+
+        NAME = "\x1b[1mx\x07"
+
+        @pytest.mark.parametrize("name", [NAME, "a,b:c"], ids=[1, 2])
+        def test_i(watch_gradients, name):
+            w = torch.ones(3, requires_grad=True)
+            watch_gradients({name: w})
+            torch.ones(3, requires_grad=True).sum().backward()
+
+        def test_pattern(watch_gradients):
+            watch_gradients({NAME: torch.ones(3, requires_grad=True)}, allow_none="b*")
+
+        def test_warning():
+            x = torch.ones(3, requires_grad=True)
+            with pytest_gradguard.guard(), pytest_gradguard.allow("GG102"):
+                Parallel(2, backend="multiprocessing")(delayed(dict)({NAME: x}) for _ in range(2))
+
+        def test_answer():
+            w = torch.ones(3, requires_grad=True)
+            with pytest.raises(pytest_gradguard.GradGuardError) as raised:
+                with pytest_gradguard.watch_gradients({NAME: w}):
+                    torch.ones(3, requires_grad=True).sum().backward()
+            print(raised.value)
+            print(pytest_gradguard.messages.GradGuardWarning(NAME))
+            assert False
+    """
+    )
+    result = run(project, "--gradguard", "--gradguard-annotate=always", "-rA")
+    result.assert_outcomes(failed=4, passed=1)
+    odd = {one for line in result.outlines for one in line if not one.isprintable()}
+    assert odd <= {"\t"}
+    assert r"no gradient for `\x1b[1mx\x07`" in result.stdout.str()
+    result.stdout.fnmatch_lines([r"FAILED *GG104 missing-gradient: no gradient for `\x1b*"])
+
+
 def test_misuse_is_one_line_that_ends_at_the_users_own(project: pytest.Pytester) -> None:
     project.makepyfile("""
         from model import *

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from random import Random
 
 import pytest
@@ -120,12 +121,74 @@ def test_one_of_several_groups():
     assert tried > 300
 
 
+def about(key, name):
+    """The question `key`, asked about the variable `name` instead of `x`."""
+    return name if isinstance(key, str) else (key[0], name, key[2])
+
+
+def drawn_about_two(random, most):
+    """Conditions about `x` and `y`, most of which exclude each other."""
+    return frozenset(
+        (about(random.choice(QUESTIONS[:8]), random.choice("xy")), random.random() < 0.8)
+        for _ in range(random.randint(1, most))
+    )
+
+
+def holding(when):
+    """The pairs of values, of `x` and of `y`, under which all of `when` holds."""
+    found = set(PAIRS)
+    for key, truth in when:
+        found &= set().union(*map(holding, key)) if asks_for_one(key) else answering(key, truth)
+    return found
+
+
+def asks_for_one(key):
+    """Whether `key` asks for one of several groups of conditions."""
+    return isinstance(key, frozenset)
+
+
+@cache
+def answering(key, truth):
+    if key == ("never",):
+        return frozenset()
+    name = key if isinstance(key, str) else key[1]
+    fits = [value for value in VALUES if answer(about(key, "x"), value) is truth]
+    return frozenset(pair for pair in PAIRS if pair["xy".index(name)] in set(fits))
+
+
+PAIRS = list(itertools.product(VALUES, VALUES))
+
+
+def test_unions_of_unions():
+    random = Random(11)
+    impossible = 0
+    for _ in range(1500):
+        clauses = [
+            any_of(drawn_about_two(random, 2) for _ in range(random.randint(2, 3)))
+            for _ in range(3)
+        ]
+        worlds = [
+            drawn_about_two(random, 2).union(*random.sample(clauses, random.randint(1, 2)))
+            for _ in range(random.randint(1, 3))
+        ]
+        united = any_of(worlds)
+        assert set().union(*map(holding, worlds)) <= holding(united), worlds
+        assert consistent(united) is any(map(consistent, worlds)), worlds
+        impossible += not consistent(united)
+    assert impossible > 100
+
+
 def test_no_group_that_can_hold():
     impossible = frozenset({("x", True), (("eq", "x", 0), True)})
     assert any_of([impossible, impossible]) == NEVER
     assert not consistent(NEVER)
     assert any_of([]) == NONE
     assert any_of([impossible, frozenset({("y", True)})]) == {("y", True)}
+    either = any_of([frozenset({("y", True)}), frozenset({(("eq", "x", 1), True)})])
+    neither = either | {("y", False), (("eq", "x", 2), True)}
+    assert not consistent(neither)
+    assert any_of([neither, neither | {("z", True)}]) == NEVER
+    assert any_of([neither, frozenset({("z", True)})]) == {("z", True)}
 
 
 def test_what_is_told_on_both_ways():

@@ -48,10 +48,27 @@ def test_a_place_is_that_of_the_cell(book):
     (finding,) = book.lint(json_output=True).json["findings"]
     where = finding["location"]
     place = [where[part] for part in ("path", "cell", "line", "column", "end_line", "function")]
-    assert place == ["book.ipynb", 3, 2, 12, 2, "work"]
+    assert place == ["book.ipynb", 2, 2, 12, 2, "work"]
     step = finding["trace"][0]
-    assert (step["path"], step["cell"], step["line"]) == ("book.ipynb", 4, 1)
-    assert finding["details"]["handed_out_at"]["cell"] == 4
+    assert (step["path"], step["cell"], step["line"]) == ("book.ipynb", 3, 1)
+    assert finding["details"]["handed_out_at"]["cell"] == 3
+    assert "execution_count" not in where
+
+
+def test_cells_count_as_jupyter_counts_them_and_its_other_number_is_said(project):
+    whole = json.loads(
+        notebook(SETUP, "\n", ("raw", "x"), "# only this", ("markdown", "a"), WORK, CALL)
+    )
+    for cell, count in zip(whole["cells"], (1, None, None, 2, None, 7, 4), strict=True):
+        if count is not None:
+            cell["execution_count"] = count
+    project.write("book.ipynb", json.dumps(whole))
+    (finding,) = project.lint(json_output=True).json["findings"]
+    assert (finding["location"]["cell"], finding["location"]["execution_count"]) == (3, 7)
+    assert "--> book.ipynb:cell 3:2:12 (In [7]) in work" in project.lint().out
+    whole["cells"][5]["execution_count"] = 3
+    project.write("book.ipynb", json.dumps(whole))
+    assert "--> book.ipynb:cell 3:2:12 in work" in project.lint().out
 
 
 @pytest.mark.parametrize(
@@ -78,9 +95,9 @@ def test_lines_of_a_long_cell_are_looked_at_about_once(cell, lines, monkeypatch)
 
 def test_text_shows_the_line_of_the_cell(book):
     text = book.lint("book.ipynb").out
-    assert "--> book.ipynb:cell 3:2:12 in work" in text
+    assert "--> book.ipynb:cell 2:2:12 in work" in text
     assert '2 |     return torch.ones(3, device="cuda")' in text
-    assert "- book.ipynb:cell 4:1: `work` runs" in text
+    assert "- book.ipynb:cell 3:1: `work` runs" in text
 
 
 def test_standard_input_and_the_cache_give_the_same(book):
@@ -89,7 +106,7 @@ def test_standard_input_and_the_cache_give_the_same(book):
     data = (book.root / "book.ipynb").read_bytes()
     name = ("-", "--stdin-filename", "book.ipynb", "--no-cache")
     assert json.loads(book.lint(*name, "--output-format", "json", stdin=data).out)["findings"]
-    assert "--> book.ipynb:cell 3:2:12" in book.lint(*name, stdin=data).out
+    assert "--> book.ipynb:cell 2:2:12" in book.lint(*name, stdin=data).out
 
 
 def test_notebooks_are_found_in_folders_but_for_checkpoints(book):
@@ -239,18 +256,18 @@ def test_odd_cells_are_passed_over(project):
     whole["cells"].insert(0, "no cell")
     whole["cells"].insert(0, {"cell_type": "code"})
     project.write("book.ipynb", json.dumps(whole))
-    assert places(project) == [("GG201", 4, 2, 12)]
+    assert places(project) == [("GG201", 2, 2, 12)]
 
 
 @pytest.mark.parametrize("name", ["concise", "github", "sarif", "gitlab", "junit"])
 def test_each_format_names_the_cell(book, name):
     text = book.lint("--output-format", name).out
-    assert {"sarif": "Cell 3, line 2"}.get(name, "book.ipynb:cell 3:2:12") in text
+    assert {"sarif": "Cell 2, line 2"}.get(name, "book.ipynb:cell 2:2:12") in text
 
 
 def test_junit_names_the_cell_of_each_test(book):
     text = book.lint("--output-format", "junit").out
-    assert 'name="GG201 cuda-init-in-worker at cell 3, line 2"' in text
+    assert 'name="GG201 cuda-init-in-worker at cell 2, line 2"' in text
 
 
 LOSES = """\

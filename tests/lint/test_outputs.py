@@ -135,6 +135,9 @@ def test_github_takes_no_command_out_of_a_file_name():
     assert "\r" not in line
     ((kind, properties, text),) = commands(line)
     assert (kind, properties["file"]) == ("warning", "a\n::error::b\r.py")
+    (line,) = github.lines([finding(path="a\x1b[1m,b:c\x07.py", message="of `\x1b]0;t\x07`")])
+    assert r"file=a\x1b[1m%2Cb%3Ac\x07.py,line=" in line
+    assert line.isprintable()
     assert text.splitlines() == [r"a\n::error::b\r.py:3:5: GG201 100% \r", "::set-env"]
 
 

@@ -301,6 +301,86 @@ def test_everything_that_is_to_be_said_and_nothing_else(project, name):
     assert found == marked(PROGRAMS[name])
 
 
+GIVEN_ONLY = {
+    "completed": """\
+    if device is None:
+        return device
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", index=torch.cuda.current_device())
+    return device
+""",
+    "a device already": """\
+    device = device if isinstance(device, torch.device) else torch.device(device)
+    return torch.device("cuda:0") if device.type == "cuda" else device
+""",
+    "of a tensor": """\
+    return "cuda:0" if torch.zeros(1, device=device).is_cuda else "cpu"
+""",
+    "compared": """\
+    device = torch.device(device)
+    return torch.device("cuda:0") if device == torch.device("cuda") else device
+""",
+    "another than the CPU": """\
+    return torch.device("cuda") if device != "cpu" else torch.device("cpu")
+""",
+    "of another type than the CPU": """\
+    return torch.device("cpu" if torch.device(device).type == "cpu" else "cuda:0")
+""",
+    "made of its parts": """\
+    device = torch.device(device)
+    return torch.device(device.type, device.index or 0)
+""",
+}
+OR_ELSE = {
+    "where none is given": """\
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+""",
+    "None": """\
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)
+""",
+    "a number": """\
+    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+""",
+}
+WITH_A_HELPER = """\
+import argparse
+import sys
+
+import torch
+from joblib import Parallel, delayed
+
+
+def pick(device):
+{helper}
+
+def work(rows, device):
+    return torch.tensor(rows, device=pick(device)).sum().item()
+
+
+def main(name, options):
+    print(Parallel(n_jobs=2)(delayed(work)([1.0, k], {device}) for k in range(3)))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    main(sys.argv[1], parser.parse_args())
+"""
+
+
+@pytest.mark.parametrize("name", [*GIVEN_ONLY, *OR_ELSE])
+def test_a_helper_that_gives_a_gpu_where_it_was_given_one(project, name):
+    helper = {**GIVEN_ONLY, **OR_ELSE}[name]
+    cpu = ['"cpu"', 'torch.device("cpu").type', "options.device"]
+    for device in ['"cuda"', *cpu, *(["name"] if name in GIVEN_ONLY else [])]:
+        project.write("program.py", WITH_A_HELPER.format(helper=helper, device=device))
+        found = {code for code, _, _ in project.codes()}
+        assert found == ({"GG201"} if device == '"cuda"' else set()), device
+
+
 def test_the_standard_library_is_read_without_a_fault(project):
     import os
 

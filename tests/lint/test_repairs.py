@@ -23,7 +23,7 @@ NOT_RUN = {
     "GG303 gradients in the parent of a program with a GPU": "there is none",
     "GG303 an initializer": "its spawned workers take seconds, and the queue's program has one",
     "GG501 in a loss": "it joins no group of its own",
-    "GG501 objects, and an attribute": "it joins no group of its own",
+    "GG501 an attribute": "it joins no group of its own",
     "GG401": "SciKeras is not installed",
     "GG405 by argument": "it has no cluster",
     "GG405 by its place": "it has no cluster",

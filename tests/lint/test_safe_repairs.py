@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 HEAD = "import torch\nfrom joblib import Parallel, delayed\n\n"
@@ -954,3 +956,55 @@ def test_a_pool_is_spawned_whatever_import_names_its_package(imported, pool, pro
     project.write("program.py", HEAD + FORKED.format(imported=imported, pool=pool))
     (found,) = project.lint("--select", "GG203", json_output=True).json["findings"]
     assert found["edits"]["edits"][0]["content"] == '.get_context("spawn")'
+
+
+# -- the parameters that searches give an estimator by name ----------------------------------------
+
+SEARCHED = """\
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import Pipeline
+from tensorflow.keras.wrappers.scikit_learn import KerasClassifier
+
+
+def build(units=8):
+    return make_network(units)
+
+
+def make():
+    return KerasClassifier(build)
+
+
+classifier = KerasClassifier(build, verbose=0)
+"""
+GRID = 'grid = {"units": [2, 4]}\n'
+
+
+@pytest.mark.parametrize(
+    ("search", "repair"),
+    [
+        ("GridSearchCV(classifier, grid)", "unsafe"),
+        ("GridSearchCV(KerasClassifier(build), param_grid=[grid, {'epochs': [1]}])", "unsafe"),
+        ("def search(net):\n    return GridSearchCV(classifier, {'units': [net]})", "unsafe"),
+        ("found = GridSearchCV(classifier, grid).fit(x, y)\nfound.best_params_['units']", "unsafe"),
+        ("GridSearchCV(classifier, grid)\nprint(grid)", None),
+        ("GridSearchCV(classifier, {**grid})", None),
+        ("GridSearchCV(classifier, {'nb_epoch': [1], 'epochs': [2]})", None),
+        ("GridSearchCV(classifier, grids())", None),
+        ("GridSearchCV(make(), grid)", None),
+        ("GridSearchCV(Pipeline([('net', classifier)]), {'net__units': [2]})", None),
+        ("def search(net):\n    return GridSearchCV(net, {'units': [2]})", None),
+        ("classifier.set_params(**grid)", None),
+        ("build(**GridSearchCV(classifier, grid).fit(x, y).best_params_)", None),
+    ],
+)
+def test_the_parameters_of_a_search_are_renamed_where_they_show(project, search, repair):
+    grid = GRID if "grid)" in search or "[grid" in search or "**grid" in search else ""
+    project.write("program.py", f"{SEARCHED}{grid}{search}\n")
+    options = ("--no-cache", "--select", "GG401")
+    (finding,) = project.lint(*options, json_output=True).json["findings"]
+    assert (finding["edits"] and finding["edits"]["applicability"]) == repair
+    if repair is not None:
+        project.lint("--unsafe-fixes", "--fix", *options, "program.py")
+        repaired = (project.root / "program.py").read_text()
+        assert "model__units" in repaired
+        assert not re.search(r"""['"]units['"]""", repaired)

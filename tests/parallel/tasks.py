@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import secrets
+import time
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -222,3 +224,147 @@ def leaves_gradients(t: Any, k: float) -> None:
 def leaves_after_clearing(t: Any, k: float) -> None:
     t.grad = None
     leaves_gradients(t, k)
+
+
+# What a second run has to repeat
+
+
+def times(w: Any, given: Any) -> Any:
+    """With a copy of an array, wherever it is."""
+    array = given["x"][0] if isinstance(given, dict) else given
+    return w * torch.from_numpy(np.array(array))
+
+
+def times_alias(w: Any, given: Any) -> Any:
+    return w * torch.from_numpy(given)
+
+
+def shuffled(w: Any, x: Any) -> Any:
+    return x[np.random.default_rng().permutation(len(x))] @ w
+
+
+def masked(w: Any) -> Any:
+    mask = np.zeros(len(w), "float32")
+    mask[np.random.default_rng().permutation(len(w))[::2]] = 1
+    return w * torch.from_numpy(mask)
+
+
+def in_order_of(w: Any, names: Any) -> Any:
+    return torch.stack([w[name] for name in names])
+
+
+def timed(w: Any) -> Any:
+    return (w * 2).sum(), time.time()
+
+
+def with_generators(w: Any, one: Any, other: Any) -> Any:
+    return w * torch.randn(3, generator=one) * float(other.normal())
+
+
+# Tensors that no argument holds
+
+net = nn.Linear(3, 1)
+
+
+class Registered:
+    nets = (net,)
+
+    def __call__(self, x: Any) -> Any:
+        return self.chosen(x)
+
+    @property
+    def chosen(self) -> Any:
+        return net
+
+    @classmethod
+    def of_class(cls, x: Any) -> Any:
+        return cls.nets[0](x)
+
+
+def imports_inside(x: Any) -> Any:
+    from tasks import net as hidden
+
+    return hidden(x)
+
+
+def by_its_name(x: Any) -> Any:
+    return globals()["n" + "et"](x)
+
+
+@functools.lru_cache
+def _cached() -> Any:
+    return nn.Linear(3, 1)
+
+
+def from_a_cache(x: Any) -> Any:
+    return _cached()(x)
+
+
+def replaces(module: Any, x: Any) -> Any:
+    module.weight = nn.Parameter(torch.ones(1, 3))
+    return module(x)
+
+
+class Cycle(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3))
+        self.owners = [self]
+
+    def forward(self, x: Any) -> Any:
+        return x * self.w
+
+
+def model_of_its_own(x: Any) -> Any:
+    return Cycle()(x) * torch.ones(3, requires_grad=True)
+
+
+class Points:
+    """Keeps points that it differentiates by, as physics-informed losses do."""
+
+    def __init__(self) -> None:
+        self.net = nn.Linear(1, 1)
+        nn.init.ones_(self.net.weight)
+        nn.init.ones_(self.net.bias)
+
+    def loss(self, count: int) -> Any:
+        self.points = torch.linspace(0, 1, count).reshape(-1, 1).requires_grad_()
+        u = self.net(self.points).sin()
+        (du,) = torch.autograd.grad(u.sum(), self.points, create_graph=True)
+        return (du - u).pow(2).mean()
+
+
+def makes_and_returns(x: Any) -> Any:
+    made = nn.Linear(3, 1)
+    return made, made(x).sum()
+
+
+def product(a: Any, b: Any) -> Any:
+    return (a @ b).pow(2).sum()
+
+
+class Graph(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("edges", torch.eye(3).to_sparse())
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Any) -> Any:
+        return torch.sparse.mm(self.edges, self.layer(x))
+
+
+def half(module: Any, x: Any) -> Any:
+    return module(x).float().sum()
+
+
+def enables(w: Any) -> Any:
+    frozen = w * 5
+    with torch.enable_grad():
+        return (w * 2 * frozen).sum()
+
+
+def hidden_and_loss(w: Any, retain: bool) -> Any:
+    hidden = w * 2
+    if retain:
+        hidden.retain_grad()
+    return hidden, hidden.exp().sum()

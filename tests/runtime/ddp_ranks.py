@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -67,12 +68,186 @@ def watched() -> list[str]:
     return []
 
 
+def one_step(
+    model: nn.Module, *, before: Any = None, loss: Any = None, **options: Any
+) -> list[Any]:
+    """By how much one step changes each parameter.
+
+    Args:
+        model: what is wrapped.
+        before: changes it afterwards.
+        loss: computes the loss, from the wrapped model and its inputs.
+        options: those of DDP.
+    """
+    ddp = DDP(model, **options)
+    if before is not None:
+        before(model)
+    parameters = dict(model.named_parameters())
+    known = {name: one.detach().clone() for name, one in parameters.items()}
+    optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
+    inputs = torch.full((1, 2), 1.0 + dist.get_rank())
+    (ddp(inputs).sum() if loss is None else loss(ddp, inputs)).backward()
+    optimizer.step()
+    changed = ((known[name] - one.detach()).sum() for name, one in parameters.items())
+    return [round(float(one), 5) for one in changed]
+
+
+def unused_layer() -> list[Any]:
+    return one_step(Net("skipped", "skipped"))
+
+
+def unused_layer_repaired() -> list[Any]:
+    return one_step(Net("skipped", "skipped"), find_unused_parameters=True)
+
+
+def slope(ddp: Any, inputs: Any) -> tuple[Any, Any]:
+    """What the model returns, and a penalty on its slope, which its bias has no part in."""
+    inputs.requires_grad_()
+    outputs = ddp(inputs)
+    (gradient,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
+    return outputs, gradient.pow(2).sum()
+
+
+def bent() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))
+
+
+def penalty() -> list[Any]:
+    return one_step(bent(), loss=lambda *given: slope(*given)[1])
+
+
+def penalty_repaired() -> list[Any]:
+    def loss(ddp: Any, inputs: Any) -> Any:
+        output, of_slope = slope(ddp, inputs)
+        return of_slope + 0 * output.sum()
+
+    return one_step(bent(), loss=loss)
+
+
+def replace(model: Any) -> None:
+    model.body.weight = nn.Parameter(torch.ones(2, 2))
+
+
+def unfreeze(model: Any) -> None:
+    model.body.weight.requires_grad_()
+
+
+def frozen() -> Net:
+    model = Net("used", "used")
+    model.body.weight.requires_grad_(False)
+    return model
+
+
+def replaced() -> list[Any]:
+    return one_step(Net("used", "used"), before=replace)
+
+
+def replaced_and_not_waited_for() -> list[Any]:
+    return one_step(Net("used", "used"), before=replace, find_unused_parameters=True)
+
+
+def replaced_repaired() -> list[Any]:
+    model = Net("used", "used")
+    replace(model)
+    return one_step(model)
+
+
+def unfrozen() -> list[Any]:
+    return one_step(frozen(), before=unfreeze)
+
+
+def unfrozen_repaired() -> list[Any]:
+    model = frozen()
+    unfreeze(model)
+    return one_step(model)
+
+
+class Both(Net):
+    """Returns what each layer computes."""
+
+    def forward(self, x: Any) -> Any:
+        return self.body(x), self.extra(x)
+
+
+def output_not_in_the_loss(advised: bool = False) -> None:
+    ddp = DDP(Both("used", "used"))
+    for _ in range(2):
+        first, output = ddp(torch.ones(1, 2))
+        loss = first.sum()
+        if advised:
+            loss = loss + 0 * output.sum()
+        loss.backward()
+
+
+def output_in_the_loss() -> None:
+    output_not_in_the_loss(advised=True)
+
+
+def replaced_twice() -> None:
+    """The second forward pass fails."""
+    ddp = DDP(Net("used", "used"))
+    replace(ddp.module)
+    train(ddp, 2)
+
+
+class Sharded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(2, 2), nn.Linear(2, 1)
+
+    def features(self, x: Any) -> Any:
+        return self._hidden(x).tanh()
+
+    def _hidden(self, x: Any) -> Any:
+        return self.body(x)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.features(x))
+
+
+def sharded() -> Any:
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+    return torch.distributed.fsdp.fully_shard(Sharded(), mesh=mesh)
+
+
+def gradient_of_features(model: Any) -> list[float]:
+    model.features(torch.full((1, 2), 1.0 + dist.get_rank())).sum().backward()
+    gradient = model.body.weight.grad
+    whole = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+    return [round(one, 5) for one in whole.flatten().tolist()]
+
+
+def method_of_shards() -> None:
+    gradient_of_features(sharded())
+
+
+def method_of_shards_repaired() -> list[float]:
+    model = sharded()
+    torch.distributed.fsdp.register_fsdp_forward_method(model, "features")
+    return gradient_of_features(model)
+
+
+def method_of_one_process() -> list[float]:
+    model = Sharded()
+    both = torch.tensor([[1.0, 1.0], [2.0, 2.0]])
+    (model.features(both).sum() / 2).backward()
+    return [round(one, 5) for one in model.body.weight.grad.flatten().tolist()]
+
+
 def one_rank_lacks_it() -> None:
     """The other waits for its gradient, until this one ends."""
     train(DDP(Net("skipped", "used")), 2)
 
 
-CASES: tuple[Callable[[], Any], ...] = (used, different_reasons, watched, one_rank_lacks_it)
+CASES: tuple[Callable[[], Any], ...] = (
+    *(used, different_reasons, watched, unused_layer, unused_layer_repaired, penalty),
+    *(penalty_repaired, replaced, replaced_and_not_waited_for, replaced_repaired, unfrozen),
+    *(unfrozen_repaired, replaced_twice, output_not_in_the_loss, output_in_the_loss),
+    *(method_of_shards, method_of_shards_repaired, method_of_one_process),
+    one_rank_lacks_it,
+)
 
 
 def run(case: Callable[[], Any], *, guarded: bool) -> dict[str, Any]:

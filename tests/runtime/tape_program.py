@@ -12,7 +12,7 @@ import tensorflow as tf
 from joblib import Parallel, delayed
 from tensorflow.python import pywrap_tfe
 
-from pytest_gradguard import GradGuardError, allow, guard
+from pytest_gradguard import GradGuardError, allow, guard, why_no_grad
 
 PATCHED = [
     (tf.GradientTape, "gradient"),
@@ -120,6 +120,7 @@ def main() -> None:
             results = calls(weight)
             total = tf.add_n(results)
         tape.gradient(total, weight)
+        told["why"] = [str(why_no_grad(one)) for one in (weight, tf.Variable([1.0]))]
         references = [weakref.ref(tape), *map(weakref.ref, results)]
         del tape, results, total
         gc.collect()

@@ -106,3 +106,14 @@ def test_everything_is_undone() -> None:
     )
     done = run_python("-c", program)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_a_peer_sends_is_never_unpickled(tmp_path: Path) -> None:
+    quiet = {"PYTHONWARNINGS": "ignore,error::pytest_gradguard.GradGuardWarning"}
+    done = run_python(HERE / "dask_peers.py", tmp_path / "ran", environment=quiet)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["topics"]
+    assert told["ran"] == []
+    assert "gradguard itself failed" not in done.stderr
+    assert {"GG101", "GG102"} <= set(told["found"])  # by a header that is the guard's own

@@ -75,3 +75,91 @@ def test_the_rank_that_lacks_a_gradient_is_the_one_that_reports(
     assert waiting["found"] == []
     assert waiting["raised"]
     assert ERROR not in waiting["raised"][0]
+
+
+EVERYTHING = ["body.weight", "body.bias", "extra.weight", "extra.bias"]
+
+
+@pytest.mark.parametrize(
+    ("case", "parameters", "reason", "fix"),
+    [
+        (
+            "unused_layer",
+            ["body.weight", "body.bias"],
+            "does not reach `extra.weight` and `extra.bias`: DDP averages none of them",
+            "pass `find_unused_parameters=True`",
+        ),
+        (
+            "penalty",
+            ["0.weight", "0.bias", "2.weight"],
+            "does not reach `2.bias`: DDP averages none of them",
+            "Add `0 * output.sum()` to the loss",
+        ),
+        (
+            "replaced",
+            EVERYTHING,
+            "`body.weight` was replaced or added after the module was wrapped",
+            "Replace or add it first. Then wrap the module",
+        ),
+        (
+            "replaced_and_not_waited_for",
+            ["body.weight"],
+            "`body.weight` was replaced or added after the module was wrapped",
+            "Replace or add it first. Then wrap the module",
+        ),
+        (
+            "unfrozen",
+            ["body.weight"],
+            "`body.weight` was frozen when the module was wrapped",
+            "Unfreeze it first. Then wrap the module",
+        ),
+    ],
+)
+def test_a_single_step_without_all_averages_is_reported(
+    outcomes: dict[tuple[str, int], Any], case: str, parameters: list[str], reason: str, fix: str
+) -> None:
+    for rank in (0, 1):
+        ((code, message, details),) = outcomes[case, rank]["found"]
+        assert code == "GG502"
+        assert details["parameters"] == parameters
+        assert reason in message
+        assert fix in details["fix"]
+    assert outcomes[case, 0]["result"] != outcomes[case, 1]["result"]
+
+
+@pytest.mark.parametrize("case", ["unused_layer", "penalty", "replaced", "unfrozen"])
+def test_the_advice_makes_the_ranks_equal(outcomes: dict[tuple[str, int], Any], case: str) -> None:
+    first, second = (outcomes[f"{case}_repaired", rank] for rank in (0, 1))
+    assert first["found"] == second["found"] == []
+    assert first["result"] == second["result"]
+
+
+def test_a_second_step_says_what_was_replaced(outcomes: dict[tuple[str, int], Any]) -> None:
+    ((code, message, details),) = outcomes["replaced_twice", 0]["found"]
+    assert code == "GG504"
+    assert details["reason"] == "replaced"
+    assert "No gradient for `body.weight`: it was replaced after the model was wrapped" in message
+    assert details["fix"].startswith("Replace it before you wrap the model")
+
+
+def test_it_says_that_only_the_loss_leaves_it_out(outcomes: dict[tuple[str, int], Any]) -> None:
+    for rank in (0, 1):
+        ((code, message, details),) = outcomes["output_not_in_the_loss", rank]["found"]
+        assert code == "GG504"
+        assert "`extra.bias` (2 of 4 parameters): the forward pass uses them, but" in message
+        assert details["fix"].endswith("if only by `0 * output.sum()`.")
+    assert outcomes["output_in_the_loss", 0]["found"] == []
+    assert outcomes["output_in_the_loss", 0]["raised"] is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have notes since Python 3.11")
+def test_a_method_that_fsdp_does_not_know_has_a_note(
+    outcomes: dict[tuple[str, int], Any],
+) -> None:
+    for rank in (0, 1):
+        _, note = outcomes["method_of_shards", rank]["raised"]
+        assert "`features` runs outside of the forward pass of `Sharded`" in note
+        assert 'register_fsdp_forward_method(model, "features")' in note
+        repaired = outcomes["method_of_shards_repaired", rank]
+        assert repaired["raised"] is None
+        assert repaired["result"] == outcomes["method_of_one_process", rank]["result"]

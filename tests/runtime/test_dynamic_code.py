@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from children import run_python
 
-from pytest_gradguard.findings import Finding, Location, Severity, TraceStep
-from pytest_gradguard.runtime import dynamic_code
-from pytest_gradguard.runtime.callsite import DYNAMIC
+from pytest_gradguard.dynamic_code import DYNAMIC
+from pytest_gradguard.findings import display_path
+from pytest_gradguard.runtime.callsite import written_in
 
 PROGRAM = """\
 import json
@@ -32,6 +32,7 @@ if __name__ == "__main__":
     x = torch.ones(3, requires_grad=True)
     with guard("record") as report:
         sum(Parallel(2)(delayed(loss)(x) for _ in range(2))).backward()
+        sum(Parallel(2)(delayed(lambda: (x * 3).sum())() for _ in range(2))).backward()
     print(json.dumps([finding.to_dict() for finding in report.findings]))
 """
 
@@ -42,28 +43,27 @@ def test_lines_in_workers_have_the_file_of_the_program(tmp_path: Path, as_file: 
     path.write_text(PROGRAM)
     done = run_python(*((path,) if as_file else ("-c", PROGRAM)), folder=tmp_path, forked="torch")
     findings = json.loads(done.stdout)
-    assert {finding["code"] for finding in findings} == {"GG101", "GG102", "GG103"}
+    assert [finding["code"] for finding in findings] == ["GG101", "GG102", "GG103"] * 2
     places = [place for finding in findings for place in (finding["location"], *finding["trace"])]
     assert {place["path"] for place in places} == {"program.py" if as_file else "<string>"}
-    assert {place["line"] for place in places} == {7, 17}
+    assert {place["line"] for place in places} == {7, 17, 18}
 
 
-def test_of_cells_with_the_same_lines_the_function_decides(
+def test_code_is_recognised_by_what_it_does_not_by_its_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     main = types.ModuleType("__main__")
+    other = "def first(x):\n    return x + 1\n"
+    exec(compile(other, "<cell 3>", "exec"), {})  # of no cell: it is no name of `__main__`
     for cell, name in (("<cell 1>", "first"), ("<cell 2>", "second")):
         exec(compile(f"def {name}(x):\n    return x\n", cell, "exec"), vars(main))
     monkeypatch.setitem(sys.modules, "__main__", main)
-    finding = Finding(
-        code="GG104",
-        name="missing-gradient",
-        severity=Severity.ERROR,
-        origin="runtime",
-        message="",
-        location=Location(DYNAMIC, 2, function="second"),
-        trace=(TraceStep(DYNAMIC, 2, "`first` makes the graph in the worker"),),
-    )
-    found = dynamic_code.placed(finding)
-    assert found.location.path == "<cell 2>"
-    assert [step.path for step in found.trace] == ["<cell 1>"]
+    found = {}
+    for text in ("def first(x):\n    return x\n", "def second(x):\n    return x\n", other):
+        (code,) = (
+            const
+            for const in compile(text, DYNAMIC, "exec").co_consts
+            if isinstance(const, types.CodeType)
+        )
+        found[text] = display_path(written_in(code, {}))
+    assert list(found.values()) == ["<cell 1>", "<cell 2>", DYNAMIC]

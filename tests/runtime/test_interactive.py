@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -117,6 +118,77 @@ def test_no_frame_of_the_guards_in_a_notebook(notebook: Notebook) -> None:
     ).traceback
     assert "GradGuardSuspicion: GG101 " in as_an_error
     assert "/pytest_gradguard/" not in as_an_error.replace("pytest_gradguard/runtime/__init__", "")
+
+
+TASKS = """\
+import json, os, torch, pytest_gradguard
+from joblib import Parallel, delayed
+
+def backward(loss):
+    loss.backward()
+"""
+NET = """\
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        y = self.w * x
+        return y
+
+def work(net, x):
+    return net(x)
+
+def train(net, x):
+    backward(work(net, x).sum())
+
+net, x = Net(), torch.ones(3, requires_grad=True)
+"""
+LOKY = """\
+with pytest_gradguard.guard('record') as report:
+    a = Parallel(2)(delayed(work)(net, x) for _ in range(2))
+    sum(a).sum().backward()
+    b = Parallel(2)(delayed(lambda k: (x * k).sum())(k) for k in range(1, 3))
+    sum(b).backward()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    optimizer.zero_grad()
+    Parallel(2)(delayed(train)(net, x.detach()) for _ in range(2))
+    optimizer.step()
+"""
+SHOWN = """\
+steps = [step for one in report.findings for step in one.to_dict()["trace"]]
+said = [(one["path"], one["line"], one["message"]) for one in steps]
+print(json.dumps(sorted({one for one in said if "return" in one[2]})))
+"""
+
+
+def test_lines_in_workers_have_the_cell_of_their_function() -> None:
+    manager = pytest.importorskip("jupyter_client.manager")
+    pytest.importorskip("ipykernel")
+    kernel, client = manager.start_new_kernel(startup_timeout=120)
+    notebook = Notebook(client)
+    try:
+        for cell in (TASKS, NET, LOKY):
+            assert notebook.run(cell).traceback == ""
+        assert json.loads(notebook.run(SHOWN).text) == [
+            ["cell 2", 10, "`work` returns it"],
+            ["cell 2", 13, "`train` runs backward on a copy and does not return the gradient"],
+            ["cell 3", 4, "`<genexpr>.<lambda>` returns it"],
+        ]
+        # A cell that runs again is the one that Jupyter numbers anew.
+        notebook.run("# another cell\n" + NET)
+        notebook.run(LOKY)
+        places = [step[:2] for step in json.loads(notebook.run(SHOWN).text)]
+        assert places == [["cell 5", 11], ["cell 5", 14], ["cell 6", 4]]
+        raised = notebook.run(
+            "with pytest_gradguard.guard('error'), pytest_gradguard.allow('GG101'):\n"
+            "    Parallel(2)(delayed(work)(net, x) for _ in range(2))"
+        ).traceback
+        assert "- cell 5:11: `work` returns it" in raised
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)
 
 
 def test_ipython() -> None:

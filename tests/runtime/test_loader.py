@@ -44,7 +44,7 @@ def test_a_sample_with_history_is_an_error_instead_of_a_hang(tmp_path: Path) -> 
     assert done.returncode == 1, done.stderr
     assert "Caught RuntimeError in DataLoader worker process 0" in done.stderr
     assert "Cowardly refusing to serialize non-leaf tensor" in done.stderr
-    assert done.stderr.count("which cannot be sent") == 1, done.stderr
+    assert "gradguard: " not in done.stderr.partition("error[GG102]")[0], done.stderr
     (finding,) = json.loads((tmp_path / "r.json").read_text())["findings"]
     assert (finding["code"], finding["severity"]) == ("GG102", "error")
     assert "the batch never arrives" in finding["message"]

@@ -25,6 +25,8 @@ from pytest_gradguard import (
     guard,
     install,
     uninstall,
+    watch_gradients,
+    why_no_grad,
 )
 
 
@@ -107,11 +109,36 @@ def test_the_traceback_of_a_finding_has_no_frame_of_the_guards() -> None:
         with pytest.raises(GradGuardError, match="GG106") as raised:
             optimizer.step()
         tracebacks.append(raised.value.__traceback__)
+    for misuse in (
+        lambda: watch_gradients(3),
+        lambda: watch_gradients({"w": leaf()}).__enter__().__exit__(None, None, None),
+        lambda: watch_gradients([leaf()], allow_none="no*").__enter__().__exit__(None, None, None),
+        lambda: why_no_grad(3),
+        lambda: allow("GG999"),
+        lambda: install("loud"),
+        lambda: guard("loud").__enter__(),
+    ):
+        with pytest.raises((TypeError, ValueError, GradGuardError)) as refused:
+            misuse()
+        tracebacks.append(refused.value.__traceback__)
     own = str(Path(pytest_gradguard.__file__).parent)
     for traceback_of in tracebacks:
         files = [entry.filename for entry in traceback.extract_tb(traceback_of)]
         assert files[0] == __file__
         assert not [path for path in files if path.startswith(own)]
+
+
+class Items(dict):
+    def items(self):
+        raise ValueError("theirs")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare raise brings the frames back")
+def test_the_programs_own_error_keeps_its_frames() -> None:
+    with pytest.raises(ValueError, match="theirs") as raised:
+        watch_gradients(Items())
+    names = [entry.name for entry in traceback.extract_tb(raised.value.__traceback__)]
+    assert names == ["test_the_programs_own_error_keeps_its_frames", "items"]
 
 
 def test_a_loss_is_tied_to_what_was_sent_and_returned() -> None:

@@ -48,6 +48,13 @@ def test_the_expression_of_the_call() -> None:
     assert called(here(pool.submit(add, x[0]))) == f"`x[0]`, {role}"
     assert called(here(pool.apply_async(add, (x.y, 2)))) == f"`x.y`, {role}"
     assert called(here(pool.Process(target=add, args=(x,)))) == f"`x`, {role}"
+    assert called(here(pool.spawn(add, (x,), 2))) == f"`x`, {role}"
+    assert called(here(pool.spawn(nprocs=2, args=[x], fn=add))) == f"`x`, {role}"
+    assert called(here(pool.start_processes(add, args=(x,), nprocs=2))) == f"`x`, {role}"
+    assert called(here(pool.notebook_launcher(function=add, args=(x,)))) == f"`x`, {role}"
+    assert called(here(pool.launch_agent(pool, add, [x]))) == f"`x`, {role}"
+    assert called(here(pool.elastic_launch(pool, add)(x))) == f"`x`, {role}"
+    assert called(here(pool.launch(add, x, 1))) == f"`x`, {role}"
     assert called(here(pool.add.remote(x, 1))) == f"`x`, {role}"
 
 

@@ -92,7 +92,8 @@ def test_ranks_of_a_launcher_make_one_report(tmp_path: Path, ranks_are_guarded: 
     done = run_python(*command, environment={"TMPDIR": str(tmp_path)}, forked="torch")
     assert done.returncode == 0, done.stderr
     assert found(report) == DUE
-    assert done.stderr.count("gradguard: ") == 1
+    assert done.stderr.count("gradguard: ") == 2  # the counts, and where the report is
+    assert done.stderr.count(f"gradguard: report written to {report}\n") == 1
     assert numbers(done).items() >= TRUE.items()
     assert not list(tmp_path.glob("gradguard*"))
 

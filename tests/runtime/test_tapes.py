@@ -45,6 +45,13 @@ def test_mode_error_raises_where_the_gradient_is_asked(told: Any) -> None:
     assert told["raised"] == ["GG105"]
 
 
+def test_the_finding_is_the_reason_that_a_gradient_is_missing(told: Any) -> None:
+    lost, other = told["why"]
+    assert lost.startswith("reported: GG105 at ")
+    assert "the tape gives None for `weight`" in lost
+    assert other.startswith("unknown: it was not watched during the forward pass")
+
+
 def test_a_loss_tells_what_crossed_and_in_which_lane(told: Any) -> None:
     assert told["lanes"] == ["worker", "worker", "parent"]
     assert told["tensors"] == [["argument", "Variable", [2]], ["result", "EagerTensor", []]]

@@ -113,7 +113,7 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     hold, neither can what is returned.
     """
     worlds = list(worlds)
-    possible = [world for world in worlds if len(world) < 2 or consistent(plain(world))]
+    possible = [world for world in worlds if consistent(world)]
     if not possible:
         return NEVER if worlds else NONE
     common = frozenset.intersection(*possible)

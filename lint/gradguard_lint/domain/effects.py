@@ -220,7 +220,6 @@ class ParallelCall:
         chosen: those of them by which it gets these workers, and not others or none.
         ships: whether the arguments are pickled, or inherited.
         answers: whether what the tasks return comes back.
-        shares: whether GPU memory is handed over as it is.
         forking_pickler: whether torch itself pickles tensors for it: in shared memory, and none
             with history.
         meant: whether it was asked for a GPU for these workers.
@@ -265,7 +264,6 @@ class ParallelCall:
     chosen: Conditions = NONE
     ships: bool = True
     answers: bool = True
-    shares: bool = False
     forking_pickler: bool = False
     meant: bool = False
     prepared: bool = False

@@ -56,6 +56,7 @@ from gradguard_lint.engine.keeping import KEPT_AS_ATTRIBUTE, keep_as_attribute
 from gradguard_lint.engine.lookups import looked_up
 from gradguard_lint.engine.machine import ARRIVED, HEAP, Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.truth import asks_on_gpu
 from pytest_gradguard.records import replace
 
 
@@ -121,7 +122,7 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
         shown = m.models.shown_by_attribute(m, name)
         if shown is not None:
             return shown
-        key = ("attr", base, name)
+        key = asks_on_gpu(base) if name == "is_cuda" else ("attr", base, name)
         fixed = m.store.get((0, str(key))) if name in m.set_on_unknown else None
         return fixed if fixed is not None else unknown(key)
     if isinstance(atom, Const) and name == "value":

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from gradguard_lint.domain.conditions import Conditions
-from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.questions import Key, some_value, subject_of
 from gradguard_lint.domain.values import Unknown, Value
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.truth import names_gpu
+
+CPU = ("cpu", "cpu:0")
+"""The names of the CPU as a device."""
 
 _HANDED = ("given", "sent")
 """How the keys of what a call gives begin of which nothing is known: that it is None, nothing
@@ -19,6 +22,8 @@ def far_fetched(m: Machine, when: Conditions) -> bool:
     """Whether `when` asks for an argument that nobody here gives, or for None in place of one, or
     of an option of the program that it names a GPU, against the default."""
     for key, truth in when:
+        if _is_not_the_cpu(m, key, truth, when):
+            return True
         if not truth or not isinstance(key, tuple) or not key or _chooses(key):
             continue
         if key[0] == "eq":
@@ -38,6 +43,20 @@ def far_fetched(m: Machine, when: Conditions) -> bool:
     return False
 
 
+def _is_not_the_cpu(m: Machine, key: Key, truth: object, when: Conditions) -> bool:
+    """Whether a device is asked to be something other than the CPU, which nothing here shows: its
+    default is the CPU, or another that is ruled out as well, or none is known."""
+    subject = subject_of(key)
+    excluded = not truth and isinstance(key, tuple) and subject is not key and key[2] in CPU
+    defaults = m.defaults.get(subject)
+    if not defaults:
+        return excluded
+    if not excluded and not all(it in CPU for it in defaults):
+        return False
+    asked = [it for it in when if subject_of(it[0]) == subject]
+    return not any(some_value(subject, ((("eq", subject, it), True), *asked)) for it in defaults)
+
+
 def _chooses(key: tuple[Hashable, ...]) -> bool:
     """Whether it is asked what an option of the program says, and not of a GPU: whoever runs the
     program chooses that."""
@@ -53,11 +72,12 @@ def only_named(m: Machine) -> bool:
 
 
 def _is_named(m: Machine, key: Key, truth: object) -> bool:
-    if not truth or not isinstance(key, tuple) or len(key) != 3 or key[0] != "eq":
+    if not isinstance(key, tuple) or len(key) != 3 or key[0] != "eq":
         return False
     subject = key[1]
     known = subject in m.defaults or not isinstance(subject, tuple) or subject[0] == "argument"
-    return not known and isinstance(key[2], str) and names_gpu(key[2])
+    named = isinstance(key[2], str) and names_gpu(key[2]) if truth else key[2] in CPU
+    return not known and named
 
 
 def far_fetched_here(m: Machine) -> bool:

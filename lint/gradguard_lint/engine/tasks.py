@@ -106,7 +106,6 @@ def hand_out(
     since: Moment | None = None,
     ships: bool = True,
     answers: bool = True,
-    shares: bool = False,
     forking_pickler: bool = False,
     meant: bool = False,
     prepared: bool = False,
@@ -125,7 +124,6 @@ def hand_out(
         since: where the workers are there already, when they came into being.
         ships: whether the arguments are pickled, or inherited.
         answers: whether what the tasks return comes back.
-        shares: whether GPU memory is handed over as it is.
         forking_pickler: whether torch itself pickles tensors for it.
         meant: whether it was asked for a GPU for these workers.
         prepared: whether the library seeds each worker, and limits its compute threads.
@@ -169,7 +167,6 @@ def hand_out(
         chosen=when,
         ships=ships,
         answers=answers,
-        shares=shares,
         forking_pickler=forking_pickler,
         meant=meant,
         prepared=prepared,

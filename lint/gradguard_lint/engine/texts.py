@@ -47,9 +47,12 @@ def put_together(parts: Iterable[str | Value]) -> Value:
 
 
 def may_be(key: Key, value: Hashable) -> bool:
-    """Whether what has that key may be `value`, where it is a text that is known in part."""
-    if not isinstance(key, tuple) or key[0] != "text":
+    """Whether what has that key may be `value`, where it is a text that is known in part, or the
+    device of a tensor."""
+    if not isinstance(key, tuple) or key[0] not in ("text", "device-of"):
         return True
+    if key[0] == "device-of":
+        return False  # no text, even if it names that device
     pattern = ".*".join(map(re.escape, str(key[1]).split(GAP)))
     return isinstance(value, str) and re.fullmatch(pattern, value, re.DOTALL) is not None
 

@@ -118,6 +118,11 @@ def names_cuda(key: Key) -> Key:
     return ("contains", named(key), "cuda")
 
 
+def asks_on_gpu(key: Key) -> Key:
+    """The question whether what `key` stands for, perhaps a tensor, is on a GPU: ``is_cuda``."""
+    return names_cuda(("attr", key, "device"))
+
+
 def named(key: Key) -> Key:
     """What `key` stands for, where it is the text of that."""
     while isinstance(key, tuple) and key[0] == "str":
@@ -150,8 +155,12 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
     if isinstance(op, (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)):
         if isinstance(left, Const) and isinstance(right, Const):
             return Const((left.value == right.value) is not negative, "bool")
-        if isinstance(left, Const):
+        if isinstance(left, Const) or (_device(left) and not _device(right)):
             left, right = right, left
+        if _device(right) and isinstance(left, Const):
+            return Const(negative, "bool")  # no text, even if it names that device
+        if _device(right) and not right.parts:
+            right = Const(right.name, "device") if isinstance(left, Unknown) else right
         if isinstance(left, Unknown) and left.key == ("gpu-count",) and right == Const(0, "int"):
             return Unknown(GPU_PRESENT if negative else ("not", GPU_PRESENT))
         if isinstance(left, Instance) and not left.cls.plain and right != Const(None, "NoneType"):
@@ -161,7 +170,7 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             return left if told else Unknown(("not", left.key))
         asked = left.key or left.sent if isinstance(left, Unknown) else None
         if asked is not None and isinstance(right, Const):
-            if not may_be(asked, right.value):
+            if right.kind != "device" and not may_be(asked, right.value):
                 return Const(negative, "bool")
             key: Key = ("eq", asked, right.value)
             if isinstance(asked, tuple) and asked[-1] == "type":
@@ -183,8 +192,6 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             return Const(negative, "bool")
         if _device(left) and _device(right) and left.gpu is not right.gpu:
             return Const(negative, "bool")
-        if _device(left) and isinstance(right, Const):
-            return Const(str(left.name).startswith(str(right.value)) is not negative, "bool")
         return Unknown()
     if isinstance(op, (ast.In, ast.NotIn)):
         if isinstance(left, Const) and isinstance(right, Items) and right.items is not None:

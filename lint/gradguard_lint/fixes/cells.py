@@ -8,7 +8,7 @@ from typing import Any
 
 from gradguard_lint.fixes.edits import RawEdit, between, edited, lines_of
 from gradguard_lint.fixes.unwritable import Unwritable
-from gradguard_lint.reading.notebooks import Notebook, read_notebook
+from gradguard_lint.reading.notebooks import Cell, Notebook, read_notebook
 from gradguard_lint.reading.text import SourceError
 
 
@@ -44,8 +44,8 @@ def repaired(data: bytes, source: bytes) -> Notebook:
 
 def _whole(data: bytes, source: bytes) -> Any:
     whole = json.loads(data)
-    for number, _, text in changed(data, source):
-        cell = whole["cells"][number - 1]
+    for changed_cell, text in changed(data, source):
+        cell = whole["cells"][changed_cell.listed_at]
         if isinstance(cell["source"], list):
             cell["source"] = [line for line in lines_of(text) if line]
         else:
@@ -53,10 +53,10 @@ def _whole(data: bytes, source: bytes) -> Any:
     return whole
 
 
-def changed(data: bytes, source: bytes) -> Iterator[tuple[int, str, str]]:
+def changed(data: bytes, source: bytes) -> Iterator[tuple[Cell, str]]:
     """The cells that differ once the Python of the notebook in `data` is `source`.
 
-    Each comes with its number, its text and what that becomes.
+    Each comes with what its text becomes.
 
     Raises:
         Unwritable: a change concerns several cells.
@@ -64,14 +64,14 @@ def changed(data: bytes, source: bytes) -> Iterator[tuple[int, str, str]]:
     notebook = read_notebook(data)
     by_cell: dict[int, list[RawEdit]] = {}
     for edit in between("", notebook.source.decode(), source.decode()):
-        number, line = notebook.place(edit["line"])
+        cell, line = notebook.place(edit["line"])
         last, end_line = notebook.place(edit["end_line"])
-        if number != last:
+        if cell is not last:
             raise Unwritable("the change concerns several cells")
-        by_cell.setdefault(number, []).append({**edit, "line": line, "end_line": end_line})
+        by_cell.setdefault(cell.number, []).append({**edit, "line": line, "end_line": end_line})
     for cell in notebook.cells:
         if cell.number in by_cell:
-            yield cell.number, cell.text, edited(cell.text, by_cell[cell.number])
+            yield cell, edited(cell.text, by_cell[cell.number])
 
 
 class _layout:

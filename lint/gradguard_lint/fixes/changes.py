@@ -87,15 +87,8 @@ class InsertBefore(Change):
 
 
 @fields
-class InsertAfter(Change):
-    """The line `source` stands after the simple statement `node`."""
-
-    source: str
-
-
-@fields
-class ReplaceImport(Change):
-    """The import statement `node` becomes `source`."""
+class ReplaceStatement(Change):
+    """The simple statement `node` becomes `source`."""
 
     source: str
 

@@ -15,12 +15,11 @@ from gradguard_lint.fixes.changes import (
     Change,
     Decorate,
     Import,
-    InsertAfter,
     InsertBefore,
     RemoveArgument,
     RenameKeywords,
     Replace,
-    ReplaceImport,
+    ReplaceStatement,
     SetKeyword,
     UnderWith,
     Wrap,
@@ -238,15 +237,9 @@ def _insert_before(statement: Any, change: InsertBefore) -> Any:
     return cst.FlattenSentinel([first, *others, statement.with_changes(leading_lines=())])
 
 
-def _insert_after(statement: Any, change: InsertAfter) -> Any:
+def _replace_statement(statement: Any, change: ReplaceStatement) -> Any:
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         raise Unwritable("the statement shares its line")
-    return cst.FlattenSentinel([statement, cst.parse_statement(change.source)])
-
-
-def _replace_import(statement: Any, change: ReplaceImport) -> Any:
-    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
-        raise Unwritable("the import shares its line")
     line = cst.ensure_type(cst.parse_statement(change.source), cst.SimpleStatementLine)
     return statement.with_changes(body=line.body)
 
@@ -260,6 +253,5 @@ _MAKE: dict[type[Change], Callable[[Any, Any], Any]] = {
     Decorate: _decorate,
     UnderWith: _under_with,
     InsertBefore: _insert_before,
-    InsertAfter: _insert_after,
-    ReplaceImport: _replace_import,
+    ReplaceStatement: _replace_statement,
 }

@@ -49,13 +49,11 @@ LIBRARY = Library(
         "torch.multiprocessing.spawn.spawn": "torch.multiprocessing.spawn",
     },
     rows=(
-        Row("multiprocessing.Pool", "pool", forks="made", methods=MAPS, forking_pickler=True),
         Row(
-            "torch.multiprocessing.Pool",
+            "multiprocessing.Pool torch.multiprocessing.Pool",
             "pool",
             forks="made",
             methods=MAPS,
-            shares=True,
             forking_pickler=True,
         ),
         Row(
@@ -72,12 +70,10 @@ LIBRARY = Library(
             start="thread",
             methods=PATHOS,
         ),
-        Row("multiprocessing.Process", "process", hands=TARGET, forking_pickler=True),
         Row(
-            "torch.multiprocessing.Process",
+            "multiprocessing.Process torch.multiprocessing.Process",
             "process",
             hands=TARGET,
-            shares=True,
             forking_pickler=True,
         ),
         Row("multiprocess.Process", "process", hands=TARGET),
@@ -88,7 +84,6 @@ LIBRARY = Library(
             "spawn",
             start="spawn",
             hands=RANKED,
-            shares=True,
             forking_pickler=True,
         ),
         Row(

@@ -80,7 +80,6 @@ class Row:
         output: the position and the name of the argument that receives the result.
         gpu: whether the GPU is used, or is meant to be used.
         driver: whether the GPU's driver is started besides, unless an argument asks for the CPU.
-        shares: whether GPU memory is handed over as it is.
         forking_pickler: whether objects are pickled by the standard ``ForkingPickler``, with which
             torch shares the memory of tensors, and refuses those with history.
         keeps: whether iterables are not iterated by the call, but by what it gives.
@@ -100,7 +99,6 @@ class Row:
     output: tuple[int, str] = (0, "")
     gpu: bool = False
     driver: bool = False
-    shares: bool = False
     forking_pickler: bool = False
     keeps: bool = False
     flag: str = ""

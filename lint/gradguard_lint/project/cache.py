@@ -179,7 +179,7 @@ def _read_secret(path: str) -> bytes | None:
             data = stream.read(_SECRET_BYTES + 1)
     except FileNotFoundError:
         return None
-    if os.name == "posix":
+    if hasattr(os, "geteuid"):
         if status.st_uid != os.geteuid():
             raise PermissionError("the secret is another user's")
         if status.st_mode & 0o077:

@@ -49,14 +49,19 @@ class Cell(NamedTuple):
     """One code cell.
 
     Attributes:
-        number: which of all cells of the notebook it is, counted from 1.
+        number: which of the code cells that are not empty it is, counted from 1: the number that
+            Jupyter gives it when it runs all.
         first: its first line in the notebook's source, counted from 1.
         text: its source, as it is stored.
+        listed_at: its index in the file, among cells of all kinds.
+        executed: the number that Jupyter shows at it, where that is another one.
     """
 
     number: int
     first: int
     text: str
+    listed_at: int
+    executed: int | None
 
 
 class Notebook(NamedTuple):
@@ -73,11 +78,11 @@ class Notebook(NamedTuple):
     cells: tuple[Cell, ...]
     broken: tuple[tuple[Cell, int, str], ...]
 
-    def place(self, line: int) -> tuple[int, int]:
-        """The number of the cell that `line` of the source is in, and its line there."""
+    def place(self, line: int) -> tuple[Cell, int]:
+        """The cell that `line` of the source is in, and its line there."""
         index = bisect_right(self.cells, line, key=lambda cell: cell.first) - 1
         cell = self.cells[max(index, 0)]
-        return cell.number, line - cell.first + 1
+        return cell, line - cell.first + 1
 
 
 def read_notebook(data: bytes) -> Notebook:
@@ -90,8 +95,8 @@ def read_notebook(data: bytes) -> Notebook:
     parts: list[str] = []
     broken: list[tuple[Cell, int, str]] = []
     line = 1
-    for number, text in _code_cells(_parsed(data)):
-        cell = Cell(number, line, text)
+    for number, (index, text, count) in enumerate(_code_cells(_parsed(data)), 1):
+        cell = Cell(number, line, text, index, None if count == number else count)
         cells.append(cell)
         python = _as_python(text)
         problem = _problem(python)
@@ -121,15 +126,18 @@ def _parsed(data: bytes) -> dict[str, Any]:
     return whole
 
 
-def _code_cells(notebook: dict[str, Any]) -> Iterator[tuple[int, str]]:
+def _code_cells(notebook: dict[str, Any]) -> Iterator[tuple[int, str, int | None]]:
+    """The index, the source and the stored execution count of each cell that Jupyter would run."""
     if _language(notebook) not in ("python", "ipython"):
         return
-    for number, cell in enumerate(notebook["cells"], 1):
+    for index, cell in enumerate(notebook["cells"]):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
             continue
         source = cell.get("source", "")
         text = "".join(map(str, source)) if isinstance(source, list) else str(source)
-        yield number, text
+        count = cell.get("execution_count")
+        if text.strip():
+            yield index, text, count if type(count) is int and count > 0 else None
 
 
 def _language(notebook: dict[str, Any]) -> str:

@@ -63,13 +63,14 @@ def _reports(
             if other.task.site.node is not task.task.site.node
         }
         unasked = effect.kind == "gpu-implied" and not meant
-        alone = all(way.call in lone for way, _ in ways)
+        alone = all(way.call in lone for way, _ in ways) and not _fails(task, effect)
+        beside = alone and _used_in_parent(program)
         what = effect.what.strip("`")
         workers = task.call.workers
         does = "initialises the GPU here"
         if effect.kind == "gpu-implied":
             takes = "each worker process takes its own share of it"
-            if alone:
+            if alone and not beside:
                 takes = "no other process of this program uses it meanwhile"
             message = (
                 f"`{what}` makes TensorFlow take the GPU's memory inside {workers}, wherever "
@@ -82,7 +83,7 @@ def _reports(
                 "worker makes a context of its own on it."
             )
             does = "fails here"
-        elif alone:
+        elif alone and not beside:
             there = "there is one context at a time" if len(lone) > 1 else "one context is made"
             message = (
                 f"`{what}` initialises the GPU inside {workers}: no other process of this program "
@@ -115,11 +116,12 @@ def _reports(
 
 
 def _lone(program: Program, tasks: list[TaskRun]) -> list[ParallelCall]:
-    """What starts a process that alone uses the GPU as long as it lives."""
+    """What starts a process that alone uses the GPU as long as it lives, or the only one that does
+    so beside the parent: it is meant to, and makes one context more."""
     calls = list(dict.fromkeys(task.call for task in tasks))
-    if not tasks or _used_in_parent(program):
-        return []
-    return calls if _is_one_process(tasks) else [it for it in calls if _is_alone(it, calls)]
+    if tasks and _is_one_process(tasks):
+        return calls
+    return [] if _used_in_parent(program) else [it for it in calls if _is_alone(it, calls)]
 
 
 def _is_alone(call: ParallelCall, calls: list[ParallelCall]) -> bool:

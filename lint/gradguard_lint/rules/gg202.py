@@ -39,8 +39,8 @@ _USES = frozenset({"gpu-init", "gpu-hint", "gpu-implied"})
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
-        if task.call.shares or (GPU_PRESENT, False) in task.call.when:
-            continue  # the GPU's memory is handed over itself, or no GPU is used here
+        if (GPU_PRESENT, False) in task.call.when:
+            continue  # no GPU is used here
         for sent, crossing in task.parted(task.contents):
             found = _found(program, task, sent, crossing)
             if found:
@@ -54,7 +54,9 @@ def _report(task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
     named = [*map(code, found)]
     these = capitalised(listed(named))
     are, them = ("is", "it") if len(named) == 1 else ("are", "them")
-    copied = "" if _handed_over(task, found.values()) else ", and its own copy of the data"
+    copied = ", and its own copy of the data"
+    if _handed_over(task, found.values()):
+        copied = " to reach the parent's memory, which the parent must keep meanwhile"
     gets = f"each worker that gets {them}" if own else f"each worker gets {them} as it starts and"
     each = f"{gets} creates its own GPU context{copied}"
     known = any(started_cuda(task.call, named=True))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
+from functools import partial
 
 from gradguard_lint.domain.effects import Effect, Program
 from gradguard_lint.domain.values import Site
-from gradguard_lint.fixes.changes import Change, Fix, RenameKeywords, Replace, ReplaceImport
+from gradguard_lint.fixes.changes import Change, Fix, Replace, ReplaceStatement
+from gradguard_lint.fixes.searches import Naming, renamed_keywords, renamed_parameters
 from gradguard_lint.fixes.written import importing, is_open, keyword
 from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Gone, Report, listed
@@ -55,8 +56,6 @@ _OWN = words(
 )
 """The arguments that SciKeras takes itself; what is for the model has a prefix."""
 
-_SEARCHES = re.compile(rb"SearchCV|\bset_params\b|validation_curve")
-
 
 def _by_scikeras(site: Site) -> Fix | None:
     """SciKeras's class of the same name, with its names of the arguments."""
@@ -66,15 +65,17 @@ def _by_scikeras(site: Site) -> Fix | None:
     if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("scikit_learn"):
         if any(alias.name not in _CLASSES for alias in node.names):
             return None
-        changes.append(ReplaceImport(module, node, f"from scikeras.wrappers import {_names(node)}"))
+        changes.append(
+            ReplaceStatement(module, node, f"from scikeras.wrappers import {_names(node)}")
+        )
         names = {alias.asname or alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom) and [a.name for a in node.names] == ["scikit_learn"]:
         name = node.names[0].asname or "scikit_learn"
-        changes.append(ReplaceImport(module, node, f"from scikeras import wrappers as {name}"))
+        changes.append(ReplaceStatement(module, node, f"from scikeras import wrappers as {name}"))
         names = {f"{name}.{known}" for known in _CLASSES}
     elif isinstance(node, ast.Import) and len(node.names) == 1 and node.names[0].asname:
         name = node.names[0].asname
-        changes.append(ReplaceImport(module, node, f"import scikeras.wrappers as {name}"))
+        changes.append(ReplaceStatement(module, node, f"import scikeras.wrappers as {name}"))
         names = {f"{name}.{known}" for known in _CLASSES}
     elif isinstance(node, ast.Attribute):
         imported = importing(module, "scikeras.wrappers")
@@ -84,14 +85,20 @@ def _by_scikeras(site: Site) -> Fix | None:
         names = {f"{ast.unparse(node)}.{known}" for known in _CLASSES}
     else:
         return None
+    estimators: dict[ast.Call, Naming] = {}
     for call in ast.walk(module.tree):
         if isinstance(call, ast.Call) and ast.unparse(call.func) in names:
             if isinstance(node, ast.Attribute) and getattr(call.func, "value", None) is not node:
                 continue
-            renamed = _renamed(module, call)
-            if renamed is None:
+            naming = _naming(module, call)
+            if naming is None:
                 return None
-            changes += renamed
+            changes.append(renamed_keywords(module, call, naming))
+            estimators[call] = naming
+    searched = renamed_parameters(module, estimators)
+    if searched is None:
+        return None
+    changes += searched
     return Fix("unsafe", "use SciKeras", tuple(changes))
 
 
@@ -101,8 +108,8 @@ def _names(node: ast.ImportFrom) -> str:
     )
 
 
-def _renamed(module: Module, call: ast.Call) -> list[Change] | None:
-    """What becomes of the arguments of `call`; None where they do not show."""
+def _naming(module: Module, call: ast.Call) -> Naming | None:
+    """The names that the arguments of `call` get; None where they do not show."""
     builder = call.args[0] if call.args else None
     given = keyword(call, "build_fn")
     if given is not None:
@@ -110,14 +117,19 @@ def _renamed(module: Module, call: ast.Call) -> list[Change] | None:
     if is_open(call):
         return None
     parameters = _parameters(module, builder)
-    if parameters is None or (parameters and _SEARCHES.search(module.data)):
-        return None  # a search gives the builder's arguments by names that are not seen here
-    names = {"build_fn": "model", "nb_epoch": "epochs"}
-    for item in call.keywords:
-        name = item.arg or ""
-        if name not in names and (name in parameters or name not in _OWN):
-            names[name] = f"model__{name}"
-    return [RenameKeywords(module, call, names)]
+    if parameters is None:
+        return None
+    return partial(_new_name, parameters)
+
+
+def _new_name(parameters: frozenset[str], name: str) -> str:
+    """What SciKeras calls the argument `name`, where the builder has these `parameters`."""
+    if name in _OTHERWISE:
+        return _OTHERWISE[name]
+    return f"model__{name}" if name in parameters or name not in _OWN else name
+
+
+_OTHERWISE = {"build_fn": "model", "nb_epoch": "epochs"}
 
 
 def _parameters(module: Module, builder: ast.expr | None) -> frozenset[str] | None:
@@ -176,6 +188,32 @@ def build():
 
 classifier = KerasClassifier(build_fn=build, nb_epoch=5, epochs=2)
 """,
+    "searched by the builder's arguments": """\
+import numpy as np
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, validation_curve
+from sklearn.svm import SVC
+from tensorflow import keras
+from tensorflow.keras.wrappers.scikit_learn import KerasRegressor  # GG401
+
+
+def build(units=8, optimizer="adam"):
+    layers = [keras.Input((2,)), keras.layers.Dense(units), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(optimizer, "mse")
+    return model
+
+
+x, y = np.random.rand(12, 2), np.random.rand(12)
+model = KerasRegressor(build_fn=build, nb_epoch=1, verbose=0)
+search = GridSearchCV(model, {"units": [2, 4], "batch_size": [6]}, cv=2)
+search.fit(x, y)
+print(search.best_params_["units"], search.cv_results_["param_units"])
+grids = [{"units": [2], "nb_epoch": [1]}, dict(optimizer=["sgd"])]
+RandomizedSearchCV(estimator=model, param_distributions=grids, n_iter=2, cv=2).fit(x, y)
+print(validation_curve(model, x, y, param_name="units", param_range=[2, 4], cv=2))
+model.set_params(units=3, epochs=2)
+other = GridSearchCV(SVC(), {"C": [1, 2]})
+""",
     "used": """\
 import tensorflow as tf
 
@@ -212,6 +250,32 @@ def build(model="small"):
 
 
 classifier = KerasClassifier(model=build, model__model="big")
+""",
+    "searched by the builder's arguments": """\
+import numpy as np
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, validation_curve
+from sklearn.svm import SVC
+from tensorflow import keras
+from scikeras.wrappers import KerasRegressor  # GG401
+
+
+def build(units=8, optimizer="adam"):
+    layers = [keras.Input((2,)), keras.layers.Dense(units), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(optimizer, "mse")
+    return model
+
+
+x, y = np.random.rand(12, 2), np.random.rand(12)
+model = KerasRegressor(model=build, epochs=1, verbose=0)
+search = GridSearchCV(model, {"model__units": [2, 4], "batch_size": [6]}, cv=2)
+search.fit(x, y)
+print(search.best_params_["model__units"], search.cv_results_["param_model__units"])
+grids = [{"model__units": [2], "epochs": [1]}, dict(model__optimizer=["sgd"])]
+RandomizedSearchCV(estimator=model, param_distributions=grids, n_iter=2, cv=2).fit(x, y)
+print(validation_curve(model, x, y, param_name="model__units", param_range=[2, 4], cv=2))
+model.set_params(model__units=3, epochs=2)
+other = GridSearchCV(SVC(), {"C": [1, 2]})
 """,
     "used": """\
 import scikeras.wrappers

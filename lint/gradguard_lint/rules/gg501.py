@@ -6,18 +6,26 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step
-from gradguard_lint.domain.values import Site
-from gradguard_lint.fixes.changes import Change, Fix, InsertAfter
-from gradguard_lint.fixes.written import binds, importing, is_open, keyword, source_of
+from gradguard_lint.fixes.changes import Fix, ReplaceStatement
+from gradguard_lint.fixes.written import (
+    assigned,
+    bindings,
+    binds,
+    importing,
+    is_open,
+    source_of,
+)
+from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Report, code, severed_by
+from gradguard_lint.words import words
 
 CODE = "GG501"
 
-_PARAMETERS = {
-    "`all_gather`": ("tensor_list", "tensor", "group"),
-    "`all_gather_object`": ("object_list", "obj", "group"),
-}
-"""Of the collectives that fill a list with a tensor of each rank: their parameters."""
+_PARAMETERS = ("tensor_list", "tensor", "group", "async_op")
+"""Those of `all_gather`, which fills a list with a tensor of each rank."""
+_FUNCTIONAL = "torch.distributed.nn.functional"
+_NEW = words("empty_like zeros_like ones_like empty zeros ones new_empty new_zeros new_ones")
+"""Functions whose results share their memory with nothing else."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -31,70 +39,59 @@ def check(program: Program) -> Iterator[Report]:
                 "them: what was gathered receives no gradient.",
                 (*call.chain, Step(effect.site, "the backward pass stops at these outputs")),
                 what=call.what,
-                fix=_own_slot(call),
+                fix=_with_graph(call),
             )
 
 
-def _own_slot(call: Effect) -> Fix | None:
-    """The own part of the gathered list, with its graph, put back."""
+def _with_graph(call: Effect) -> Fix | None:
+    """The call of the collective that returns what it gathers with its graph."""
     site = call.site
     node, statement, module = site.node, site.statement, site.module
-    names = _PARAMETERS.get(call.what)
     if (
-        names is None
+        call.what != "`all_gather`"
         or not isinstance(node, ast.Call)
         or not isinstance(statement, ast.Expr)
         or statement.value is not node
         or is_open(node)
-        or len(node.args) > len(names)
     ):
         return None
-    waits = keyword(node, "async_op")
-    if waits is not None and not _is(waits.value, False):
-        return None
-    given = dict(zip(names, node.args, strict=False))
+    given = dict(zip(_PARAMETERS, node.args, strict=False))
     given |= {item.arg: item.value for item in node.keywords if item.arg}
-    outputs, own, group = (given.get(name) for name in names)
-    if not isinstance(outputs, (ast.Name, ast.Attribute)) or own is None or not _can_repeat(own):
+    outputs, own, group, waits = (given.get(name) for name in _PARAMETERS)
+    if own is None or not (waits is None or _is(waits, False)):
         return None
-    rank = _rank(site, node.func)
-    if rank is None:
+    if not isinstance(outputs, ast.Name) or not _is_list_of_new(module, outputs.id):
         return None
-    asked, changes = rank
-    within = "" if group is None or _is(group, None) else source_of(module, group)
-    line = f"{source_of(module, outputs)}[{asked}({within})] = {source_of(module, own)}"
-    changes = (InsertAfter(module, statement, line), *changes)
-    return Fix("unsafe", "put this rank's tensor, which has its graph, back into the list", changes)
+    changes = importing(module, _FUNCTIONAL)
+    if changes is None or binds(module, "torch") not in (None, "torch"):
+        return None
+    arguments = [source_of(module, own)]
+    if group is not None and not _is(group, None):
+        arguments.append(source_of(module, group))
+    line = f"{outputs.id}[:] = {_FUNCTIONAL}.all_gather({', '.join(arguments)})"
+    message = "gather with a collective that has a gradient"
+    return Fix("unsafe", message, (ReplaceStatement(module, statement, line), *changes))
 
 
 def _is(node: ast.expr, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 
-def _can_repeat(node: ast.expr) -> bool:
-    """Whether `node` is the tensor, with its graph, when it is evaluated once more."""
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "contiguous"
-        and not node.args
-    ):
-        node = node.func.value
-    while isinstance(node, ast.Attribute) and node.attr != "data":
-        node = node.value
-    return isinstance(node, ast.Name)
+def _is_list_of_new(module: Module, name: str) -> bool:
+    """Whether `name` is always a list of tensors that nothing else in `module` is a view of."""
+    values = [
+        value
+        for node in ast.walk(module.tree)
+        for target, value in assigned(node)
+        if isinstance(target, ast.Name) and target.id == name
+    ]
+    return len(values) == bindings(module.tree, name) and all(map(_makes_new, values))
 
 
-def _rank(site: Site, function: ast.expr) -> tuple[str, tuple[Change, ...]] | None:
-    """How the module asks for the rank, where it calls the collective `function`."""
-    if isinstance(function, ast.Attribute):
-        return f"{source_of(site.module, function.value)}.get_rank", ()
-    if not isinstance(function, ast.Name):
-        return None
-    if (binds(site.module, function.id) or "").rpartition(".")[0] != "torch.distributed":
-        return None
-    changes = importing(site.module, "get_rank", "torch.distributed")
-    return None if changes is None else ("get_rank", changes)
+def _makes_new(node: ast.expr) -> bool:
+    made = node.elt if isinstance(node, ast.ListComp) else None
+    function = made.func if isinstance(made, ast.Call) else None
+    return isinstance(function, ast.Attribute) and function.attr in _NEW
 
 
 BAD: Examples = {
@@ -123,7 +120,7 @@ def train(rank, store, results):
 if __name__ == "__main__":
     results = mp.get_context("spawn").SimpleQueue()
     mp.spawn(train, (os.path.join(tempfile.mkdtemp(), "store"), results), nprocs=2)
-    print(sorted(results.get() for _ in range(2)))  # repaired: [[1.0, 1.0], [2.0, 2.0]]
+    print(sorted(results.get() for _ in range(2)))  # repaired: [[2.0, 2.0], [4.0, 4.0]]
 """,
     "in a loss": """\
 import torch
@@ -159,12 +156,9 @@ def main(batches):
 
 main([(torch.randn(4, 8), torch.randn(4, 8))])
 """,
-    "objects, and an attribute": """\
+    "an attribute": """\
 import torch
-from torch.distributed import (
-    all_gather,
-    all_gather_object,  # of any kind
-)
+from torch.distributed import all_gather
 
 
 class Net(torch.nn.Module):
@@ -176,14 +170,31 @@ class Net(torch.nn.Module):
         self.features = self.encoder(batch)
         gathered = [torch.zeros_like(self.features) for _ in range(2)]
         all_gather(gathered, self.features.contiguous(), async_op=False)  # GG501
-        scale = self.features.mean()
-        scales = [None] * 2
-        all_gather_object(obj=scale, object_list=scales, group=None)  # GG501
-        return torch.cat(gathered).sum() * sum(scales)
+        return torch.cat(gathered).sum()
 
 
 net = Net()
 net(torch.ones(4, 3)).backward()
+""",
+    "objects": """\
+import torch
+from torch.distributed import all_gather_object
+
+scale = torch.nn.Linear(3, 1)(torch.ones(3))
+scales = [None] * 2
+all_gather_object(obj=scale, object_list=scales, group=None)  # GG501
+sum(scales).backward()
+""",
+    "views of one buffer": """\
+import torch
+import torch.distributed as dist
+
+encoder, head = torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
+features = encoder(torch.ones(4, 3))
+buffer = torch.empty(dist.get_world_size() * 4, 2)
+gathered = list(buffer.split(4))
+dist.all_gather(gathered, features)  # GG501
+head(torch.cat(gathered)).sum().backward()
 """,
     "one tensor": """\
 import torch
@@ -226,21 +237,24 @@ class Contrast(lightning.LightningModule):
 }
 
 FIXED: Examples = {
-    "a list": BAD["a list"].replace(
-        "features)  # GG501\n", "features)  # GG501\n    gathered[dist.get_rank()] = features\n"
+    "a list": BAD["a list"]
+    .replace("as dist\n", "as dist\nimport torch.distributed.nn.functional\n")
+    .replace(
+        "dist.all_gather(gathered, features)",
+        "gathered[:] = torch.distributed.nn.functional.all_gather(features)",
     ),
     "in a loss": BAD["in a loss"]
-    .replace("get_world_size\n", "get_world_size, get_rank\n", 1)
-    .replace("features)  # GG501\n", "features)  # GG501\n    gathered[get_rank()] = features\n"),
-    "objects, and an attribute": BAD["objects, and an attribute"]
-    .replace("of any kind\n", "of any kind\n    get_rank,\n")
+    .replace("import torch\n", "import torch\nimport torch.distributed.nn.functional\n", 1)
     .replace(
-        "async_op=False)  # GG501\n",
-        "async_op=False)  # GG501\n        gathered[get_rank()] = self.features.contiguous()\n",
-    )
+        "    all_gather(gathered, features)",
+        "    gathered[:] = torch.distributed.nn.functional.all_gather(features)",
+    ),
+    "an attribute": BAD["an attribute"]
+    .replace("import torch\n", "import torch\nimport torch.distributed.nn.functional\n", 1)
     .replace(
-        "group=None)  # GG501\n",
-        "group=None)  # GG501\n        scales[get_rank()] = scale\n",
+        "        all_gather(gathered, self.features.contiguous(), async_op=False)",
+        "        gathered[:] = torch.distributed.nn.functional.all_gather("
+        "self.features.contiguous())",
     ),
 }
 

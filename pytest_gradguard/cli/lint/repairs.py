@@ -122,8 +122,8 @@ class Repairs:
         from gradguard_lint.project.contents import read
 
         data = read(path) if self.request.stdin is None else self.request.stdin[1]
-        for number, before, after in changed(data, self.after[path]):
-            yield diff(f"{name}:cell {number}", before.encode(), after.encode())
+        for cell, after in changed(data, self.after[path]):
+            yield diff(f"{name}:cell {cell.number}", cell.text.encode(), after.encode())
 
     def print_source(self) -> None:
         """Print what came from standard input, repaired."""

@@ -180,7 +180,7 @@ def _finding(raw: dict[str, Any]) -> Finding:
         message=raw["message"],
         fix=raw["advice"] or pitfall.advice_for(raw["case"]),
         edits=None if raw["edits"] is None else Repair.from_dict(raw["edits"]),
-        location=Location(**place, cell=raw.get("cell")),
+        location=Location(**place, cell=raw.get("cell"), executed=raw.get("executed")),
         trace=tuple(TraceStep(*step) for step in raw["trace"]),
         details=_with_shown_paths(raw["details"]),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import BinaryIO, cast
 
 from pytest_gradguard.cli.streams import complain
 
@@ -25,7 +26,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until the editor ends it. Returns 0, or 2 where pygls is not installed."""
+    """Serve until the editor ends it.
+
+    Returns 0, or 2 where pygls is not installed or standard input does not follow the protocol.
+    """
     try:
         import pygls  # noqa: F401
     except ModuleNotFoundError:
@@ -35,6 +39,11 @@ def run(args: argparse.Namespace) -> int:
         )
         return 2
     from pytest_gradguard.cli.server.language_server import create
+    from pytest_gradguard.cli.server.messages import Broken, Input
 
-    create().start_io()
+    try:
+        create().start_io(cast("BinaryIO", Input()))
+    except Broken as error:
+        complain(f"gradguard server: error: standard input is not that of a client: {error}")
+        return 2
     return 0

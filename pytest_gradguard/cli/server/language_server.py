@@ -10,8 +10,10 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 from pygls.uris import from_fs_path, to_fs_path
 from pygls.workspace import TextDocument
@@ -20,8 +22,10 @@ from gradguard_lint.project.files import Trouble
 from gradguard_lint.reading.text import encode
 from pytest_gradguard import __version__, pitfalls
 from pytest_gradguard.cli.server.checking import Checked, check
+from pytest_gradguard.cli.server.messages import Protocol
 from pytest_gradguard.findings import Edit, Finding, Repair, Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.reports.printable import shown_lines
 
 __all__ = ["Server", "create"]
 
@@ -40,12 +44,20 @@ class Server(LanguageServer):
     """One editor's server; everything but the checks themselves happens in its event loop."""
 
     def __init__(self) -> None:
-        super().__init__("gradguard", __version__)
+        super().__init__("gradguard", __version__, protocol_cls=Protocol)
         self.checked = Checked({}, {})
         self._published: set[str] = set()
         self._wait = _SHORTEST_WAIT
         self._pending: asyncio.Task[None] | None = None
         self._running = asyncio.Lock()
+
+    def report_server_error(self, error: Exception, source: Any) -> None:
+        """Tell the client of an error that no answer has told it of."""
+        if isinstance(error, ValueError) and source is JsonRpcException:
+            assert isinstance(self.protocol, Protocol)
+            self.protocol.refuse_text()
+        elif not isinstance(error, JsonRpcException) or source is not JsonRpcException:
+            super().report_server_error(error, source)
 
     def changed(self) -> None:
         """Check again, once nobody has typed for a moment."""
@@ -88,13 +100,13 @@ class Server(LanguageServer):
         """`finding` as the protocol has it."""
         related = [
             types.DiagnosticRelatedInformation(
-                types.Location(_uri(step.path), _line(step.line)), step.message
+                types.Location(_uri(step.path), _line(step.line)), shown_lines(step.message)
             )
             for step in finding.trace
         ]
         return types.Diagnostic(
             range=self.range_of(finding),
-            message=finding.message + (f"\n{finding.fix}" if finding.fix else ""),
+            message=shown_lines(finding.message + (f"\n{finding.fix}" if finding.fix else "")),
             severity=_SEVERITIES[finding.severity],
             code=finding.code,
             code_description=types.CodeDescription(pitfalls.get(finding.code).page),
@@ -187,7 +199,7 @@ def _code_at(document: TextDocument, position: types.Position) -> str | None:
 def _problem(trouble: Trouble) -> types.Diagnostic:
     return types.Diagnostic(
         range=_line(max(trouble.line, 1)),
-        message=trouble.message,
+        message=shown_lines(trouble.message),
         severity=types.DiagnosticSeverity.Error,
         source=_SOURCE,
     )

@@ -77,7 +77,8 @@ print(weight.grad)  # prints: tensor([8., 8., 8.])
         "captured variable, a global or an attribute, at any depth. Not reported inside the "
         "`forward` and `backward` of an `autograd.Function`, which supplies its own gradients, "
         "nor for an attribute that a module's hook recomputes before each forward pass "
-        "(`weight_norm`, `spectral_norm`, pruning)."
+        "(`weight_norm`, `spectral_norm`, pruning). Also when the program puts one with a graph "
+        "on a `multiprocessing.Queue`: an error, as torch refuses to pickle it, and it is lost."
     ),
     part="sent",
     silence=(

@@ -63,11 +63,14 @@ print(results[1])  # prints: (6.0, tensor([2., 2., 2.]))
     ),
     runtime=(
         "When a process worker returns a tensor that has a `grad_fn`, directly or in plain "
-        "containers. Also when a process that the program starts itself sends one through a "
-        "queue, pipe or manager of `multiprocess`, whose pickler drops the graph silently. Inside "
-        "another object, such as an estimator that keeps its last loss, it is an info finding. "
+        "containers. Also when a process that the program starts sends one through a "
+        "queue, pipe or manager of `multiprocess`, which drops the graph silently. On a "
+        "`Queue` of `multiprocessing` it is an error: torch refuses it after `put` has returned, "
+        "and the item is lost. Inside another object, such as an estimator with its last loss, it "
+        "is an info finding. "
         "torch refuses to send such a tensor in a batch of a `DataLoader`, and the loader then "
-        "waits forever: under the guard that is an error, raised instead of the hang."
+        "waits forever: under the guard that is an error, raised instead of the hang. It also "
+        "refuses to collate tensors that require grad there: reported with its error."
     ),
     part="returned",
     silence=(

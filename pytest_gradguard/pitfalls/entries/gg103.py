@@ -2,6 +2,31 @@
 
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
+_ONE_PROCESS = {
+    "joblib": 'with `backend="threading"`',
+    "multiprocessing": "with `multiprocessing.pool.ThreadPool`",
+    "concurrent.futures": "with `ThreadPoolExecutor`",
+}
+"""How the tasks run in threads of one process instead, by library."""
+
+_CASES = {
+    library: (
+        "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
+        f"workers and return them, or keep the forward pass in one process {threads}."
+    )
+    for library, threads in _ONE_PROCESS.items()
+} | {
+    "dask": (
+        'Compute with `dask.compute(..., scheduler="threads")` (what a client submits or maps, in '
+        "a `ThreadPoolExecutor`), return gradients from the workers, or use "
+        "`pytest_gradguard.parallel.Parallel`."
+    ),
+    "transform": (
+        "Compute the gradients in the workers, with the `torch.func` transform inside the task, "
+        "and return them."
+    ),
+}
+
 PITFALL = Pitfall(
     code="GG103",
     name="backward-through-worker-result",
@@ -18,28 +43,12 @@ PITFALL = Pitfall(
     ),
     fix=(
         "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
-        "workers and return them, or keep the forward pass in one process, in threads. Then check "
-        "with a test that every parameter receives a gradient. In split learning, ask for the "
-        "gradient at the boundary explicitly: "
+        "workers and return them, or keep the forward pass in one process, in threads "
+        "(`ThreadPoolExecutor`). Then check with a test that every parameter receives a gradient. "
+        "In split learning, ask for the gradient at the boundary explicitly: "
         "`torch.autograd.grad(loss, results)`."
     ),
-    cases={
-        "joblib": (
-            "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
-            "workers and return them, or keep the forward pass in one process with "
-            '`backend="threading"`.'
-        ),
-        "multiprocessing": (
-            "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
-            "workers and return them, or keep the forward pass in one process with "
-            "`multiprocessing.pool.ThreadPool`."
-        ),
-        "concurrent.futures": (
-            "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
-            "workers and return them, or keep the forward pass in one process with "
-            "`ThreadPoolExecutor`."
-        ),
-    },
+    cases=_CASES,
     bad="""\
 import torch
 from joblib import Parallel, delayed

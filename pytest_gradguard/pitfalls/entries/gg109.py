@@ -67,9 +67,11 @@ print(Parallel(n_jobs=2)(tasks))  # prints: [10.0, 20.0]
     ),
     runtime=(
         "When the same global differs between the parent and a worker that imported the module "
-        "itself, or is still None there. Plain values count only if the module's source sets "
-        "them to a constant that the parent has replaced. Dicts and lists that have only grown "
-        "are taken for caches."
+        "itself, or is still None there; names that were imported from another module count, too. "
+        "Plain values count only if the source of the module that defines them sets them to a "
+        "constant that the parent has replaced. Dicts and lists that have only grown are taken "
+        "for caches. Ray's workers are compared with the parent as it was when Ray exported the "
+        "function or class."
     ),
     silence="If the workers should use the module as it is after import.",
     links=(links.JOBLIB_PARALLEL, links.START_METHODS),

@@ -71,7 +71,7 @@ print(torch.tensor(prepared, device=device).square().sum().item())  # prints: 7.
         "processes that train together, or that a program starts one by one, each with a GPU of "
         "its own, nor where a worker chooses its GPU by its rank or process number, or an "
         "initializer may choose it. Info in a process that alone uses the GPU as long as it "
-        "lives: its context is the only one."
+        "lives, and in the only one that does so beside the parent."
     ),
     runtime=(
         "When a task or an initializer of a worker pool initialises CUDA in its process, or "

@@ -12,11 +12,14 @@ PITFALL = Pitfall(
         "creates its own context, and the data is copied through the CPU and back to the same "
         "GPU. A worker that sees no GPU cannot receive it. CuPy and JAX arrays and TensorFlow "
         "tensors arrive on the worker's default GPU, whichever GPU they were on; those of "
-        "TensorFlow and JAX arrive on the CPU if the worker sees no GPU."
+        "TensorFlow and JAX arrive on the CPU if the worker sees no GPU. Processes and pools of "
+        "`multiprocessing` and `torch.multiprocessing` get a handle of the memory instead of a "
+        "copy: the parent must keep the tensor as long as a worker uses it."
     ),
     why=(
         "joblib's picklers write a GPU tensor's data and its device, and unpickling puts it "
-        "back on that device."
+        "back on that device. torch's own, for `multiprocessing`, write a handle (CUDA IPC), "
+        "which only a process with a context of its own can open."
     ),
     fix=(
         "Send `tensor.cpu()` to the workers, and return CPU data from them. For other arrays, "
@@ -73,12 +76,18 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 table = torch.arange(6.0, device=device).reshape(2, 3)
 print(Parallel(n_jobs=2)(delayed(largest)(row) for row in table.cpu()))  # prints: [2.0, 5.0]
 """,
-    lint="On the call that ships a GPU tensor, array or module to a process worker.",
+    lint=(
+        "On the call that ships a GPU tensor, array or module to a process worker. Not where "
+        "`share_memory()` says that its memory is to be shared."
+    ),
     runtime=(
         "When a GPU tensor or array is pickled for a process worker, or on its way back from "
         "one: a torch tensor, a CuPy array, a TensorFlow tensor or variable (Keras models by "
         "their first variable)."
     ),
-    silence="If you want the copies on the GPU, and its memory has room for them.",
+    silence=(
+        "If you want the copies on the GPU, and its memory has room for them; or if you share the "
+        "memory on purpose, and the parent keeps it."
+    ),
     links=(links.TORCH_MULTIPROCESSING, links.TORCH_CUDA),
 )

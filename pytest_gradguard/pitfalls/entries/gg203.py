@@ -3,6 +3,8 @@
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
 from pytest_gradguard.pitfalls.advice import FRESH_WORKERS, LOADERS
 
+_CONTEXTS = "Each of them that uses the GPU makes a context of its own there (GG201)."
+
 PITFALL = Pitfall(
     code="GG203",
     name="cuda-after-fork",
@@ -26,7 +28,7 @@ PITFALL = Pitfall(
         "ask, set `PYTORCH_NVML_BASED_CUDA_CHECK=1` in its environment."
     ),
     cases={
-        **FRESH_WORKERS,
+        **{library: f"{advice} {_CONTEXTS}" for library, advice in FRESH_WORKERS.items()},
         LOADERS: (
             "Return CPU tensors from the dataset and `collate_fn`, and move each batch with "
             "`.to(device)` in the training loop; or give the `DataLoader` "

@@ -9,9 +9,10 @@ PITFALL = Pitfall(
     severity=Severity.WARNING,
     happens=(
         "`no_grad`, `inference_mode`, `autocast` and a default device around a parallel call do "
-        "not apply in thread workers or loky workers (forked workers inherit them), and only at "
-        "first in the generator from which joblib takes the tasks. `torch.func` transforms "
-        "around threads give zeros. A tangent of `forward_ad.dual_level` is not pickled. "
+        "not apply in threads (`Thread` included) or loky workers (forked "
+        "workers inherit them), and only at first in the generator from which joblib takes the "
+        "tasks. `torch.func` transforms around threads give zeros. A tangent of "
+        "`forward_ad.dual_level` is not pickled. "
         "`set_default_dtype`, `use_deterministic_algorithms`, `set_float32_matmul_precision` "
         "and the cuDNN flags reach threads, but not loky or spawn workers: tasks create tensors "
         "of another dtype, or compute with another precision. There is no error."
@@ -27,6 +28,16 @@ PITFALL = Pitfall(
         "transform or a dual level inside the task: have each task return the derivative of its "
         "own part, and add them up in the caller."
     ),
+    cases={
+        "transform": (
+            "Open the transform inside the task: have each task return the derivative of its own "
+            "part, and add them up in the caller. Without workers, the transform works as it is."
+        ),
+        "forward mode": (
+            "Enter the dual level inside the task: send the tensor and its tangent, and return "
+            "both parts of `unpack_dual`."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed
@@ -63,13 +74,13 @@ print([result.requires_grad for result in results])  # prints: [False, False]
         " mode itself, for threads and for processes that do not inherit the mode."
     ),
     runtime=(
-        "When tasks of such a call built a graph, ran without the caller's autocast, or created "
-        "tensors on another device; also for the caller's own generator of tasks. It is an error "
-        "if the caller takes a derivative of what the tasks computed without it. Settings: when a "
-        "process worker has torch's default and the caller does not, and a task created a float "
-        "tensor without a dtype, or called what the setting affects: for deterministic "
-        "algorithms, a function that torch's documentation names, such as `matmul`. It is info if "
-        "the setting may make a difference on other hardware only."
+        "When tasks of such a call, or a `Thread` that the program starts, built a graph, ran "
+        "without autocast, or created tensors on another device; also for the caller's generator "
+        "of tasks. It is an error if the caller takes a derivative of what the tasks computed "
+        "without it. Settings: when a process worker has torch's default and the caller does not, "
+        "and a task created a float tensor without a dtype, or called what the setting affects: "
+        "for deterministic algorithms, a function that torch's documentation names, such as "
+        "`matmul`. It is info if the setting may make a difference on other hardware only."
     ),
     silence=(
         "If it makes no difference to the tasks: they set the mode in a way that gradguard does "

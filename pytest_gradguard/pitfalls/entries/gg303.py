@@ -1,7 +1,12 @@
 """GG303: a forked worker computes with torch or TensorFlow after its parent did."""
 
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
-from pytest_gradguard.pitfalls.advice import FRESH_WORKERS, LOADERS
+from pytest_gradguard.pitfalls.advice import (
+    FRESH_WORKERS,
+    LIBRARYS_POOL,
+    LOADERS,
+    SPAWN_AT_THE_START,
+)
 
 PITFALL = Pitfall(
     code="GG303",
@@ -34,6 +39,10 @@ PITFALL = Pitfall(
             )
             for library in ("multiprocessing", "torch.multiprocessing")
         },
+        LIBRARYS_POOL: (
+            "Call `torch.set_num_threads(1)` first in the function (torch on the CPU), or "
+            f"{SPAWN_AT_THE_START}"
+        ),
         LOADERS: (
             'Give the `DataLoader` `multiprocessing_context="spawn"`; or let its forked workers '
             "compute with torch in the one thread that it gives them, and not with TensorFlow or "

@@ -17,11 +17,12 @@ PITFALL = Pitfall(
         "had been read from a file. `all_gather_object` pickles the tensor, which drops its graph."
     ),
     fix=(
-        "Put this rank's tensor back into its slot before computing the loss: `gathered[rank] = "
-        "features`. For the gradients of all ranks, use a differentiable collective: "
-        "`torch.distributed.nn.functional.all_gather` or `all_gather_tensor_autograd`; in "
-        "Lightning `self.all_gather(features, sync_grads=True)`. `accelerator.gather` is for "
-        "metrics. If you want no gradient, gather `features.detach()`."
+        "Use a differentiable collective: `torch.distributed.nn.functional.all_gather(features)` "
+        "or its functional successor, in Lightning `self.all_gather(features, sync_grads=True)`. "
+        "Its backward pass brings each rank the gradients of the losses of all ranks. "
+        "`gathered[rank] = features` restores the gradient of this rank's own loss alone: that is "
+        "exact only if no loss uses the rows of other ranks. `accelerator.gather` is for metrics. "
+        "If you want no gradient, gather `features.detach()`."
     ),
     bad="""\
 import torch
@@ -42,14 +43,13 @@ dist.destroy_process_group()
     good="""\
 import torch
 import torch.distributed as dist
+from torch.distributed.nn.functional import all_gather
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 encoder = torch.nn.Linear(2, 2)
 head = torch.nn.Linear(2, 1)
 features = encoder(torch.ones(3, 2))
-gathered = [torch.empty_like(features) for _ in range(dist.get_world_size())]
-dist.all_gather(gathered, features)
-gathered[dist.get_rank()] = features
+gathered = all_gather(features)
 loss = head(torch.cat(gathered)).sum()
 loss.backward()
 print(head.weight.grad is None)  # prints: False
@@ -63,9 +63,10 @@ dist.destroy_process_group()
     ),
     runtime=(
         "When a backward pass starts from something that was computed from this rank's own part "
-        "of such an output, as a constant, although the tensor that was passed in had history. "
-        "Reported at the call, also with a world size of 1. Nothing is reported for metrics, "
-        "for `detach` and `no_grad`, if this rank's own slot was put back, and for "
+        "of such an output, as a constant, although the tensor that was passed in had history, "
+        "and the loss depends on that part: where its rows are cut out, overwritten with "
+        "the tensor itself or masked, nothing is reported. Reported at the call, also with a "
+        "world size of 1. Nothing is reported for metrics, for `detach` and `no_grad`, and for "
         "differentiable collectives. `broadcast` is reported on the ranks that receive: the "
         "gradient goes to what they computed themselves, which the received values have "
         "replaced."

@@ -10,12 +10,16 @@ PITFALL = Pitfall(
     happens=(
         "Training through `ddp.module(x)` or the model that was wrapped runs without an error, "
         "but the ranks do not exchange their gradients: each steps with those of its own data, "
-        "and the replicas drift apart. `torch.autograd.grad` over a DDP output does the same."
+        "and the replicas drift apart. `torch.autograd.grad` over a DDP output does the same. So "
+        "does a loss that leaves out one parameter, which DDP waits for in vain. Parameters that "
+        "were replaced, added or unfrozen after the module was wrapped are never averaged."
     ),
     why=(
         "DDP prepares its reducer in its own `forward`, and averages a gradient when a backward "
         "pass accumulates it into `.grad`. A forward pass of the wrapped module does not "
-        "prepare the reducer, and `autograd.grad` returns gradients without accumulating them."
+        "prepare the reducer, and `autograd.grad` returns gradients without accumulating them. The "
+        "reducer knows the parameters that were trainable when the module was wrapped, and writes "
+        "averages only once it has the gradients of all of them."
     ),
     fix=(
         "Call the DDP module itself in training, and `loss.backward()` on what it returns. To "
@@ -88,9 +92,11 @@ dist.destroy_process_group()
     ),
     runtime=(
         "When an optimizer steps parameters of a live DDP module that received gradients since "
-        "its last step, while the module's reducer did not run, `no_sync` was not used, and the "
-        "program reduced nothing itself. Also with a world size of 1, where the numbers are "
-        "still right."
+        "its last step, while the module's reducer did not run or still waits for some, `no_sync` "
+        "was not used, and the program reduced nothing itself. The same for parameters that the "
+        "module got after it was wrapped. Also with a world size of 1, where the numbers are "
+        "still right. If the next forward pass fails for the missing gradients, only GG504 is "
+        "reported."
     ),
     part="lost",
     silence=(

@@ -16,7 +16,7 @@ PITFALL = Pitfall(
         "`DistributedDataParallel` averages gradients in buckets, as they arrive. A parameter "
         "that the loss does not reach leaves its bucket open: the layer is not called, its "
         "output is not part of the loss, `.detach()` or `no_grad` cuts the graph behind it, or "
-        "it was frozen after the model was wrapped."
+        "it was frozen or replaced after the model was wrapped."
     ),
     fix=(
         "Follow the reason that the finding gives for each parameter, so that the loss reaches "

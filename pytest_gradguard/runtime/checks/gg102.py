@@ -23,7 +23,14 @@ class Evidence(TransferEvidence):
     def message(self) -> str:
         first = self.samples[0]
         what = "a tensor" if first.path == "result" else f"`{first.path}`"
-        if first.description.get("refused"):
+        refused = first.description.get("refused")
+        if refused == "stack":
+            return (
+                f"`{first.task.name}` returns {what}, which requires grad, in a {self.backend} "
+                f"worker ({first.label()}): there the samples are put together in shared memory, "
+                "which torch refuses for tensors that require grad."
+            )
+        if refused:
             return (
                 f"`{first.task.name}` returns {what} with its graph from a {self.backend} worker "
                 f"({first.label()}): torch refuses to send it, the batch never arrives, and the "

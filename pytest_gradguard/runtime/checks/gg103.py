@@ -15,11 +15,12 @@ from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.evidence import SAMPLES, Object, names, times
 
 CODE = "GG103"
-_IN_TRANSFORM = (
-    "Compute the gradients in the workers, with the `torch.func` transform inside the task, and "
-    "return them."
-)
-"""Instead of the advice to use threads, which do not have the caller's transform."""
+
+
+def case_of(call: Any) -> str:
+    """The case of the catalogue's advice that fits the workers of `call`."""
+    # Threads do not have the caller's transform either.
+    return "transform" if call.in_transform else str(call.case(CODE))
 
 
 class Evidence(evidence.Evidence):
@@ -59,9 +60,7 @@ class Evidence(evidence.Evidence):
         self.backend = self.backend or call.backend
         if call.ships_gradients:
             self.severity = Severity.ERROR
-        self.case = self.case or call.kind.library
-        if call.in_transform:
-            self.advice = _IN_TRANSFORM
+        self.case = self.case or case_of(call)
         self.keep(result)
         dispatched = (call.site, call.backend)
         if len(self._dispatched) < SAMPLES and dispatched not in self._dispatched:

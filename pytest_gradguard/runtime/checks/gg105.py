@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_gradguard.details import Details
@@ -26,9 +25,6 @@ PROBES = (
     ),
 )
 
-with_losses: weakref.WeakSet[Evidence] = weakref.WeakSet()
-"""What was confirmed, for those who ask why one source has no gradient."""
-
 
 class Evidence(evidence.Evidence):
     """The parallel calls of one line.
@@ -39,7 +35,6 @@ class Evidence(evidence.Evidence):
         label: says what an object is, of its description.
 
     Attributes:
-        lost: by the id of a source that got no gradient: where it was asked for.
         processes: the workers are processes.
     """
 
@@ -51,7 +46,6 @@ class Evidence(evidence.Evidence):
         super().__init__(site, backend)
         self._tape = tape
         self._label = label
-        self.lost: dict[int, Site | None] = {}
         self.processes = False
         self._asked: list[tuple[Site | None, str]] = []
         self._without: dict[str, None] = {}
@@ -68,20 +62,15 @@ class Evidence(evidence.Evidence):
         self._times += 1
         return self._times <= limit
 
-    def confirm(
-        self, site: Site | None, verb: str, lost: Mapping[int, str], partial: list[str]
-    ) -> None:
+    def confirm(self, site: Site | None, verb: str, without: list[str], partial: list[str]) -> None:
         """The tape gave no gradient for some sources, or a part of it, at `site`.
 
         Args:
             site: where the gradients were asked for.
             verb: how.
-            lost: the names of sources without a gradient, by their ids.
+            without: the names of sources without a gradient.
             partial: the names of those that got a part of it.
         """
-        with_losses.add(self)
-        self.lost.update(dict.fromkeys(lost, site))
-        without = list(lost.values())
         self._without.update(dict.fromkeys(without))
         self._partial.update(dict.fromkeys(partial))
         steps = []

@@ -20,7 +20,6 @@ from pytest_gradguard.runtime import (
     initial_values,
     locate,
     plain_values,
-    travelling,
     used_globals,
 )
 from pytest_gradguard.runtime.calls import Call
@@ -30,7 +29,7 @@ from pytest_gradguard.runtime.code_names import keys_in
 from pytest_gradguard.runtime.evidence import SAMPLES, TaskEvidence
 from pytest_gradguard.runtime.lineage import LINEAGE
 from pytest_gradguard.runtime.probes import After
-from pytest_gradguard.runtime.tasks import Task, code_of, function_of, task_of
+from pytest_gradguard.runtime.tasks import Task, code_of, task_of
 
 CODE = "GG109"
 PROBES = (
@@ -104,7 +103,7 @@ class _Read:
         """The globals that a task's `function` reads by name; most tasks have the last one's."""
         last = self._last
         if function is not last[0]:
-            last = self._last = (function, self._of(function_of(function)))
+            last = self._last = (function, self._of(function))
         return last[1]
 
     def _of(self, function: Any) -> Asked | None:
@@ -145,11 +144,9 @@ def start(call: Call, task: Any, forked: bool) -> Asked | None:
     return None if forked else ship(call, [task])
 
 
-def heard(call: Call, note: list[tuple[Global, str | None]]) -> None:
-    """Report the globals that differ in a worker of `call`, and their plain values there."""
-    for found, there in note:
-        read = call.remembered.get(CODE)
-        state = None if read is None else read.states.get(found)
+def heard(call: Call, note: list[tuple[Global, State, str | None]]) -> None:
+    """Report the globals that differ in a worker of `call`, here and as plain values there."""
+    for found, state, there in note:
         evidence = Evidence.of(call)
         if evidence is not None:
             evidence.note(found, state, there)
@@ -164,15 +161,14 @@ class Evidence(TaskEvidence):
         super().__init__(site, backend, **details)
         self._differ: dict[str, str] = {}
 
-    def note(self, found: Global, state: State | None, there: str | None) -> None:
+    def note(self, found: Global, state: State, there: str | None) -> None:
         """Take a global that differs, what it is worth here, and its plain value there."""
         if not self.count:
-            plain = state is not None and state.value is not None
-            self.details["framework"] = None if plain else _framework(found)
+            self.details["framework"] = None if state.value is not None else _framework(found)
             self.details["direction"] = "capture"
             self.details["object"] = found.shown
-            self.details["type"] = None if state is None else state.kind
-        here = None if state is None else state.value
+            self.details["type"] = state.kind
+        here = state.value
         if found.shown not in self._differ and len(self._differ) < SAMPLES:
             self._differ[found.shown] = _difference(here, there)
             if found.shown == self.details["object"]:
@@ -205,7 +201,7 @@ def _framework(found: Global) -> str:
     return next(("torch" if _is_torch(t) else "tensorflow" for t in tensors.values()), "torch")
 
 
-def _read_by(function: types.FunctionType, initializer: Any) -> set[Global]:
+def _read_by(function: Any, initializer: Any) -> set[Global]:
     """The globals that a task's function, and the user's own functions that it calls, read by name.
 
     What a function that travels by value reads travels along with it, and is as it is here. What
@@ -218,8 +214,8 @@ def _read_by(function: types.FunctionType, initializer: Any) -> set[Global]:
     for read in uses.reads:
         reader = read.reader
         if (
-            read.module not in (None, "__main__")
-            and (read.module != reader.__module__ or travelling.by_name(reader))
+            read.by_name
+            and read.module not in (None, "__main__")
             and not issubclass(type(read.value), _NOTHING_IN)
             and not uses.own(read)
         ):
@@ -288,10 +284,10 @@ def begin(asked: Asked, process: bool) -> After | None:
 
     def after(
         items: Any, results: Any, error: BaseException | None
-    ) -> list[tuple[Global, str | None]] | None:
+    ) -> list[tuple[Global, State, str | None]] | None:
         read = None if watcher is None else {id(variable) for variable in watcher.end()}
         kept = [
-            (found, _told(found))
+            (found, asked.states[found], _told(found))
             for found in stale
             if not _written(found, asked.states[found]) and (read is None or _in(read, found))
         ]

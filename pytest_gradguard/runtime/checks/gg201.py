@@ -102,7 +102,7 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Used | None
     context_bytes = None
     if any(attempt.failed is None for attempt in attempts):
         context_bytes = _context_bytes()
-    return Used(os.getpid(), task_of(items[-1][0]), tuple(attempts), context_bytes)
+    return Used(os.getpid(), task_of(*items[-1]), tuple(attempts), context_bytes)
 
 
 _ERRORS = frozenset(("cupy_backends.cuda.api.runtime", "tensorflow.python.framework.errors_impl"))

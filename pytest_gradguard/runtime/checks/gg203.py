@@ -84,7 +84,7 @@ def ship(call: Any, items: Any) -> None:
     if cuda.is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
         evidence = Evidence.of(call, framework=next(iter(cuda.up), "torch"), device="cuda")
         if evidence is not None and not evidence.count:
-            task = task_of(items[0][0])
+            task = task_of(*items[0])
             evidence.begin()
             evidence.add(task, f"`{task.name}` runs in a forked worker")
 
@@ -97,7 +97,7 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Used | None
     lost = cuda.take_lost()
     if error is not None and not lost:
         lost = tuple(errors.attempt_behind(error, errors.by_fork))
-    return Used(os.getpid(), task_of(items[-1][0]), lost) if lost else None
+    return Used(os.getpid(), task_of(*items[-1]), lost) if lost else None
 
 
 def roused_by(error: BaseException) -> bool:

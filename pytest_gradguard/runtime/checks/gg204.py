@@ -66,4 +66,4 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Changed | N
     _seen[:] = [os.environ.get(cuda.VARIABLE)]
     if _seen[0] == last:
         return None
-    return Changed(task_of(items[-1][0]), before, _seen[0], framework)
+    return Changed(task_of(*items[-1]), before, _seen[0], framework)

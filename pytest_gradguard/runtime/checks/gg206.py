@@ -162,6 +162,6 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Failed | No
             if error is None:
                 break
             if error is cause:
-                return failed._replace(task=task_of(items[-1][0]))
+                return failed._replace(task=task_of(*items[-1]))
             error = error.__cause__ or error.__context__
     return None

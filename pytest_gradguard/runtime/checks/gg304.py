@@ -115,7 +115,7 @@ def begin(asked: int | None, process: bool) -> After | None:
             if start is None or end is None or start.digest == end.digest:
                 continue
             if random_states.follows(start, end):
-                task = task_of(items[0][0])
+                task = task_of(*items[0])
                 drawn.append(Drawn(os.getpid(), name, start.digest, task))
         return drawn or None
 

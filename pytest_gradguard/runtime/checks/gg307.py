@@ -111,7 +111,7 @@ def begin(asked: tuple[int, list[str]], process: bool) -> After | None:
             if start is None or end is None or start.digest == end.digest:
                 continue
             if random_states.follows(start, end):
-                drawn.append(Drawn(os.getpid(), library, start.digest, task_of(items[0][0])))
+                drawn.append(Drawn(os.getpid(), library, start.digest, task_of(*items[0])))
         return drawn or None
 
     return after

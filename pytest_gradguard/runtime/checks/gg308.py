@@ -129,7 +129,7 @@ def begin(asked: Asked, process: bool) -> After | None:
         seed_calls.this_thread.hear = before
         if not seen.libraries:
             return None
-        ended, task = time.monotonic(), task_of(items[0][0])
+        ended, task = time.monotonic(), task_of(*items[0])
         thread = threading.get_ident()
         return Seeded(asked, thread, ended, seen.drawn(), seen.locked, task, seen.place)
 

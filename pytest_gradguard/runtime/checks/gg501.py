@@ -11,14 +11,30 @@ from pytest_gradguard.runtime.callsite import Site
 
 CODE = "GG501"
 LIGHTNING = "LightningModule.all_gather"
+_FUNCTIONAL = "torch.distributed.nn.functional"
+_ALL_GATHER = (
+    f"import `{_FUNCTIONAL}`, and use `{_FUNCTIONAL}.all_gather({{0}})`. It returns a tuple of the "
+    "tensors of all ranks (`torch.cat` joins them), and each rank gets the gradients of the losses "
+    "of all ranks. Putting only this rank's own tensor back loses those of the other ranks' losses."
+)
 _ADVICE = {
-    LIGHTNING: "Gather with `self.all_gather(features, sync_grads=True)` where a loss needs it.",
+    LIGHTNING: "Gather with `self.all_gather({0}, sync_grads=True)` where a loss needs it.",
     "broadcast": (
-        "Broadcast `tensor.detach().clone()` where no gradient is wanted; for the gradients of all "
-        "ranks, use `torch.distributed.nn.functional.broadcast`."
+        "Broadcast `{0}.detach().clone()` where no gradient is wanted; for the gradients of all "
+        f"ranks, use `{_FUNCTIONAL}.broadcast`."
     ),
+    "gather": (
+        f"For a loss, import `{_FUNCTIONAL}`, and use `parts = {_FUNCTIONAL}.gather({{0}}, dst)`. "
+        "Its backward pass needs all ranks: on those without a loss, run "
+        "`(0 * torch.cat(parts)).sum().backward()`."
+    ),
+    "all_to_all": (
+        f"For a loss, import `{_FUNCTIONAL}`, and use `{_FUNCTIONAL}.all_to_all(outputs, inputs)`."
+    ),
+    "all_gather_object": f"Gather tensors, not objects: {_ALL_GATHER}",
 }
-"""What to do, where it is not to put the own slot back."""
+_ANY = f"For a loss, {_ALL_GATHER}"
+"""What to do, by the collective; the place is for the name of what was gathered."""
 
 
 class Evidence(evidence.Evidence):
@@ -46,7 +62,7 @@ class Evidence(evidence.Evidence):
     ) -> None:
         name, about = given
         super().__init__(site, "torch.distributed", **about)
-        self.advice = _ADVICE.get(function)
+        self.advice = _ADVICE.get(function, _ANY).format(name or "features")
         self.details.update({"direction": "result", "object": name, "function": function})
         self._name = f"`{name}`" if name else "a tensor with history"
         self._function = function

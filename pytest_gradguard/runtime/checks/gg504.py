@@ -77,7 +77,7 @@ def _forwarding(original: Callable[..., Any]) -> Callable[..., Any]:
             without_this_frame(error)
             raise
         if told:
-            attempt(_tell, "forward_ended", self)
+            attempt(_tell, "forward_ended", self, outputs)
         return outputs
 
     return forward

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import weakref
+from types import FrameType
 
-from pytest_gradguard.runtime import calls, frameworks, packages
+from pytest_gradguard.runtime import calls, callsite, frameworks, packages
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.registry import Workers
 
@@ -37,10 +38,25 @@ def begin(
     if call is None or call.site is None:
         return None
     call.kind = workers
+    call.in_librarys_pool = _is_a_librarys_pool(passing)
     if single is not None:
         call.shared = _families.setdefault((id(single), id(call.collector)), Family())
     frameworks.watch_reductions()  # a standard pickler copies its table before it meets the task
     return call
+
+
+_POOLS = frozenset(("pytest_gradguard", "multiprocess", "billiard", "loky"))
+
+
+def _is_a_librarys_pool(passing: frozenset[str]) -> bool:
+    """Whether it is a library that gives the pool its tasks, as `datasets` and pathos do."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if not (package in sys.stdlib_module_names or package in _POOLS or package in passing):
+            return not callsite.is_users(frame)
+        frame = frame.f_back
+    return False
 
 
 def _is_the_program(passing: frozenset[str]) -> bool:

@@ -18,7 +18,15 @@ from typing import Any
 
 from pytest_gradguard.daemon_process import through
 from pytest_gradguard.rank_process import is_rank
-from pytest_gradguard.runtime import calls, collector, pipes, probes, watching
+from pytest_gradguard.runtime import (
+    calls,
+    collector,
+    pickling_errors,
+    pipes,
+    probes,
+    queue_puts,
+    watching,
+)
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.dispatch.process_start import (
@@ -109,6 +117,8 @@ class _Told:
                 provenance.told(self._call, note)
             elif name == _FOUND:
                 for finding in note:
+                    if finding.code in self._call.dropped:
+                        continue
                     self._call.collector.add(calls.placed(self._call, finding))
             else:
                 probes.hear(self._call, [(name, note)])
@@ -176,12 +186,16 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of the process are pickled by now: it is the attribute set last.
-        shipped = attempt(ships_gradients, self._call)
+        shipped = attempt(ships_gradients, self._call) or attempt(self._is_given_queue)
         if not (self._asked or shipped):
             inner = self._inner
             return (operator.getitem, ((inner,), 0)) if inner else (getattr, (self._process, "run"))
         results = self._results and bool(shipped)
         return Run, (self._process, self._inner, self._write, self._task, self._asked, results)
+
+    def _is_given_queue(self) -> bool:
+        _, args, kwargs = self._task
+        return queue_puts.is_given(package_of(self._process), (*args, *kwargs.values()))
 
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:
         run = work or type(self._process).run.__get__(self._process)
@@ -206,6 +220,9 @@ class Run:
             package = package_of(self._process)
             tell = functools.partial(self._tell, _SENT)
             results.watch(package, self._task[0], self._forked, tell)
+            queue_puts.tell[:] = [functools.partial(self._tell, _FOUND)]
+            if not self._forked:
+                pickling_errors.watch_fresh_process()
         return probes.begin(self._asked, process=True)
 
     def _end(self, begun: Any, error: BaseException | None) -> None:

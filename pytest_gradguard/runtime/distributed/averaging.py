@@ -1,14 +1,14 @@
 """GG502: whether a DistributedDataParallel module averaged the gradients that an optimizer uses.
 
-Each reducer notes when it saw the gradients of a backward: by that it is known to have run. Once it
-has done so for a few steps, only the steps are looked at, until there is one without it.
+Each reducer notes when it saw the gradients of a backward, and knows whether it still waits for
+some. Once it has averaged them for a few steps, only the steps are looked at, until there is one
+without it. Parameters that a module got after it was wrapped are none of its reducer's.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_gradguard.runtime import callsite, collector, watching
+from pytest_gradguard.runtime import callsite, collector, losses
 from pytest_gradguard.runtime.checks import gg502
+from pytest_gradguard.runtime.distributed import by_hand
 from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
-from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
 from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
-from pytest_gradguard.runtime.patching import Patch, Patches, on_class
+from pytest_gradguard.runtime.patching import Patch, Patches
 
 _State = tuple[int, int] | None
 
@@ -31,18 +31,20 @@ class _Model:
     """What has happened to the gradients of one module since the last step over its parameters.
 
     Attributes:
-        stats: gives when its reducer saw the gradient of each parameter; `seen` is what it gave
-            last.
-        averaged: its reducer ran.
+        seen: when its reducer saw the gradient of each parameter, as of the last look.
+        averaged: its reducer ran, and has all gradients.
         paused: `no_sync` was used.
         backward: the first backward that gave it gradients without the reducer, and what the
             program calls there; None: there was none.
+        later: the parameters that it got after it was wrapped, once there were any.
     """
 
     def __init__(self, module: Any) -> None:
         weakref.finalize(module, attempt, _forget, self).atexit = False
         self._reference = weakref.ref(module)
-        self.stats = module.reducer.get_backward_stats
+        self._reducer = module.reducer
+        self._wrapped = {id(one) for one in module._module_parameters if one.requires_grad}
+        self.later: _Later | None = None
         self.seen = self.stats()
         self.stepped()
 
@@ -51,6 +53,28 @@ class _Model:
         """The module; None where it is about to be no more."""
         return self._reference()
 
+    def stats(self) -> list[int]:
+        """When the reducer saw the gradient of each parameter."""
+        stats: list[int] = self._reducer.get_backward_stats()
+        return stats
+
+    def parameters(self) -> dict[int, Any]:
+        """The parameters whose gradients the module averages, by id."""
+        module = self.module
+        every = () if module is None else module._module_parameters
+        return {id(one): one for one in every if one.requires_grad and id(one) in self._wrapped}
+
+    def parameters_since(self) -> dict[int, Any]:
+        """The parameters that the module has now, and that its reducer does not know, by id."""
+        module = self.module
+        return {
+            id(one): one
+            for name, one in (() if module is None else module.module.named_parameters())
+            if one.requires_grad
+            and id(one) not in self._wrapped
+            and name not in module.parameters_to_ignore
+        }
+
     def stepped(self) -> None:
         """An optimizer has used the gradients."""
         self.averaged = self.paused = False
@@ -58,13 +82,28 @@ class _Model:
         self.before: Mapping[int, _State] = _NOTHING
         self.heard = 0
 
+    @property
+    def waits(self) -> bool:
+        """Whether the reducer began, and waits for gradients."""
+        return self.stats() != self.seen
+
     def look(self) -> bool:
-        """See whether the reducer ran since the last step."""
+        """See whether the reducer ran since the last step, and has all gradients."""
         seen = self.stats()
         if seen != self.seen:
-            self.seen = seen
-            self.averaged = True
+            self.averaged = self._is_finished()
+            if self.averaged:
+                self.seen = seen
         return self.averaged
+
+    def _is_finished(self) -> bool:
+        check = getattr(self._reducer, "_check_reducer_finalized", None)
+        try:
+            if check is not None:
+                check()
+        except RuntimeError:  # as the next forward pass will raise it
+            return False
+        return True
 
     def backward_ended(self, run: engine.Backward) -> None:
         """After a backward."""
@@ -76,10 +115,55 @@ class _Model:
         elif not module.require_backward_grad_sync:
             self.paused = True
 
+    def cause(self, names: Mapping[int, str]) -> gg502.Cause:
+        """Why the gradients were not averaged; `names` are those of the module's parameters."""
+        before, now = self.seen, self.stats()
+        if before == now:
+            return gg502.bypassed()
+        averaged = [one for one in self.module._module_parameters if id(one) in self._wrapped]
+        waits_for = zip(averaged, before, now, strict=False)
+        return gg502.waiting([names.get(id(one), "") for one, was, is_ in waits_for if was == is_])
+
     @property
     def settled(self) -> bool:
         """Whether nothing is to be said of the next step."""
         return self.averaged or self.paused
+
+
+class _Later(_Model):
+    """The parameters that a module got after it was wrapped."""
+
+    def __init__(self, model: _Model) -> None:
+        self._model = model
+        self.later = None
+        self.stepped()
+
+    @property
+    def module(self) -> Any:
+        return self._model.module
+
+    def parameters(self) -> dict[int, Any]:
+        return self._model.parameters_since()
+
+    @property
+    def waits(self) -> bool:
+        return self._model.waits
+
+    def look(self) -> bool:
+        return False
+
+    def backward_ended(self, run: engine.Backward) -> None:
+        """Its gradients are this rank's alone, in whatever way they come."""
+
+    def cause(self, names: Mapping[int, str]) -> gg502.Cause:
+        frozen = {id(one) for one in self.module._module_parameters}
+        return gg502.later(
+            [names[one] for one in self.parameters()], self.parameters().keys() <= frozen
+        )
+
+    @property
+    def settled(self) -> bool:
+        return False
 
 
 _NOTHING: Mapping[int, _State] = {}
@@ -95,8 +179,6 @@ first: a step without them was of no use if no backward had been looked at, and 
 _MORE = 4
 _calm = 0
 _needed = _CALM
-_heard = 0
-"""How many collectives have taken something that may be gradients."""
 
 
 def _through_ddp(output: Any) -> bool:
@@ -105,10 +187,10 @@ def _through_ddp(output: Any) -> bool:
     return node is not None and any(type(one).__name__ == _SINK for one in tensors.nodes(node))
 
 
-def _parameters(module: Any) -> dict[int, Any]:
-    """The parameters whose gradients `module` averages, by id."""
-    every = () if module is None else module._module_parameters
-    return {id(one): one for one in every if one.requires_grad}
+def _all_parameters() -> Iterator[Any]:
+    """All whose gradients are to be averaged."""
+    for model in _models[:]:
+        yield from model.parameters().values()
 
 
 def _state(parameter: Any) -> _State:
@@ -124,13 +206,14 @@ def _remember(module: Any) -> None:
         _models.append(_Model(module))
         _stepping.clear()
         steps.after.subscribe(_stepped)
-        _collectives().apply()
+        by_hand.apply(_all_parameters)
         _listen()
 
 
 def _forget(model: _Model) -> None:
-    if model in _models:
-        _models.remove(model)
+    for one in (model, model.later):
+        if one in _models:
+            _models.remove(one)
     _stepping.clear()
     if not _models:
         steps.after.unsubscribe(_stepped)
@@ -171,89 +254,20 @@ def _pausing(original: Callable[..., Any]) -> Callable[..., Any]:
     return no_sync
 
 
-# -- what reduces gradients by hand --------------------------------------------------------------
-
-_METHODS = (
-    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base"),
-    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
-    *("reduce_scatter_tensor_coalesced", "allgather", "_allgather_base", "all_gather_single"),
-    *("all_gather_single_coalesced", "allgather_into_tensor_coalesced", "allgather_coalesced"),
-    *("gather", "broadcast", "alltoall", "alltoall_base", "all_to_all_single", "send", "recv"),
-)
-_FUNCTIONAL = "torch.distributed._functional_collectives"
-_BATCH_NORM = "torch.nn.modules._functions"
-"""The module of `SyncBatchNorm`, whose backward reduces sums of its own."""
-_DEPTH = 6
-"""How many frames above a collective are looked at for it."""
-
-
-def _listening(original: Any) -> Callable[..., Any]:
-    original = on_class(original, torch.distributed.ProcessGroup)
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        global _heard
-        try:
-            if any(map(_may_be_gradient, tensors_in(args[:2]))) and not _is_batch_norm():
-                _heard += 1
-        except Exception as error:
-            fault(error)
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-
-    return method
-
-
-def _may_be_gradient(tensor: Any) -> bool:
-    """Whether `tensor` may hold gradients: a single number that is no `.grad` is a loss."""
-    if tensor.numel() > 1:
-        return bool(tensor.is_floating_point())
-    with torch._C.DisableTorchFunctionSubclass():
-        place = tensor.untyped_storage().data_ptr()
-        return any(
-            one.grad is not None and one.grad.untyped_storage().data_ptr() == place
-            for model in list(_models)
-            for one in _parameters(model.module).values()
-        )
-
-
-def _is_batch_norm() -> bool:
-    frame = sys._getframe(2)
-    for _ in range(_DEPTH):
-        if frame.f_globals.get("__name__") == _BATCH_NORM:
-            return True
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return False
-
-
-def _resolving(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def resolve(*args: Any, **kwargs: Any) -> Any:
-        global _heard
-        _heard += 1
-        return original(*args, **kwargs)
-
-    return resolve
-
-
 # -- backward passes and steps -------------------------------------------------------------------
 
 
 def _backward(run: engine.Backward) -> engine.End | None:
+    _find_later()
     open_ones = [model for model in _models if not model.averaged]
     if not open_ones:
         return None
-    heard = _heard
+    heard = by_hand.count()
     states: dict[int, _State] = {}
     if not run.accumulates:
         asked = {id(one) for one in run.inputs}
         for model in open_ones:
-            given = _parameters(model.module)
+            given = model.parameters()
             states.update({one: _state(given[one]) for one in asked & given.keys()})
 
     def ended(_: Any, raised: BaseException | None) -> None:
@@ -266,6 +280,15 @@ def _backward(run: engine.Backward) -> engine.End | None:
     return ended
 
 
+def _find_later() -> None:
+    """Look for parameters that modules got after they were wrapped."""
+    for model in list(_models):
+        if model.later is None and not isinstance(model, _Later) and model.parameters_since():
+            model.later = _Later(model)
+            _models.append(model.later)
+            _stepping.clear()
+
+
 def _note(
     models: list[_Model], run: engine.Backward, states: dict[int, _State], heard: int
 ) -> None:
@@ -274,7 +297,7 @@ def _note(
         reached = {id(one) for one in run.inputs or tensors.leaves_of(run.outputs)}
     else:
         reached = set(states)
-    own = [model for model in models if reached & _parameters(model.module).keys()]
+    own = [model for model in models if reached & model.parameters().keys()]
     if not own or (run.accumulates and is_penalty(run.outputs)):
         return  # a penalty has the same gradients on every rank
     frame = callsite.user_frame()
@@ -296,11 +319,7 @@ def _stepped(optimizer: Any) -> None:
         models = _with_parameters_of(optimizer)
     everywhere = True
     for model in models:
-        seen = model.stats()
-        if seen != model.seen:
-            model.seen = seen
-            model.averaged = True
-        elif not model.averaged:
+        if not model.look():
             everywhere = False
     if everywhere and _calm >= _needed:
         for model in models:
@@ -325,7 +344,7 @@ def _step(optimizer: Any, models: list[_Model]) -> None:
         if _calm >= _needed:
             _needed *= _MORE
         _listen()
-    if any(one.backward and not one.settled and _heard == one.heard for one in models):
+    if any(one.backward and not one.settled and by_hand.count() == one.heard for one in models):
         _confirm(optimizer, models)
 
 
@@ -334,9 +353,10 @@ _UNKNOWN: tuple[int, list[_Model]] = (-1, [])
 
 def _with_parameters_of(optimizer: Any) -> list[_Model]:
     """The modules that have parameters of `optimizer`, from now on known by its id."""
+    _find_later()
     groups = optimizer.param_groups
     held = {id(p) for group in groups for p in group["params"]}
-    models = [one for one in _models if held & _parameters(one.module).keys()]
+    models = [one for one in _models if held & one.parameters().keys()]
     if id(optimizer) not in _stepping:
         weakref.finalize(optimizer, _stepping.pop, id(optimizer), None).atexit = False
     _stepping[id(optimizer)] = (len(groups), models)
@@ -345,14 +365,17 @@ def _with_parameters_of(optimizer: Any) -> list[_Model]:
 
 def _confirm(optimizer: Any, models: list[_Model]) -> None:
     held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
-    averaged = {i for one in _models if one.averaged for i in _parameters(one.module)}
+    averaged = {i for one in _models if one.averaged for i in one.parameters()}
+    found: dict[int, tuple[_Model, list[Any]]] = {}
     for model in models:
-        if model.backward is not None and not model.settled and _heard == model.heard:
-            module = model.module
-            mine = [i for i in _parameters(module) if i in held and i not in averaged]
+        if model.backward is not None and not model.settled and by_hand.count() == model.heard:
+            mine = [i for i in model.parameters() if i in held and i not in averaged]
             own = [held[i] for i in mine if _received(held[i], model)]
             if own and torch.distributed.is_initialized():
-                _report(module, model.backward, own, len(held))
+                _, others = found.get(id(model.module), (model, []))
+                found[id(model.module)] = model, others + own  # what came later is the cause
+    for model, own in found.values():
+        _report(model, own, len(held))
 
 
 def _received(parameter: Any, model: _Model) -> bool:
@@ -364,25 +387,33 @@ def _received(parameter: Any, model: _Model) -> bool:
         return bool(gradient.is_sparse or gradient.count_nonzero())
 
 
-def _report(
-    module: Any, backward: tuple[callsite.Site | None, str], own: list[Any], of_all: int
-) -> None:
+def _report(model: _Model, own: list[Any], of_all: int) -> None:
     home = collector.innermost()
-    if home is None or gg502.CODE in home.ignore | collector.allowed_now():
+    if (
+        home is None
+        or model.backward is None
+        or gg502.CODE in home.ignore | collector.allowed_now()
+    ):
         return
     frame = callsite.user_frame()
     site = None if frame is None else callsite.site_of(frame)
+    backward, verb = model.backward
+    names = {id(one): name for name, one in model.module.module.named_parameters()}
     wanted = {id(one) for one in own}
-    named = [name for name, one in module.module.named_parameters() if id(one) in wanted]
-    ranks = torch.distributed.get_world_size(module.process_group)
+    named = [name for one, name in names.items() if one in wanted]
+    ranks = torch.distributed.get_world_size(model.module.process_group)
 
     def make() -> gg502.Evidence:
-        about = tensors.describe(own[0])
-        return gg502.Evidence(site, *backward, named, of_all, ranks, about)
+        about, cause = tensors.describe(own[0]), model.cause(names)
+        return gg502.Evidence(site, backward, verb, cause, named, of_all, ranks, about)
 
     evidence = home.evidence((gg502.CODE, site and site.key), make)
+    assert isinstance(evidence, gg502.Evidence)
     evidence.count += 1
-    if evidence.count == 1:
+    losses.record(own, evidence, home, site)
+    if model.waits:
+        gg502.may_fail(model.module, evidence)
+    elif evidence.count == 1:
         collector.announce(home, [evidence])
 
 
@@ -397,33 +428,6 @@ _modules = Patches(
 )
 
 
-@functools.cache
-def _collectives() -> Patches:
-    group = torch.distributed.ProcessGroup
-    return Patches([Patch(group, one, _listening) for one in _METHODS if one in vars(group)])
-
-
-@functools.cache
-def _functional() -> Patches:
-    module = sys.modules[_FUNCTIONAL]
-    until_2_8 = not hasattr(module, "_resolve_group")
-    name = "_resolve_group_name" if until_2_8 else "_resolve_group"
-    return Patches([Patch(module, name, _resolving)])
-
-
-def _listen_to_functional() -> None:
-    if _modules.applied:
-        _functional().apply()
-
-
-def _forget_functional() -> None:
-    if _FUNCTIONAL in sys.modules:
-        _functional().undo()
-
-
-watching.when_imported(_FUNCTIONAL, _listen_to_functional, _forget_functional)
-
-
 def apply() -> None:
     """Watch the modules that are made from now on, and those that there are."""
     if _modules.applied:
@@ -431,8 +435,6 @@ def apply() -> None:
     _modules.apply()
     for module in _alive():
         _remember(module)
-    if _FUNCTIONAL in sys.modules:
-        _listen_to_functional()
 
 
 def _alive() -> Iterator[Any]:
@@ -447,8 +449,7 @@ def undo() -> None:
     global _needed
     _needed = _CALM
     _modules.undo()
-    _collectives().undo()
-    _forget_functional()
+    by_hand.undo()
     engine.unsubscribe(_backward)
     steps.after.unsubscribe(_stepped)
     _models.clear()

@@ -1,7 +1,6 @@
 """GG501: what collectives hand out without a graph; `cuts` follows it to where a backward begins.
 
-Which rank's part a tensor holds is known by its place in memory. Only this rank's own part is
-followed: usual programs treat the parts of the others as constants, too, and put their own back.
+Only this rank's own part is followed: usual programs take the parts of the others for constants.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_gradguard.runtime import locate
-from pytest_gradguard.runtime.distributed import C10D, cuts
+from pytest_gradguard.runtime.distributed import C10D, cuts, shadows
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.patching import Patch, Patches, on_class
@@ -100,14 +99,10 @@ def _watched(name: str, parts: _Parts) -> Callable[[Any], Callable[..., Any]]:
 
 def _gathered(name: str, part: _Part) -> None:
     """Take what a collective was given, and what it handed out for it."""
-    cuts.forget(part.output)  # a buffer that is used again
+    shadows.forget(part.output)  # a buffer that is used again
     cut = cuts.of(name, part.given)
     if cut is not None:
-        cut.own_part(part.output, part.part, part.parts)
-        cuts.follow(cut, part.output)
-        base = part.output._base
-        if base is not None:
-            cuts.follow(cut, base)
+        cuts.follow(cut, part.output, part.part, part.parts)
 
 
 def _replacing(original: Any) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """GG501: values that a collective handed out without their graph, followed to the next backward.
 
-A function mode follows what this thread computes from them, from such a call on.
+A function mode follows what this thread computes from this rank's own part, from such a call on.
 """
 
 from __future__ import annotations
@@ -12,50 +12,27 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pytest_gradguard.runtime import callsite, collector
+from pytest_gradguard.runtime import callsite, collector, losses
 from pytest_gradguard.runtime.checks import gg501
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.distributed import shadows
+from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
-from pytest_gradguard.runtime.frameworks.torch.following import (
-    Marks,
-    has_derivative,
-    is_constant,
-    push_below,
-    take_off,
-    tensors_in,
-)
+from pytest_gradguard.runtime.frameworks.torch.following import push_below, take_off
 
 _compiling = torch.compiler.is_compiling
 
-_WRITES = frozenset(
-    (
-        *("__setitem__", "copy_", "index_copy_", "index_put_", "masked_scatter_", "scatter_"),
-        "put_",
-    )
-)
-"""What puts one tensor into a part of another."""
-_COMBINES = frozenset(
-    (
-        *("where", "scatter", "index_copy", "index_put", "masked_scatter", "put"),
-        *("select_scatter", "slice_scatter", "diagonal_scatter"),
-    )
-)
-"""The same, as functions that return what they have put together."""
-_COLLECTIVES = "torch.distributed"
-"""Whose functions come through a mode, too: what they hand out is known already."""
 _FRAMES = 3
 """In how many functions of the program a tensor's name is looked for."""
 
 
-class Cut:
+class Cut(shadows.Source):
     """One tensor with history that a collective was given, and its values that came out of it.
 
     Attributes:
         function: the collective.
         site: the line that called it.
         given: what it was called there, and its description.
-        settled: the own part was put back, or it has been reported.
-        over: a backward has run since: nothing more is followed.
+        settled: it has been reported.
     """
 
     def __init__(self, function: str, tensor: Any, home: collector.Collector) -> None:
@@ -65,30 +42,8 @@ class Cut:
         self.site = None if frame is None else callsite.site_of(frame)
         self.given = (_name_of(tensor, frame), tensors.describe(tensor))
         self.settled = False
-        self.over = False
         self._tensor = weakref.ref(tensor)
-        self._storage = 0
-        self._range = (0, 0)
-
-    def own_part(self, output: Any, part: int, parts: int) -> None:
-        """Say that this rank's own values are that part of `output`."""
-        size = output.numel() * output.element_size() // parts
-        start = output.storage_offset() * output.element_size() + part * size
-        self._storage = output.untyped_storage().data_ptr()
-        self._range = (start, start + size)
-
-    def overlaps(self, tensor: Any) -> bool:
-        """Whether `tensor` may hold this rank's own values: not where it lies beside them."""
-        if not self._storage or tensor.layout is not torch.strided:
-            return True
-        if tensor.untyped_storage().data_ptr() != self._storage:
-            return True
-        first = tensor.storage_offset()
-        sizes = zip(tensor.shape, tensor.stride(), strict=True)
-        last = first + sum((size - 1) * stride for size, stride in sizes)
-        width = tensor.element_size()
-        start, end = self._range
-        return bool(tensor.numel() and first * width < end and (last + 1) * width > start)
+        _live.add(self)
 
     def wanted(self, inputs: tuple[Any, ...]) -> bool:
         """Whether one of the tensors whose gradients are asked for lacks something."""
@@ -100,6 +55,20 @@ class Cut:
         asked = {id(one) for one in inputs}
         return id(tensor) in asked or any(id(one) in asked for one in tensors.leaves_of([tensor]))
 
+    def is_missed(self) -> bool:
+        """Whether a gradient other than zero was due to the own values; it is forgotten."""
+        gradient = self.take_gradient()
+        if gradient is None or self.settled:
+            return False
+        with torch._C.DisableTorchFunction():
+            return bool(((gradient != 0) & gradient.isfinite()).any())
+
+    def lacking(self) -> list[Any]:
+        """The leaves behind the given tensor that have no gradient."""
+        tensor = self._tensor()
+        leaves = () if tensor is None else tensors.leaves_of([tensor])
+        return [leaf for leaf in leaves if tensors.gradient_missing(leaf)]
+
 
 def _name_of(tensor: Any, frame: Any) -> str:
     """What the program calls `tensor` where it hands it to a collective, if it has a name there."""
@@ -110,18 +79,7 @@ def _name_of(tensor: Any, frame: Any) -> str:
     return ""
 
 
-_marks: Marks[Cut] = Marks()
-"""The tensors that were computed from values without their graph."""
-_within: Marks[Cut] = Marks()
-"""The same where gradients were off: what an autograd function returns gets a graph afterwards."""
-
-
-def _cuts_of(tensor: Any) -> frozenset[Cut]:
-    """The values without their graph that `tensor` was computed from, as one that has gradients."""
-    cuts = _marks.of(tensor)
-    if _within and (not torch.is_grad_enabled() or tensors.requires_grad(tensor)):
-        cuts |= _within.of(tensor)
-    return cuts
+_live: weakref.WeakSet[Cut] = weakref.WeakSet()
 
 
 def of(function: str, given: Any) -> Cut | None:
@@ -134,23 +92,16 @@ def of(function: str, given: Any) -> Cut | None:
     return Cut(function, given, home)
 
 
-def follow(cut: Cut, tensor: Any) -> None:
-    """Follow what is computed from `tensor`, which holds the values of `cut`."""
-    _marks.add(tensor, frozenset((cut,)))
+def follow(cut: Cut, output: Any, part: int = 0, parts: int = 1) -> None:
+    """Follow what is computed from the own values of `cut`: that part of `output`."""
+    shadows.add(cut, output, part, parts)
     _follow_here()
-
-
-def forget(tensor: Any) -> None:
-    """Follow nothing more of what `tensor` held."""
-    for marks in (_marks, _within):
-        marks.drop(tensor)
 
 
 def stop() -> None:
     """Follow nothing more."""
     engine.unsubscribe(_backward)
-    _marks.clear()
-    _within.clear()
+    shadows.forget_all()
     _rest()
     steps.before.unsubscribe(_stepping)
 
@@ -166,35 +117,14 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
         self.done = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        try:
-            if _marks and not self.done and not _compiling():
-                _follow(func, args, kwargs, result)
-        except Exception as error:
-            fault(error)
+        kwargs = kwargs or {}
+        again = None
+        if not self.done and not _compiling():
+            again = attempt(shadows.again, func, args, kwargs)
+        result = func(*args, **kwargs)
+        if again is not None:
+            again.made(result)
         return result
-
-
-def _follow(func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    if is_constant(func) or str(getattr(func, "__module__", "")).startswith(_COLLECTIVES):
-        return
-    given = tensors_in((args, kwargs))
-    cuts = frozenset().union(*map(_cuts_of, given))
-    cuts = frozenset(cut for cut in cuts if not (cut.over or cut.settled))
-    if not cuts:
-        return
-    name = getattr(func, "__name__", "")
-    own = any(tensors.requires_grad(one) and not _cuts_of(one) for one in given)
-    if own and (name in _WRITES or name in _COMBINES):
-        for cut in cuts if name in _WRITES else ():
-            cut.settled = True
-        return
-    marks = _marks if torch.is_grad_enabled() else _within
-    for tensor in tensors_in(args[:1] if result is None else result):
-        if has_derivative(tensor):
-            held = frozenset(cut for cut in cuts if cut.overlaps(tensor))
-            if held:
-                marks.add(tensor, held)
 
 
 class _Thread(threading.local):
@@ -231,19 +161,21 @@ def _rest() -> None:
 
 
 def _backward(run: engine.Backward) -> engine.End | None:
-    if not _marks:
+    live = list(_live)
+    for cut in live:
+        cut.take_gradient()  # of a backward pass that failed
+    if not shadows.backward_begins(run):
         return None
-    cuts = {cut for output in run.outputs for cut in _cuts_of(output) if not cut.settled}
-    cuts = {cut for cut in cuts if cut.wanted(run.inputs)}
-    fails = not any(map(tensors.requires_grad, run.outputs))
+    fails = not any(tensors.requires_grad(one) for one in run.outputs if tensors.is_tensor(one))
 
     def ended(_: Any, raised: BaseException | None) -> None:
         mode = _thread.mode
         if mode is not None and not run.create_graph:
             mode.done = True
-            for cut in _marks.all():
-                cut.over = True
-        if cuts and (raised is None or fails):
+            shadows.forget_all()
+        if raised is None or fails:
+            shadows.backward_ended(run)
+            cuts = {cut for cut in live if cut.is_missed() and cut.wanted(run.inputs)}
             _report(cuts, "backward" if run.accumulates else "autograd.grad", fails)
 
     return ended
@@ -262,5 +194,6 @@ def _report(cuts: set[Cut], verb: str, fails: bool) -> None:
 
         evidence = cut.home.evidence((gg501.CODE, cut.site and cut.site.key), make)
         evidence.count += 1
+        losses.record(cut.lacking(), evidence, cut.home, backward)
         if evidence.count == 1:
             collector.announce(cut.home, [evidence])

@@ -6,6 +6,7 @@ Elsewhere, and where the kernel does not tell, nothing is known: empty answers.
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import threading
 from typing import NamedTuple
@@ -39,7 +40,7 @@ class Waiting(NamedTuple):
         """Whether it waits for another thread of this process, maybe for a limited time."""
         operation = self.arguments[1]
         return (
-            self.number == _FUTEX.get(os.uname().machine)
+            self.number == _FUTEX.get(platform.machine())
             and bool(operation & _PRIVATE)
             and operation & 0x7F in _WAITS
         )

@@ -48,14 +48,14 @@ class Watcher:
         token: the number of the call.
         place: the line of the call, for the error to name.
         answer: takes the hang and the error; by default they go to the pool that runs the tasks.
-        library: whose workers they are (`Pitfall.cases`).
+        case: which advice fits its workers (`Pitfall.cases`).
     """
 
     def __init__(
-        self, token: int, place: str, answer: Answer | None = None, library: str = ""
+        self, token: int, place: str, answer: Answer | None = None, case: str = ""
     ) -> None:
         self.token = token
-        self._library = library
+        self._case = case
         self.place = place
         self._answer = answer
         self.thread = threading.get_ident()
@@ -134,7 +134,7 @@ class Watcher:
         return (
             f"{self._pitfall.code} {self._pitfall.name}: `{hang.task.name}` would wait forever"
             f"{where}. It runs in a forked worker{call}, without the threads that {name} had "
-            f"started before the fork. {self._pitfall.advice_for(self._library)}"
+            f"started before the fork. {self._pitfall.advice_for(self._case)}"
         )
 
 
@@ -188,10 +188,10 @@ _process: int | None = None
 """The process in which our thread runs: a child of it has none."""
 
 
-def watch(token: int, place: str, answer: Answer | None = None, library: str = "") -> Watcher:
+def watch(token: int, place: str, answer: Answer | None = None, case: str = "") -> Watcher:
     """Look on while the tasks of a batch run in the calling thread."""
     global _watcher, _process
-    _watcher = watcher = Watcher(token, place, answer, library)
+    _watcher = watcher = Watcher(token, place, answer, case)
     if _process != os.getpid():
         _process = os.getpid()
         threading.Thread(target=_look_on, name="gradguard-forked", daemon=True).start()

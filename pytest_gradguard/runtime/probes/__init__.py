@@ -24,7 +24,8 @@ Pickling shows what is transferred; a probe shows what the tasks do with it. Che
 ``roused_by(error)``
     Whether the error of a task rouses the probe.
 ``heard(call, note)``
-    Back in the parent: what `after` noted.
+    Back in the parent: what `after` noted. Some libraries bring it as plain data (`plain_data`):
+    the annotation of `note` says what it may be.
 ``pulled(call, tasks)``
     The tasks that the caller gave, where the probe has asked: they may be wrapped, for joblib pulls
     a generator from threads of its own.
@@ -40,9 +41,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
-from pytest_gradguard.runtime import checks, registry, watching
+from pytest_gradguard.runtime import checks, plain_data, registry, watching
 from pytest_gradguard.runtime.checks import Probe
 from pytest_gradguard.runtime.collector import here
 from pytest_gradguard.runtime.faults import attempt, fault
@@ -216,6 +217,27 @@ def hear(call: Any, notes: Notes) -> None:
             _module(name).heard(call, note)
         except Exception as error:
             fault(error)
+
+
+def read(texts: Sequence[tuple[str, str]]) -> Notes:
+    """Notes out of plain data, each of the type that `heard` of its probe takes.
+
+    Raises:
+        ValueError: one is not.
+    """
+    return [(name, plain_data.loads(text, note_type(name))) for name, text in texts]
+
+
+@cache
+def note_type(name: str) -> Any:
+    """The type of the notes of the probe of that name.
+
+    Raises:
+        ValueError: no probe of that name hears of notes.
+    """
+    if name not in {probe.name for probe in _all()} or not hasattr(_module(name), "heard"):
+        raise ValueError(f"no probe that hears of notes: {name!r}")
+    return get_type_hints(_module(name).heard)["note"]
 
 
 def undo() -> None:

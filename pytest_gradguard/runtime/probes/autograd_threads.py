@@ -31,7 +31,7 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Hang | None
             return None
         if roused_by(error):
             path, line = callsite.line_of(error)
-            return Hang("torch", task_of(items[-1][0]), path, line, refused=True)
+            return Hang("torch", task_of(*items[-1]), path, line, refused=True)
         error = error.__cause__ or error.__context__
     return None
 

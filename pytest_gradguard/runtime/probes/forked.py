@@ -17,11 +17,11 @@ from pytest_gradguard.runtime.tasks import task_of
 
 
 def ship(call: Any, items: Any) -> tuple[int, str, str] | None:
-    """The call's number, its place and the library of its workers, for the worker to name."""
+    """The call's number, its place and the case of its advice, for the worker to name."""
     if not forks.bequeathed:
         return None
     place = "" if call.site is None else f"{call.site.path}:{call.site.line}"
-    return call.token, place, call.kind.library
+    return call.token, place, call.case(gg303.CODE)
 
 
 _told: set[int] = set()
@@ -32,19 +32,19 @@ def begin(asked: tuple[int, str, str] | None, process: bool) -> After | None:
     inherited = forks.inherited
     if not process or asked is None or inherited is None:
         return None
-    token, place, library = asked
+    token, place, case = asked
     watcher = None
     if inherited.runtime or inherited.torch_kept:
         from pytest_gradguard.runtime.fork_safety import stuck
 
-        watcher = stuck.watch(token, place, library=library)
+        watcher = stuck.watch(token, place, case=case)
 
     def after(items: Any, results: Any, error: BaseException | None) -> Hang | None:
         if watcher is not None:
             watcher.stop()
         if inherited.torch and token not in _told and openmp.computed():
             _told.add(token)
-            return Hang("torch", task_of(items[-1][0]))
+            return Hang("torch", task_of(*items[-1]))
         return None
 
     return after

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from pytest_gradguard.runtime.probes import After
+from pytest_gradguard.runtime.tapes.notes import Note
 
 _EXACTLY = 8
 
@@ -47,7 +48,7 @@ def begin(asked: Any, process: bool) -> After | None:
     return after
 
 
-def heard(call: Any, note: Any) -> None:
+def heard(call: Any, note: Note) -> None:
     """Judge, in the parent, what was seen where tasks ran."""
     from pytest_gradguard.runtime.tapes import calls as tapes
 

@@ -37,16 +37,22 @@ class Lost(NamedTuple):
 
 def ask(call: Any) -> tuple[Any, ...] | None:
     """The modes of the calling thread that other threads do not have."""
-    recording = torch.is_grad_enabled()
-    if recording and not (
-        _is_autocast_enabled("cpu")
-        or _is_autocast_enabled("cuda")
-        or torch._C._len_torch_function_stack()
-    ):
+    if not may_be_in_force():
         return None
     found = modes.in_force()
-    call.within_autograd = not recording and (found is None or found.gradients_off is None)
+    off = not torch.is_grad_enabled()
+    call.within_autograd = off and (found is None or found.gradients_off is None)
     return None if found is None else tuple(found)  # a worker may have no torch to read it with
+
+
+def may_be_in_force() -> bool:
+    """Whether this thread may have modes that are not the default."""
+    return (
+        not torch.is_grad_enabled()
+        or _is_autocast_enabled("cpu")
+        or _is_autocast_enabled("cuda")
+        or bool(torch._C._len_torch_function_stack())
+    )
 
 
 def begin(asked: tuple[Any, ...] | None, process: bool) -> After | None:
@@ -56,7 +62,7 @@ def begin(asked: tuple[Any, ...] | None, process: bool) -> After | None:
         return None
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Lost] | None:
-        task = task_of(items[0][0])
+        task = task_of(*items[0])
         return [Lost(mode, did, task) for mode, did in watch.end()] or None
 
     return after

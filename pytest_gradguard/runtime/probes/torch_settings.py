@@ -114,7 +114,7 @@ def begin(asked: dict[str, str], process: bool) -> After | None:
             function = matters or used.get(name) or may_use.get(name)
             if function and not _decides(functions, about, asked[name]):
                 there = about.shown(about.defaults[0])
-                task = task_of(items[0][0])
+                task = task_of(*items[0])
                 found.append(Lacking(name, there, function, task, matters is not None))
         return found or None
 

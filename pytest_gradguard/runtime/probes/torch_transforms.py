@@ -31,14 +31,6 @@ _NAMES = {
 _REFUSAL = re.compile(r"INTERNAL ASSERT FAILED.*functorch|escaped.*functorch", re.DOTALL)
 """What torch raises for a tensor whose transform this thread lacks, or has another one for."""
 _REFUSAL_OF_VMAP = "being vmapped"
-_OPEN_IN_TASK = (
-    "Open the transform inside the task: have each task return the derivative of its own part, and "
-    "add them up in the caller."
-)
-_LEVEL_IN_TASK = (
-    "Enter the dual level inside the task: send the tensor and its tangent, and return both parts "
-    "of `unpack_dual`."
-)
 
 _losses: weakref.WeakValueDictionary[int, transforms.Loss] = weakref.WeakValueDictionary()
 
@@ -143,7 +135,7 @@ def _given(items: Any, wanted: Callable[[Any], bool]) -> tuple[Task, str]:
     for path in locate.find(roots_of(items), wanted).values():
         index, _, path = path.partition("|")
         return task_of(items[int(index)][0]), path.lstrip(".")
-    return task_of(items[0][0]), ""
+    return task_of(*items[0]), ""
 
 
 def heard(call: Any, note: Lacking) -> None:
@@ -154,6 +146,8 @@ def heard(call: Any, note: Lacking) -> None:
     loss = _loss_of(call)
     _count(loss, note.task, note.object)
     for result in note.results:
+        if result is None:  # they came back apart from this note
+            continue
         loss.of(transforms.TANGENT, result)
         transforms.mark(result, frozenset((loss,)))
 
@@ -233,7 +227,7 @@ def _report(
     if evidence is None:
         return None
     evidence.severity = Severity.ERROR
-    evidence.advice = _LEVEL_IN_TASK if kind == transforms.TANGENT else _OPEN_IN_TASK
+    evidence.case = "forward mode" if kind == transforms.TANGENT else "transform"
     for (task, path), count in list(tasks.items()):
         if path and not evidence.count:
             evidence.details.update({"object": path, "direction": direction(path)})

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
+from pytest_gradguard.runtime import losses
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.checks import gg105
 from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.tapes import own, values
-from pytest_gradguard.runtime.tapes.inside import Behind, Key, key_of, number_of
+from pytest_gradguard.runtime.tapes.inside import key_of, number_of
+from pytest_gradguard.runtime.tapes.notes import Behind, Key
 from pytest_gradguard.runtime.tapes.own import Identity
 
 
@@ -39,11 +41,12 @@ class Given(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """Where gradients were asked for, how, and the variables without: by id, key and name."""
+    """Where gradients were asked for, how, and the variables without: by reference, id, key
+    and name."""
 
     site: Site | None
     verb: str
-    variables: list[tuple[int, Key, str]]
+    variables: list[tuple[weakref.ref[Any], int, Key, str]]
 
 
 class Around:
@@ -143,15 +146,31 @@ class Around:
         """
         found = False
         for site, verb, variables in self.unanswered:
-            lost = {
-                one: name
-                for one, key, name in variables
+            lost = [
+                (reference(), name)
+                for reference, one, key, name in variables
                 if one in self.behind or key in self.behind
-            }
-            if lost and self.evidence is not None:
-                self.evidence.confirm(site, verb, lost, [])
-                found = True
+            ]
+            found = bool(lost and self.confirm(site, verb, lost, [])) or found
         return found
+
+    def confirm(
+        self, site: Site | None, verb: str, lost: list[tuple[Any, str]], partial: list[str]
+    ) -> bool:
+        """Report that sources lack their gradient, or a part of it; False if nobody listens.
+
+        Args:
+            site: where the gradients were asked for.
+            verb: how.
+            lost: the sources without a gradient, and their names; None for a freed one.
+            partial: the names of sources that got a part of it.
+        """
+        if self.evidence is None or self.home is None:
+            return False
+        self.evidence.confirm(site, verb, [name for _, name in lost], partial)
+        live = (source for source, _ in lost if source is not None)
+        losses.record(live, self.evidence, self.home, site)
+        return True
 
     def reachable(self) -> list[Any]:
         """The variables and tensors that its tasks could reach, and that are alive."""

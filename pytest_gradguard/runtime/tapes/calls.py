@@ -20,7 +20,8 @@ from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.tapes import following, inside, own, values
 from pytest_gradguard.runtime.tapes.around import Around, ids_in
-from pytest_gradguard.runtime.tapes.inside import Asked, Note, add, number_of
+from pytest_gradguard.runtime.tapes.inside import Asked, add, number_of
+from pytest_gradguard.runtime.tapes.notes import Note
 from pytest_gradguard.runtime.tapes.values import Value
 from pytest_gradguard.runtime.tasks import roots_of
 

@@ -18,8 +18,9 @@ from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_t
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.tapes import own, values
 from pytest_gradguard.runtime.tapes.around import Around, Unanswered, watches
-from pytest_gradguard.runtime.tapes.inside import Behind, Made, Source, add, key_of, number_of
-from pytest_gradguard.runtime.tapes.own import Flow, Identity, OwnTape
+from pytest_gradguard.runtime.tapes.inside import add, key_of, number_of
+from pytest_gradguard.runtime.tapes.notes import Behind, Flow, Made, Source
+from pytest_gradguard.runtime.tapes.own import Identity, OwnTape
 
 _EXACTLY = 50
 """How often gradients of our own are computed for the calls of one line that lose nothing."""
@@ -209,7 +210,7 @@ class _Follower:
         for around, missing in _missing(asked).items():
             without, partial = _lacking(asked, around, missing, gradients)
             if around.evidence is not None and (without or partial):
-                found.append((around, around.evidence, without, partial))
+                found.append((around, without, partial))
                 names.update({**without, **partial})
         apart = [around for around in asked.shadow.arounds if around.apart]
         if not found and not apart:
@@ -218,13 +219,10 @@ class _Follower:
         if frame is not None:
             names.update(values.names_in(frame, set(names)))
         site = None if frame is None else callsite.site_of(frame)
-        for _, evidence, without, partial in found:
-            evidence.confirm(
-                site,
-                asked.verb,
-                {one: names[one] for one in without},
-                [names[one] for one in partial],
-            )
+        for around, without, partial in found:
+            sources = {id(source): source for source, _ in _pairs(asked, around, gradients)}
+            lost = [(sources[one], names[one]) for one in without]
+            around.confirm(site, asked.verb, lost, [names[one] for one in partial])
         for around in apart:
             around.unanswered.append(_unanswered(asked, around, gradients, frame, site))
         for around in {*(around for around, *_ in found), *(one for one in apart if one.settle())}:
@@ -276,7 +274,7 @@ def _unanswered(asked: _Asked, around: Around, gradients: Any, frame: Any, site:
     }
     names = {} if frame is None else values.names_in(frame, set(missing))
     variables = [
-        (one, key_of(source), names.get(one) or around.path_of(source))
+        (weakref.ref(source), one, key_of(source), names.get(one) or around.path_of(source))
         for one, source in missing.items()
     ]
     return Unanswered(site, asked.verb, variables)

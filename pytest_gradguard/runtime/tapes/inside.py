@@ -7,24 +7,17 @@ gradient would have come to a variable or a watched tensor, had the user's tape 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.tapes import own, values
-from pytest_gradguard.runtime.tapes.own import Flow, OwnTape
+from pytest_gradguard.runtime.tapes.notes import Behind, Flow, Key, Made, Note, Source
+from pytest_gradguard.runtime.tapes.own import OwnTape
 from pytest_gradguard.runtime.tapes.values import Value
 from pytest_gradguard.runtime.tasks import parameter_of, roots_of, task_of
 
 _LIMIT = 1_000
 """How many objects are looked at for tensors, in the results of a batch."""
-
-Key = tuple[str, tuple[int | None, ...], str]
-Source = int | Key
-"""A variable by its id in the parent, or, of a copy, by what it has in common with it; a tensor by
-its number."""
-
-Behind = dict[Source, Flow]
-"""The sources that a tensor hangs on, and what comes to them as its gradient."""
 
 Asked = tuple[int, Sequence[tuple[int, Any]], Sequence[tuple[tuple[int, ...], Any]]]
 """What the parent asks for a batch, in plain tuples, so that no worker needs this module.
@@ -33,34 +26,6 @@ How many results are asked for the gradients that come through them; numbers of 
 with the tensors; ids of variables in the parent, with what holds them. They are among what
 the tasks get, so that they arrive as the same objects.
 """
-
-
-class Made(NamedTuple):
-    """A tensor that tasks hand to the parent.
-
-    Attributes:
-        tensor: it is pickled together with the results, so that it is the object the parent gets.
-        sources: what a gradient would have come to through it, and which.
-        sample: its description.
-    """
-
-    tensor: Any
-    sources: Behind
-    sample: Object
-
-
-class Note(NamedTuple):
-    """What was seen where tasks ran.
-
-    Attributes:
-        read: the trainable variables that they read: themselves in a thread of the parent.
-        reader: the first of them, and the task's function.
-        made: the tensors with something behind them.
-    """
-
-    read: list[Any]
-    reader: Object | None
-    made: list[Made]
 
 
 def key_of(variable: Any) -> Key:

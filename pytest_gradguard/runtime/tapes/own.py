@@ -10,7 +10,6 @@ runs because of us.
 from __future__ import annotations
 
 import _thread
-import enum
 import functools
 import sys
 import threading
@@ -30,6 +29,7 @@ from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.faults import Beside, fault
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.tapes.notes import Flow
 
 
 class _Mine(threading.local):
@@ -38,14 +38,6 @@ class _Mine(threading.local):
 
 
 _mine = _Mine()
-
-
-class Flow(enum.IntEnum):
-    """What comes to a source as its gradient."""
-
-    NONE = 0
-    ZERO = 1
-    SOME = 2
 
 
 class NoGradient(Exception):

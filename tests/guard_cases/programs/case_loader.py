@@ -44,6 +44,7 @@ EXPECT = {
     "test_generator_in_spawned_workers": {"GG305"},
     "test_leaf_for_spawned_workers": {"GG101"},
     "test_samples_with_history": {"GG102"},
+    "test_stacking_what_requires_grad_is_refused": {"GG102"},
     "test_cuda_in_getitem": {"GG201"},
     "test_cuda_in_collate_fn": {"GG201"},
     "test_cuda_in_worker_init_fn": {"GG201"},
@@ -75,7 +76,7 @@ EXPECT = {
     "test_detached_samples": set(),
     "test_frozen_encoder": set(),
     "test_gradients_in_the_dataset": set(),
-    "test_stacking_what_requires_grad_is_refused": set(),
+    "test_an_error_of_the_datasets_own_about_derivatives": set(),
     "test_devices_named_in_the_workers": set(),
     "test_visible_devices_in_worker_init_fn": set(),
     "test_error_in_getitem": set(),
@@ -737,8 +738,20 @@ def test_gradients_in_the_dataset():
 
 
 def test_stacking_what_requires_grad_is_refused():
+    leaf = TensorDataset(torch.ones(4, 2, requires_grad=True))
+    for rows in (Graphs(), leaf):
+        with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
+            list(FORK(rows, batch_size=2))  # -> GG102:warning
+
+
+class Refusing(Rows):
+    def __getitem__(self, index):
+        raise RuntimeError("integers don't support automatic differentiation")
+
+
+def test_an_error_of_the_datasets_own_about_derivatives():
     with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
-        list(FORK(Graphs(), batch_size=2))
+        list(FORK(Refusing(), batch_size=2))
 
 
 class Named(Rows):

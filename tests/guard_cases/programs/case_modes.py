@@ -1,5 +1,7 @@
 """Torch modes of the caller, in workers that do not have them."""
 
+import asyncio
+import queue
 import threading
 
 import numpy as np
@@ -47,6 +49,16 @@ EXPECT = {
     "test_function_that_ships_its_input": set(),
     "test_function_with_a_context_of_its_own": set(),
     "test_hook_that_ships_a_leaf": set(),
+    "test_plain_thread": {"GG301"},
+    "test_thread_with_a_run_of_its_own": {"GG301"},
+    "test_timer_without_autocast": {"GG301"},
+    "test_thread_of_an_event_loop": {"GG301"},
+    "test_thread_that_raises": {"GG301"},
+    "test_thread_sets_no_grad": set(),
+    "test_thread_that_trains": set(),
+    "test_thread_without_torch": set(),
+    "test_thread_that_is_older": set(),
+    "test_threads_of_a_library": set(),
 }
 
 MODEL = nn.Linear(3, 1)
@@ -431,3 +443,110 @@ def test_hook_that_ships_a_leaf():
     leaf.register_hook(lambda gradient: seen.append(both_in_parallel(leaf)[1]))
     (leaf * 2).sum().backward()
     assert torch.allclose(seen[0], RIGHT)
+
+
+class Predicting(threading.Thread):
+    def run(self):
+        self.result = MODEL(ROWS)
+
+
+def in_a_thread(function):
+    """What `function` returned, or raised, in a thread that is started here."""
+    out = queue.SimpleQueue()
+
+    def work():
+        try:
+            out.put(function())
+        except ValueError as error:
+            out.put(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()  # -> GG301:warning
+    thread.join()
+    assert "run" not in vars(thread)
+    return out.get()
+
+
+def test_plain_thread():
+    with torch.no_grad():
+        assert in_a_thread(lambda: MODEL(ROWS)).requires_grad
+
+
+def test_thread_with_a_run_of_its_own():
+    with torch.inference_mode():
+        thread = Predicting()
+        thread.start()  # -> GG301:warning
+        thread.join()
+    assert thread.result.requires_grad
+
+
+def test_timer_without_autocast():
+    kinds = []
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        timer = threading.Timer(0, lambda: kinds.append(MODEL(ROWS).dtype))
+        timer.start()  # -> GG301:warning
+        timer.join()
+    assert kinds == [torch.float32]
+
+
+def test_thread_of_an_event_loop():
+    async def main():
+        return await asyncio.to_thread(MODEL, ROWS)  # -> GG301:warning
+
+    with torch.no_grad():
+        assert asyncio.run(main()).requires_grad
+
+
+def test_thread_that_raises():
+    def fail():
+        raise ValueError(MODEL(ROWS).sum().item())
+
+    with torch.no_grad():
+        error = in_a_thread(fail)
+    assert error.__traceback__.tb_next.tb_frame.f_code.co_name == "fail"
+
+
+def test_thread_sets_no_grad():
+    with torch.no_grad():
+        assert not in_a_thread(torch.no_grad()(lambda: MODEL(ROWS))).requires_grad
+
+
+def test_thread_that_trains():
+    @torch.enable_grad()
+    def step():
+        MODEL(ROWS).sum().backward()
+
+    with torch.no_grad():
+        in_a_thread(step)
+
+
+def test_thread_without_torch():
+    with torch.no_grad():
+        assert in_a_thread(lambda: sum(range(9))) == 36
+
+
+def test_thread_that_is_older():
+    """It has no part in the modes of whoever gives it work later."""
+    asked, answers = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def work():
+        for rows in iter(asked.get, None):
+            answers.put(MODEL(rows))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with torch.no_grad():
+        asked.put(ROWS)
+        assert answers.get().requires_grad
+        asked.put(None)
+        thread.join()
+
+
+def test_threads_of_a_library():
+    """The feeder of a queue pickles what was made under the caller's mode."""
+    with torch.no_grad():
+        sent = torch.multiprocessing.Queue()
+        sent.put(MODEL(ROWS).tolist())
+        assert len(sent.get()) == 4
+        sent.close()
+        sent.join_thread()

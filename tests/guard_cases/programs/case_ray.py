@@ -33,6 +33,8 @@ EXPECT = {
     "test_one_generator": {"GG305"},
     "test_one_generator_for_actors": {"GG305"},
     "test_cuda": {"GG201"},
+    "test_changed_setting": {"GG109"},
+    "test_changed_setting_in_an_actor": {"GG109"},
     # nothing to report
     "test_numbers": set(),
     "test_detached": set(),
@@ -52,6 +54,10 @@ EXPECT = {
     "test_asynchronous_actor": set(),
     "test_pool": set(),
     "test_functions_stay": set(),
+    "test_unchanged_setting": set(),
+    "test_setting_that_the_task_changes": set(),
+    "test_method_without_settings": set(),
+    "test_setting_that_travels": set(),
 }
 
 DETAILS = {
@@ -59,6 +65,9 @@ DETAILS = {
     "test_put": {"GG101": {"subject": "`leaf() * 2`, an argument of `ray.put`"}},
     "test_backward_through_results": {"GG101": {"subject": "`x`, parameter `x` of `times`"}},
     "test_buffers_left": {"GG111": {"object": "args[1]", "function": "statistics"}},
+    "test_changed_setting": {
+        "GG109": {"object": "case_ray.settings['rate']", "in_worker": "0.1", "here": "0.2"}
+    },
     "test_history_as_argument": {
         "GG101": {"backend": "ray", "direction": "argument", "object": "args[0]"}
     },
@@ -174,6 +183,32 @@ class Worker:
 
 
 Actor = remote(Worker)
+
+settings = {"rate": 0.1, "depth": 2}
+
+
+def read_rate(*_):
+    return settings["rate"]
+
+
+def read_depth():
+    return settings["depth"]
+
+
+def change_and_read(rate):
+    settings["rate"] = rate
+    return settings["rate"]
+
+
+class Reader:
+    def rate(self):
+        return self.scaled(2)
+
+    def scaled(self, k):
+        return settings["rate"] * k
+
+    def number(self):
+        return 1
 
 
 def sgd(model):
@@ -498,3 +533,43 @@ def test_pool():
 def test_functions_stay():
     assert number._function(torch.ones(3)) == 3.0
     assert type(number.remote(torch.ones(3))) is ray.ObjectRef
+
+
+def test_changed_setting():
+    settings["rate"] = 0.2
+    assert ray.get([remote(read_rate).remote(), remote(read_rate).remote(1)]) == [
+        0.1,
+        0.1,
+    ]  # -> GG109
+
+
+def test_changed_setting_in_an_actor():
+    settings["rate"] = 0.2
+    reader = remote(Reader).remote()
+    assert ray.get(reader.rate.remote()) == 0.2  # -> GG109
+
+
+def test_unchanged_setting():
+    assert ray.get(remote(read_depth).remote()) == 2
+
+
+def test_setting_that_the_task_changes():
+    settings["rate"] = 0.2
+    assert ray.get(remote(change_and_read).remote(0.3)) == 0.3
+
+
+def test_method_without_settings():
+    settings["rate"] = 0.2
+    reader = remote(Reader).remote()
+    assert ray.get(reader.number.remote()) == 1
+
+
+def test_setting_that_travels():
+    """Ray pickles a decorated function with its globals."""
+    settings["rate"] = 0.2
+
+    @remote
+    def rate():
+        return settings["rate"]
+
+    assert ray.get(rate.remote()) == 0.2

@@ -44,6 +44,7 @@ from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import BEGINS
 from gradguard_lint.models.torch import TO_ONE
 from gradguard_lint.models.transfers import jax_calls
+from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import driver_started, gpu_touched, placed
 from gradguard_lint.models.transfers.extents import (
     array_extent,
@@ -126,7 +127,7 @@ def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
 def draw(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A draw from a global generator."""
     short = name.rpartition(".")[2]
-    if short not in _AMONG or not _is_one(args.get(0, "a", "x")):
+    if not is_certain(name, args):
         m.effect(frame, "draw", node, f"{name}()", framework=row.framework)
     if row.framework != "numpy":
         among = args.get(0, "seq")
@@ -134,16 +135,6 @@ def draw(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
             return UNKNOWN
         return item(m, frame, node, among, UNKNOWN)
     return _made(m, node, drawn_extent(short, args), element_made(short, args))
-
-
-_AMONG = words("choice permutation shuffle")
-"""Draws among the items that there are, or so many numbers."""
-
-
-def _is_one(among: Value | None) -> bool:
-    """Whether there is one item to draw, so that nothing is left to chance."""
-    held = known_items(among) if among is not None else None
-    return among is not None and (among.constant == 1 if held is None else len(held) == 1)
 
 
 def variates(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -276,6 +267,10 @@ def drawn(m: Machine, frame: Frame, node: ast.AST, thing: Thing, what: str) -> N
         m.effect(frame, "generator-draw", node, what, ident=thing.ident)
 
 
+_FUNCTIONS = {"numpy": "numpy.random.", "random": "random."}
+"""Where the functions stand that draw as the methods of a generator object do, by its package."""
+
+
 def generator_method(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value:
@@ -288,7 +283,8 @@ def generator_method(
         if name == "manual_seed":
             return of(thing)
         return UNKNOWN
-    drawn(m, frame, node, thing, f"`.{name}()`")
+    if not is_certain(_FUNCTIONS.get(thing.name.partition(".")[0], "") + name, args):
+        drawn(m, frame, node, thing, f"`.{name}()`")
     extent = drawn_extent(name, args) if thing.name.startswith("numpy") else ()
     if extent:
         return _made(m, node, extent, element_made(name, args))

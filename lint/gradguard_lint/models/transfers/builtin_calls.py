@@ -442,6 +442,10 @@ def type_name(atom: Atom | None) -> str:
         return f"builtins.{type(atom.value).__name__}"
     if isinstance(atom, Items) and atom.kind in ("list", "tuple", "set"):
         return f"builtins.{atom.kind}"
+    if isinstance(atom, Thing) and atom.kind == "device":
+        return "torch.device"
+    if isinstance(atom, Unknown) and isinstance(atom.key, tuple) and atom.key[0] == "device-of":
+        return "torch.device"
     return "builtins.dict" if isinstance(atom, Table) else ""
 
 
@@ -458,7 +462,7 @@ def is_tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 _TOLD_APART = frozenset(
     {f"builtins.{kind.__name__}" for kind in (str, int, float, bool, list, tuple, set, dict)}
-) | {"torch.Tensor", "numpy.ndarray"}
+) | {"torch.Tensor", "torch.device", "numpy.ndarray"}
 """Classes of which it is known whether something is of them."""
 
 _OWN = {f"builtins.{kind.__name__}": kind for kind in (str, int, float, bool)}

@@ -29,6 +29,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -208,7 +209,9 @@ def _start_workers(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
     if tensors and collate is None:
         stacks = of(External(f"{LOADER}.default_collate"))
         given = (sequence(Value(tuple(tensors))),)
-        tasks.append(TaskCall(stacks, given, (), site, library=LOADER))
+        written = argument_node(site.node, 0, "dataset")
+        names = (ast.unparse(written) if isinstance(written, ast.Name) else "dataset",)
+        tasks.append(TaskCall(stacks, given, (), site, library=LOADER, names=names))
     initializer = None
     if first is not None and _followed(first):
         number = unknown(("worker", id(node)))
@@ -227,7 +230,7 @@ def _start_workers(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
             initializer=initializer,
             ships=start.name not in INHERITING,
             answers=False,
-            shares=True,
+            forking_pickler=True,
             prepared=True,
         )
 

@@ -150,7 +150,6 @@ def run_processes(
             library,
             many=many,
             when=when,
-            shares=row is not None and row.shares,
             forking_pickler=row is not None and row.forking_pickler,
             ships=start.name not in INHERITING,
             answers=False,

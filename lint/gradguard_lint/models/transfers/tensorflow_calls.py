@@ -36,6 +36,7 @@ from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import AWAKENS, FITS, REARRANGES, STOPS
 from gradguard_lint.models.torch import HEAVY
 from gradguard_lint.models.transfers import torch_calls
+from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import (
     gpu_absent,
     gpu_hidden,
@@ -199,7 +200,7 @@ def draw_function(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
     """A draw, which is an operation too."""
-    if "generator" not in args.keywords:
+    if "generator" not in args.keywords and not is_certain(name, args):
         m.effect(frame, "draw", node, name, framework=row.framework)
     return operation_call(m, frame, node, name, args, row)
 

@@ -57,6 +57,7 @@ from gradguard_lint.models.transfers import (
     module_parts,
     own_gradients,
 )
+from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import (
     as_written,
     asks_for_cpu,
@@ -392,13 +393,14 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         gpu_touched(m, frame, node, told, "torch", device, when, told=written)
     if args.get(None, "pin_memory") == constant(True):
         gpu_touched(m, frame, node, f"{name}(..., pin_memory=True)", "torch")
-    if short in DRAWS and "generator" not in args.keywords:
+    certain = is_certain(f"torch.{short}", args)
+    if short in DRAWS and "generator" not in args.keywords and not certain:
         on = all_on_gpu(tensors_in(args.values())) if inherited else UNKNOWN
         if not inherited and gpu and not when:
             on = of(Tensor("torch", "none", True, m.worker_ident))
         m.effect(frame, "draw", node, f"{name}()", framework="torch", target=on)
     generator = args.get(None, "generator")
-    if generator is not None:
+    if generator is not None and not certain:
         drawn(m, frame, node, generator)
     first = args.get(0)
     place = m.site(frame, node) if gpu else None

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.values import (
     COPIED,
@@ -34,6 +35,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import (
     CASTS,
@@ -64,6 +66,7 @@ from gradguard_lint.models.transfers import (
     module_parts,
     own_gradients,
 )
+from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import (
     as_written,
     counted,
@@ -104,9 +107,9 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
     if name == "device":
         if tensor.gpu:
             return of_tensor(m)
-        return unknown(("device-of", tensor.ident)) if tensor.ident else UNKNOWN
-    if name == "is_cuda" and tensor.gpu:
-        return constant(True)
+        return unknown(_device_of(tensor, node))
+    if name == "is_cuda":
+        return constant(True) if tensor.gpu else unknown(names_cuda(_device_of(tensor, node)))
     if name == "requires_grad" and tensor.grad in ("none", "leaf", "history"):
         return constant(tensor.grad != "none")
     if name == "grad_fn" and tensor.grad in ("none", "leaf", "parameter"):
@@ -123,11 +126,15 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
         "requires_grad",
         "is_leaf",
         "grad_fn",
-        "is_cuda",
         "names",
     ):
         return UNKNOWN
     return of(Method(tensor, name))
+
+
+def _device_of(tensor: Tensor, node: ast.AST) -> Key:
+    """What the device is known by that `tensor`, not known to be on a GPU, is asked for."""
+    return ("device-of", tensor.ident or ("node", id(node)))
 
 
 def tensor_method(
@@ -222,7 +229,10 @@ def tensor_method(
         if name == "detach_":
             m.effect(frame, "cut-off", node, "`.detach_()`", target=of(tensor))
             return of(replace(tensor, grad="none"))
-    if (name in IN_PLACE_DRAWS or name in DRAWS_OF) and "generator" not in args.keywords:
+    draws = name in DRAWS_OF or (
+        name in IN_PLACE_DRAWS and not is_certain(f"torch.Tensor.{name}", args)
+    )
+    if draws and "generator" not in args.keywords:
         on = all_on_gpu([(tensor, NONE)])
         m.effect(frame, "draw", node, f"`.{name}()`", framework="torch", target=on)
     found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]

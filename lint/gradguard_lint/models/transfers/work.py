@@ -153,7 +153,6 @@ def method(
             initializer=_initializer(thing),
             when=when,
             since=since,
-            shares=row.shares,
             forking_pickler=row.forking_pickler,
             meant=row.gpu or thing.part("meant") is not None,
             maker=thing.site,

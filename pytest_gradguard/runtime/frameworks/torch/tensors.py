@@ -179,6 +179,12 @@ def _own(tensor: Any, name: str) -> Any:
         return getattr(torch.Tensor, name).__get__(tensor)
 
 
+def base_of(tensor: Any) -> Any:
+    """The tensor that `tensor` is a view of, or `tensor` itself."""
+    base = _own(tensor, "_base")
+    return tensor if base is None else base
+
+
 def hooks_of(tensor: Any) -> list[Any]:
     """The hooks of a tensor that hear of its gradient, and that pickling leaves behind.
 

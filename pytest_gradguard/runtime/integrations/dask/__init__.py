@@ -5,7 +5,9 @@ from __future__ import annotations
 from pytest_gradguard.runtime.integrations.joblib import Backend
 from pytest_gradguard.runtime.registry import Integration, Workers, later
 
-WORKERS = Workers("dask", "copy")
+WORKERS = Workers("dask", "copy", library="dask")
+PROCESSES = Workers("multiprocessing", forks=True, shares_memory=True, library="dask")
+"""Those of dask's own pool, for `scheduler="processes"`."""
 PACKAGES = ("dask", "distributed", "tlz", "toolz", "tornado")
 
 INTEGRATION = Integration(
@@ -19,7 +21,7 @@ INTEGRATION = Integration(
     packages=PACKAGES,
     joblib_backends={
         "joblib._dask.DaskDistributedBackend": Backend(
-            WORKERS, later(f"{__name__}.backend:DaskBatch")
+            Workers("dask", "copy", library="joblib"), later(f"{__name__}.backend:DaskBatch")
         )
     },
 )

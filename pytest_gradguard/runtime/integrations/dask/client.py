@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import pickle
 import weakref
 from collections.abc import Callable
 from types import ModuleType
@@ -69,7 +68,9 @@ def opened(client: Any, call: Call) -> None:
 
 def _heard(event: Any) -> None:
     try:
-        worker.hear(*pickle.loads(event[1]))
+        worker.hear(event[1])
+    except ValueError:  # it is none of the guard's
+        pass
     except Exception as error:
         fault(error)
 

@@ -16,9 +16,8 @@ from pytest_gradguard.runtime import collector, probes, transfer
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling
 from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame, theirs_only
-from pytest_gradguard.runtime.integrations.dask import nodes
+from pytest_gradguard.runtime.integrations.dask import PROCESSES, nodes
 from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.registry import PROCESSES
 from pytest_gradguard.runtime.shipment import Shipment
 
 _DASK = frozenset({"dask"})

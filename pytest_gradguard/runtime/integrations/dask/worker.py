@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 import sys
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime import (
     calls,
     frameworks,
     locate,
+    plain_data,
     probes,
     running,
     simulated_devices,
@@ -136,7 +137,8 @@ def _send(origin: str, token: int, notes: probes.Notes) -> None:
     found = worker.take_findings()
     if notes or found:
         distributed = sys.modules["distributed"]
-        message = pickle.dumps((token, found, notes))
+        texts = [(name, plain_data.dumps(note)) for name, note in notes]
+        message = plain_data.dumps((token, found, texts))
         distributed.get_worker().log_event(topic(origin), message)
 
 
@@ -145,9 +147,20 @@ def topic(origin: str) -> str:
     return f"gradguard-{origin}"
 
 
-def hear(token: int, found: list[Any], notes: probes.Notes) -> None:
-    """Take what a task of a call of this process has to say."""
-    worker.receive(token, None, found, notes)
+def hear(message: object) -> None:
+    """Take what a task of a call of this process has to say; anybody may have sent it.
+
+    Raises:
+        ValueError: it is no such message.
+    """
+    token, found, notes = plain_data.loads(message, _Message)
+    worker.receive(token, None, found, probes.read(notes))
+
+
+_Message = tuple[int, list[Finding], list[tuple[str, str]]]
+"""The token of a call, what nested calls found, and notes as plain data of their own."""
+_Header = tuple[str, int, Object]
+"""The process of a call, its token there, and a tensor that had a graph."""
 
 
 def _look_at(result: Any, items: Any, origin: str, token: int) -> None:
@@ -174,7 +187,7 @@ def _look_at(result: Any, items: Any, origin: str, token: int) -> None:
             plain=True,
         )
         if origin != here():
-            _mark(tensor, pickle.dumps((origin, token, note)))
+            _mark(tensor, plain_data.dumps((origin, token, note)))
         elif _is_over_copies(history, items):
             from pytest_gradguard.runtime import provenance
 
@@ -192,10 +205,10 @@ def _is_over_copies(history: Any, items: Any) -> bool:
     return not ends.isdisjoint(locate.find(roots, torch.is_tensor))
 
 
-_marks: dict[int, tuple[Reference, bytes]] = {}
+_marks: dict[int, tuple[Reference, str]] = {}
 
 
-def _mark(tensor: Any, note: bytes) -> None:
+def _mark(tensor: Any, note: str) -> None:
     forget = functools.partial(_marks.pop, id(tensor), None)
     _marks[id(tensor)] = (refer(tensor, forget), note)
     serializer.apply()
@@ -251,6 +264,8 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
             note = header.get(_HEADER)
             if note is not None:
                 _take(tensor, note)
+        except ValueError:  # it is none of the guard's
+            pass
         except Exception as error:
             fault(error)
         return tensor
@@ -258,8 +273,8 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
     return deserialize_torch_tensor
 
 
-def _take(tensor: Any, note: bytes) -> None:
-    origin, token, about = pickle.loads(note)
+def _take(tensor: Any, note: object) -> None:
+    origin, token, about = plain_data.loads(note, _Header)
     if origin == here():
         from pytest_gradguard.runtime import provenance
 

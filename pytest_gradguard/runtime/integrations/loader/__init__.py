@@ -15,8 +15,9 @@ LOADERS = Workers(
     advice={
         "GG101": "Give the dataset `tensor.detach()`, and compute what needs a gradient in the "
         "training loop.",
-        "GG102": "Return `tensor.detach()` from the dataset and from `collate_fn`, and compute "
-        "what needs a gradient in the training loop.",
+        "GG102": "Return indices or inputs from the dataset, and compute what needs a gradient in "
+        "the training loop; or use `num_workers=0`. If no gradient is needed, return "
+        "`tensor.detach()`.",
         "GG202": SAMPLES_ON_CPU,
         "GG305": "Make the generator in each worker, in `worker_init_fn` or at the first sample, "
         "from a seed such as `torch.initial_seed()`: torch seeds only the global generators of a "

@@ -23,6 +23,7 @@ from typing import Any
 
 from pytest_gradguard.runtime import (
     calls,
+    callsite,
     collector,
     cuda,
     error_notes,
@@ -364,6 +365,10 @@ class _Work:
         """A batch on its way to the parent, with what was noticed since the last one."""
         index, data = item
         error, self._error = self._error, None
+        refused = None if error is None else _graph_refused(error, task_of(self._loading))
+        if refused is not None:
+            data = _Refused(self._token, refused, data)
+            item = index, data
         results = [data] if error is None else None
         notes = probes.end(self._begun, self._items, results, error, process=True)
         self._begun = probes.begin(self._asked, process=True)
@@ -386,24 +391,45 @@ class _Work:
 
         Each such error is printed here; the one that the loader raises is explained.
         """
-        with error_notes.without(error):
+        with error_notes.without(error):  # the finding says more than a note of pickling does
             self._fails(error, item)
-        try:
-            index, batch = item
-            note = _graph_in(batch, task_of(self._loading), hangs=self._patient)
-            if note is not None:
-                failure = _failure(error) if self._patient else None
-                self._put((index, _Refused(self._token, note, failure)))
-        except Exception as mistake:
-            fault(mistake)
+            try:
+                index, batch = item
+                note = _graph_in(batch, task_of(self._loading), refused="send", hangs=self._patient)
+                if note is not None:
+                    failure = _failure(error) if self._patient else None
+                    self._put((index, _Refused(self._token, note, failure)))
+            except Exception as mistake:
+                fault(mistake)
 
 
-def _graph_in(batch: Any, task: Task, *, hangs: bool) -> Object | None:
-    """The first tensor in a batch that has a graph, which torch refuses to send.
+_NO_DERIVATIVE = "don't support automatic differentiation"
+
+
+def _graph_refused(error: BaseException, task: Task) -> Object | None:
+    """The tensor that requires grad, in the samples that torch refused to collate.
+
+    In a worker, `default_collate` and its like write to shared memory, by ``out=``.
+    """
+    if not (isinstance(error, RuntimeError) and _NO_DERIVATIVE in str(error)):
+        return None
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch":
+            samples = dict(callsite.local_names(frame)).get("data", ())
+            return _graph_in(samples[0], task, refused="stack") if samples else None
+        traceback = traceback.tb_next
+    return None
+
+
+def _graph_in(result: Any, task: Task, *, refused: str, hangs: bool = False) -> Object | None:
+    """The first tensor in a batch or sample that torch refuses for its graph.
 
     Args:
-        batch: the batch.
+        result: the batch or sample.
         task: what made it.
+        refused: what torch refuses to do with it.
         hangs: the loader has no timeout: it waits forever.
     """
     from pytest_gradguard.runtime.frameworks.torch import tensors
@@ -412,18 +438,21 @@ def _graph_in(batch: Any, task: Task, *, hangs: bool) -> Object | None:
 
     def look(item: Any) -> bool:
         tensor = tensors.is_tensor(item)
-        if tensor and tensors.grad_fn(item) is not None:
+        if tensor and (
+            tensors.grad_fn(item) is not None or (refused == "stack" and item.requires_grad)
+        ):
             found.append(item)
         return tensor
 
-    paths = locate.find([("result", batch)], look)
+    paths = locate.find([("result", result)], look)
     if not found:
         return None
+    history = tensors.grad_fn(found[0])
     return Object(
         path=paths[id(found[0])],
         task=task,
-        description={**tensors.describe(found[0]), "refused": True, "hangs": hangs},
-        history=type(tensors.grad_fn(found[0])).__name__,
+        description={**tensors.describe(found[0]), "refused": refused, "hangs": hangs},
+        history=None if history is None else type(history).__name__,
         plain=True,
     )
 
@@ -436,7 +465,7 @@ def _failure(error: BaseException) -> Any:
 
 
 class _Refused:
-    """The news, on their way to the parent, that a batch could not be sent.
+    """The news, on their way to the parent, that a batch could not be made or sent.
 
     Args:
         token: the number of the call.
@@ -453,7 +482,7 @@ class _Refused:
 
 
 def _receive_refused(token: int, note: Object, failure: Any) -> Any:
-    """Hear, in the parent, that a batch could not be sent; called by unpickling.
+    """Hear, in the parent, that a batch could not be made or sent; called by unpickling.
 
     Raises:
         queue.Empty: the loader has a timeout, and goes on as if it were over.

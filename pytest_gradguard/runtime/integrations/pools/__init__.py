@@ -8,7 +8,8 @@ INTEGRATION = Integration(
     name="pools",
     patches={
         "multiprocessing.pool": later(f"{__name__}.methods:patches", PROCESSES),
-        "multiprocessing.reduction": later(f"{__name__}.methods:pickling"),
+        "multiprocessing.queues": later("pytest_gradguard.runtime.queue_puts:patches"),
+        "multiprocessing.reduction": later("pytest_gradguard.runtime.pickling_errors:patches"),
         "torch.multiprocessing.reductions": later(
             "pytest_gradguard.runtime.received_tensors:patches"
         ),

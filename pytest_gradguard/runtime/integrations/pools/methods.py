@@ -21,7 +21,6 @@ from pytest_gradguard.runtime.dispatch.shipped import guarded
 from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame, without_this_frame
 from pytest_gradguard.runtime.fork_safety.ending_pools import workers_hold_no_lock
 from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.pickling_errors import watched_dump
 from pytest_gradguard.runtime.registry import THREADS, Workers
 
 _NO_KEYWORDS: dict[str, Any] = {}
@@ -156,8 +155,3 @@ def answer(frame: FrameType, error: BaseException) -> None:
     """Answer, in a worker, for the task that its loop in `frame` runs."""
     known = frame.f_locals
     known["put"]((known["job"], known["i"], (False, error)))
-
-
-def pickling(module: ModuleType) -> list[Patch]:
-    """What pools, executors, queues and spawned processes pickle by."""
-    return [Patch(module.ForkingPickler, "dump", watched_dump, inherited=True)]

@@ -11,5 +11,7 @@ watching.when_imported("multiprocessing.process", *watching.lazily(FORKS))
 INTEGRATION = Integration(
     name="processes",
     patches={"multiprocessing.process": later(f"{__name__}.starting:patches", PROCESSES)},
+    packages=("torch.distributed.elastic", "torch.distributed.launcher"),
+    transparent=True,
     runners={"pytest_gradguard.runtime.fork_safety.process": {}},
 )

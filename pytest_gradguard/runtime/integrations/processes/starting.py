@@ -36,6 +36,7 @@ from pytest_gradguard.runtime.faults import (
 )
 from pytest_gradguard.runtime.fork_safety import forks
 from pytest_gradguard.runtime.fork_safety.process import ForkedProcess
+from pytest_gradguard.runtime.integrations.processes.launchers import task_behind
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.registry import Workers
 from pytest_gradguard.runtime.tasks import code_of
@@ -217,9 +218,6 @@ def _module_of(target: Any) -> str:
 def _task(process: Any) -> tuple[Any, Any, Any]:
     """The user's function in a process that is about to start, and its arguments."""
     target, args, kwargs = process._target, process._args, process._kwargs
-    module = _module_of(target)
     if _initialized(process) and len(args) > 3:
         return args[2], args[3], {}
-    if module == "torch.multiprocessing.spawn" and len(args) > 2:
-        return args[0], args[2], {}
-    return target, args, kwargs
+    return task_behind(target, args, kwargs)

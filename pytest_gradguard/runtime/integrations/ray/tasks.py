@@ -11,9 +11,9 @@ import functools
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType, MethodType, ModuleType
+from types import FrameType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime import (
@@ -32,7 +32,12 @@ from pytest_gradguard.runtime.checks import gg305 as generators
 from pytest_gradguard.runtime.dispatch import calling, remote
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
-from pytest_gradguard.runtime.integrations.ray import SERIALIZATION, WORKER, WORKERS
+from pytest_gradguard.runtime.integrations.ray import (
+    SERIALIZATION,
+    WORKER,
+    WORKERS,
+    module_globals,
+)
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 _kept: deque[Call] = deque(maxlen=4_096)
@@ -291,13 +296,10 @@ def _arrived(references: Any) -> None:
 def _exports(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def pickle_dumps(item: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            watched = _submitting.call is not None and _on_this_machine()
-        except Exception as error:
-            fault(error)
-            watched = False
+        call = _submitting.call
+        watched = call is not None and attempt(_on_this_machine, instead=False)
         return original(
-            attempt(_Exported, item, instead=item) if watched else item, *args, **kwargs
+            attempt(_Exported, item, call, instead=item) if watched else item, *args, **kwargs
         )
 
     return pickle_dumps
@@ -311,11 +313,12 @@ def _on_this_machine() -> bool:
 class _Exported:
     """A function or class of the program's; unpickled, it is that one."""
 
-    def __init__(self, item: Any) -> None:
+    def __init__(self, item: Any, call: Call) -> None:
         self._item = item
+        self._asked = attempt(module_globals.ask, call, item, instead={})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return arrive, (self._item,)
+        return arrive, (self._item, self._asked)
 
 
 # -- in the worker ---------------------------------------------------------------------------------
@@ -323,12 +326,13 @@ class _Exported:
 _functions: dict[str, Any] = {}
 
 
-def arrive(exported: Any) -> Any:
-    """Take a function or class in a worker; called by unpickling."""
+def arrive(exported: Any, asked: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Take a function or class in a worker, and what was asked of it; called by unpickling."""
     try:
         running: Any = sys.modules[WORKER]
         if running.global_worker.mode == running.WORKER_MODE:
             _functions[exported.__qualname__] = exported
+            module_globals.arrive(exported, asked)
             worker.watch_nested_calls()
             _sending.apply()
     except Exception as error:
@@ -349,7 +353,7 @@ class _Running(threading.local):
 
     def __init__(self) -> None:
         self.items: list[Any] = []
-        self.begun: Any = ()
+        self.begun: Any = None
 
 
 _running = _Running()
@@ -394,7 +398,7 @@ def _begin(arguments: list[Any]) -> None:
     _running.items.beside = [("0|self", _actor())]
     backwards.enter(_running.items)
     _keep_generators(context)
-    _running.begun = probes.begin({}, process=True)
+    _running.begun = probes.begin(module_globals.asked_for(function), process=True)
 
 
 _own: list[Any] = []
@@ -474,8 +478,11 @@ def _noted(value: Any) -> Any:
     token = context.get_task_id()
     if token is None or isinstance(value, (bytes, ray.ObjectRef, ray.actor.ActorHandle)):
         return value
-    items: Any = _running.items or [(_function(context.get_task_function_name()), (), {})]
-    begun, _running.begun = _running.begun, ()
+    function = _function(context.get_task_function_name())
+    items: Any = _running.items or [(function, (), {})]
+    begun, _running.begun = _running.begun, None
+    if begun is None:  # a task without arguments
+        begun = probes.begin(module_globals.asked_for(function), process=True)
     if isinstance(value, ray.exceptions.RayTaskError):
         cause = value.cause
         worker.send_with(cause, token, probes.end(begun, items, None, cause, process=True))

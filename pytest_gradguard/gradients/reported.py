@@ -1,0 +1,67 @@
+"""Reasons that the guard has reported already: what its finding says about the tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_gradguard.findings import Finding, TraceStep, display_place
+from pytest_gradguard.gradients.reasons import Reason
+from pytest_gradguard.runtime import losses
+from pytest_gradguard.runtime.callsite import Site
+
+
+@dataclass(frozen=True)
+class Reported(Reason):
+    """A finding of the guard explains it.
+
+    Attributes:
+        code: the finding's code.
+        place: its place, as messages show it.
+        message, advice, steps: what the finding says.
+    """
+
+    kind = "reported"
+    code: str
+    place: str
+    message: str
+    advice: str
+    steps: tuple[TraceStep, ...]
+
+    def text(self) -> str:
+        return f"{self.code} at {self.place}: {self.message.rstrip('.')}"
+
+    def fix(self) -> str:
+        return self.advice
+
+    def trace(self) -> tuple[TraceStep, ...]:
+        return self.steps
+
+
+def reported(tensor: Any, backwards: Iterable[Site | None] | None = None) -> Reason | None:
+    """What the guard has reported of the gradient that `tensor` lacks.
+
+    Args:
+        tensor: a tensor or variable.
+        backwards: only of a backward pass at one of these places; by default of any.
+    """
+    loss = losses.of(tensor)
+    if loss is None:
+        return None
+    if backwards is not None:
+        asked = None if loss.site is None else loss.site.key
+        if asked not in [site.key for site in backwards if site is not None]:
+            return None
+    finding: Finding | None = loss.evidence.build()
+    if finding is None:
+        return None
+    where = finding.location
+    return Reported(
+        loss.evidence.site,
+        finding.code,
+        display_place(where.path, where.line),
+        finding.message,
+        finding.fix or "",
+        finding.trace,
+    )

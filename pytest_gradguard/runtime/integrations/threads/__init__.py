@@ -1,0 +1,61 @@
+"""`threading`: a thread belongs to the guard that it was started in.
+
+What the program's own code starts is also looked at for the modes of the thread that starts it
+(`modes`); the threads of libraries are their own business.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from pytest_gradguard.runtime import callsite, collector
+from pytest_gradguard.runtime.checks import TORCH
+from pytest_gradguard.runtime.faults import attempt, hidden_frame, theirs_only, without_this_frame
+from pytest_gradguard.runtime.patching import Patch
+from pytest_gradguard.runtime.registry import Integration, later
+
+_look_at = later(f"{__name__}.modes:look_at")
+
+
+def patches(module: ModuleType) -> Sequence[Patch]:
+    """Watch threads as they are started, and as they are joined."""
+    return [Patch(module.Thread, "start", _starting), Patch(module.Thread, "join", _joining)]
+
+
+def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(self: Any) -> Any:
+        attempt(collector.starts, self)
+        run = None
+        if TORCH in sys.modules and callsite.is_users(sys._getframe(1)):
+            run = attempt(_look_at, self)
+        try:
+            return original(self)
+        except BaseException as error:
+            without_this_frame(error)
+            if run is not None:
+                attempt(run.leave)
+            raise
+
+    return start
+
+
+def _joining(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def join(self: Any, timeout: float | None = None) -> Any:
+        with hidden_frame:
+            original(self, timeout)
+        if "_gradguard_call" in vars(self) and not self.is_alive():
+            call = vars(self).pop("_gradguard_call", None)
+            if call is not None:
+                with theirs_only:
+                    attempt(collector.announce, call.collector, call.evidence.values())
+
+    return join
+
+
+INTEGRATION = Integration(name="threads", patches={"threading": patches})

@@ -1,0 +1,67 @@
+"""Torch's modes of the thread that starts another one, which that one does not have (GG301)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pytest_gradguard.runtime import running
+from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.checks import gg301
+from pytest_gradguard.runtime.dispatch import calling
+from pytest_gradguard.runtime.faults import carried, without_this_frame
+from pytest_gradguard.runtime.probes import torch_modes
+from pytest_gradguard.runtime.registry import THREADS
+
+
+def look_at(thread: Any) -> Run | None:
+    """Have `thread`, which is about to start, run under watch where modes are in force here."""
+    startable = getattr(thread, "_initialized", False) and not thread._started.is_set()
+    if not startable or not torch_modes.may_be_in_force():
+        return None
+    call = calling.begin(THREADS)
+    asked = None if call is None else call.asked.get(gg301.MODES)
+    return None if call is None or asked is None else Run(thread, call, {gg301.MODES: asked})
+
+
+class Run:
+    """In place of the method `run` of a thread, until that is called.
+
+    Args:
+        thread: the program's thread.
+        call: the call that starts it.
+        asked: what the probes asked.
+    """
+
+    def __init__(self, thread: Any, call: Call, asked: dict[str, Any]) -> None:
+        self._thread = thread
+        self._before = vars(thread).get("run")
+        self._call = call
+        self._asked = asked
+        thread.run = self
+        thread._gradguard_call = call
+
+    def leave(self) -> None:
+        """Leave the thread as it was."""
+        if self._before is None:
+            del self._thread.run
+        else:
+            self._thread.run = self._before
+
+    def __call__(self) -> None:
+        thread = self._thread
+        self.leave()
+        task: tuple[Any, tuple[()], dict[str, Any]] = (_function_of(thread), (), {})
+        try:
+            carried(thread.run, running.in_thread, self._call, [task], self._asked)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+
+
+def _function_of(thread: Any) -> Any:
+    """The program's function that `thread` runs."""
+    run = type(thread).run
+    if run is threading.Timer.run:
+        return thread.function
+    return thread._target if run is threading.Thread.run else run
