@@ -123,7 +123,7 @@ def why_the_run_fails(fatal: Iterable[Finding]) -> str:
     """
     by_tests = _by_tests(group_by_place(fatal))
     parts = [
-        count_line(group.finding for group in groups)
+        count_line(distinct(groups))
         + (f" after the end of {_heading(tests)}" if tests else " outside of tests")
         for tests, groups in by_tests.items()
     ]

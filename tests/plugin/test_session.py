@@ -209,44 +209,76 @@ def test_what_fails_the_run_is_what_fails_a_test(
     assert "1 passed" in run.text
 
 
-LATE = """
+SLOW = """
+import pathlib
 import threading
+import time
 
 import torch
 from joblib import Parallel, delayed
-from losing import add
-
-start = threading.Event()
+from losing import results
 
 
-def work():
-    start.wait()
-    x = torch.ones(3, requires_grad=True)
-    tasks = [delayed(add)(x.clone(), number) for number in range(2)]
-    sum(Parallel(n_jobs=2, backend="multiprocessing")(tasks)).mean().backward()
+def wait_for(name):
+    for _ in range(6000):
+        if pathlib.Path(name).exists():
+            return
+        time.sleep(0.01)
 
 
-thread = threading.Thread(target=work)
+def in_time(number):
+    pathlib.Path("started").touch()
+    wait_for("go")
+    return torch.ones(3, requires_grad=True) * number
 
 
-def test_it():
-    thread.start()
+def lose_late():
+    wait_for("go")
+    results().backward()
+
+
+def call_early():
+    Parallel(n_jobs=2, backend="multiprocessing")(delayed(in_time)(n) for n in range(2))
+
+
+threads = []
+
+
+def start(work):
+    threads.append(threading.Thread(target=work))
+    threads[0].start()
+
+
+def finish():
+    pathlib.Path("go").touch()
+    for thread in threads:
+        thread.join()
 """
 
 
-def test_a_thread_that_loses_after_the_last_test_fails_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [[], ["-n1"]], ids=["alone", "xdist"])
+@pytest.mark.parametrize(
+    ("test", "found"),
+    [
+        ("start(lose_late)", "1 error, 2 warnings outside of tests"),
+        ("start(call_early)\n    wait_for('started')", "1 warning after the end of test_it.py::it"),
+    ],
+    ids=["all of it", "its results"],
+)
+def test_what_a_thread_loses_after_the_last_test_fails_the_run(
+    tmp_path: Path, test: str, found: str, how: list[str]
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\npython_functions = it\n")
     (tmp_path / "losing.py").write_text(HELPERS)
-    (tmp_path / "test_late.py").write_text(LATE)
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "test_it.py").write_text(f"from slow import *\n\n\ndef it():\n    {test}\n")
     (tmp_path / "conftest.py").write_text(
-        "def pytest_sessionfinish():\n"
-        "    import test_late\n\n"
-        "    test_late.start.set()\n"
-        "    test_late.thread.join()\n"
+        "def pytest_sessionfinish():\n    import slow\n\n    slow.finish()\n"
     )
-    run = run_pytest(tmp_path, "--gradguard")
+    run = run_pytest(tmp_path, "--gradguard", "--gradguard-fail-on=warning", *how)
     assert run.status == pytest.ExitCode.TESTS_FAILED
     assert "1 passed" in run.text
-    assert "gradguard: the run fails (exit status 1): 1 error outside of tests\n" in run.text
+    assert f"gradguard: the run fails (exit status 1): {found}\n" in run.text
 
 
 def test_nothing_found_is_a_report_too(tmp_path: Path) -> None:
