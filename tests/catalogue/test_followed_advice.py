@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from children import run_python
-from followed_advice import FOLLOWED, NOT_FOLLOWED, Followed
+from followed_gradients import GRADIENTS_KEPT
+from followed_workers import WORKERS_AT_WORK
+from following import Followed
 from shared_results import GUARD, LINTER, folder_of_the_run, until_changed
 
 from pytest_gradguard.pitfalls import catalogue, get
@@ -18,6 +20,42 @@ from pytest_gradguard.pitfalls import catalogue, get
 RUNNER = Path(__file__).with_name("run_programs.py")
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 BAD = "bad"
+FOLLOWED = [*GRADIENTS_KEPT, *WORKERS_AT_WORK]
+
+_GPU = "a real GPU, or a package that needs one"
+_RANKS = "ranks: the guard cases of torch.distributed"
+NOT_FOLLOWED = {
+    "GG101 other arrays": "no array of another package is installed",
+    "GG102 other arrays": "no array of another package is installed",
+    "GG103 concurrent.futures": "torch refuses such results, and GG103 is not reached",
+    "GG103 transform": "GG301 is the finding there, and its advice is followed",
+    "GG106 shared memory": "case_left in the guard cases steps in the worker",
+    **dict.fromkeys(
+        [f"GG107 {case}" for case in ("tensorflow", "keras", "other arrays")],
+        "for information only: nothing is wrong",
+    ),
+    **dict.fromkeys([f"GG201 {case}" for case in get("GG201").cases], _GPU),
+    **dict.fromkeys(
+        [f"GG202 {case}" for case in get("GG202").cases if case not in ("result", "model")], _GPU
+    ),
+    **dict.fromkeys([f"GG203 {case}" for case in get("GG203").cases], _GPU),
+    **dict.fromkeys([f"GG204 {case}" for case in get("GG204").cases], _GPU),
+    "GG303 torch.utils.data": "case_loader in the guard cases",
+    "GG304 only random": "Python seeds it anew in a forked process",
+    "GG304 only tensorflow": "as for NumPy and torch",
+    "GG305 tensorflow.random.Generator": "as for NumPy and torch",
+    "GG305 keras.random.SeedGenerator": "as for NumPy and torch",
+    "GG308 tensorflow": "as for NumPy and torch",
+    **dict.fromkeys(
+        ["GG403 autotune", "GG403 shape", "GG404 tensorflow", "GG404 torch"],
+        "the linter's repaired examples, tests/lint/test_repairs.py",
+    ),
+    **dict.fromkeys(
+        [f"{code} {case}" for code in ("GG501", "GG502", "GG504") for case in get(code).cases],
+        _RANKS,
+    ),
+}
+"""The cases of advice that no program here follows, and why."""
 
 
 def versions(followed: Followed) -> dict[str, str]:
@@ -55,7 +93,7 @@ def outcomes(root: Path, group: str) -> dict[str, dict[str, Any]]:
             continue
         for index, program in enumerate(versions(followed).values()):
             folder = root / f"{followed.code}_{number}_{index}"
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / "main.py").write_text(program)
             folders.append(folder)
 
