@@ -33,12 +33,14 @@ def outcome(program: Path) -> dict[str, Any]:
             with contextlib.redirect_stdout(said):
                 _kept = runpy.run_path(str(program), run_name="__main__")
         except Exception as error:
-            raised = [type(error).__name__, str(error)]
+            raised = [type(error).__name__, str(error), *getattr(error, "__notes__", ())]
         finally:
             sys.path.remove(str(program.parent))
             leave_group()
         found = {finding.code: finding.severity.label for finding in report.findings}
-    return {"prints": said.getvalue().splitlines(), "raises": raised, "found": found}
+        fixes = {finding.code: finding.fix for finding in report.findings}
+    prints = said.getvalue().splitlines()
+    return {"prints": prints, "raises": raised, "found": found, "fixes": fixes}
 
 
 def leave_group() -> None:

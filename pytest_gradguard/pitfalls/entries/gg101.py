@@ -1,6 +1,7 @@
 """GG101: a tensor that requires grad is pickled for a process worker."""
 
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
+from pytest_gradguard.pitfalls.advice import LOADERS
 
 PITFALL = Pitfall(
     code="GG101",
@@ -26,6 +27,10 @@ PITFALL = Pitfall(
         "change; it runs in parallel where the work releases the GIL."
     ),
     cases={
+        LOADERS: (
+            "Give the dataset `tensor.detach()`, and compute what needs a gradient in the training "
+            "loop."
+        ),
         "other arrays": (
             "Send only the array's values, compute the gradient in the worker and return it; or "
             "keep the tasks in one process, in threads."

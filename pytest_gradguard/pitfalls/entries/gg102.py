@@ -1,6 +1,7 @@
 """GG102: a process worker returns a tensor that has a history."""
 
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
+from pytest_gradguard.pitfalls.advice import LOADERS
 
 PITFALL = Pitfall(
     code="GG102",
@@ -22,6 +23,11 @@ PITFALL = Pitfall(
         'build the graph in the parent, or use `backend="threading"`.'
     ),
     cases={
+        LOADERS: (
+            "Return indices or inputs from the dataset, and compute what needs a gradient in the "
+            "training loop; or use `num_workers=0`. If no gradient is needed, return "
+            "`tensor.detach()`."
+        ),
         "other arrays": (
             "Return plain values, or gradients computed in the worker; if the parent needs the "
             "graph, keep the tasks in one process, in threads."

@@ -1,6 +1,7 @@
 """GG202: a GPU tensor, array or module is pickled for, or from, a process worker."""
 
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
+from pytest_gradguard.pitfalls.advice import LOADERS, SAMPLES_ON_CPU
 
 PITFALL = Pitfall(
     code="GG202",
@@ -27,6 +28,7 @@ PITFALL = Pitfall(
         "`tensor.numpy()`. Move data to the GPU in the one process that uses it."
     ),
     cases={
+        LOADERS: SAMPLES_ON_CPU,
         "result": (
             "Return `tensor.cpu()` from the worker, and move it to the GPU in the parent if it is "
             "needed there."

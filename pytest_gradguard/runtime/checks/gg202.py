@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_gradguard.findings import Finding
+from pytest_gradguard.pitfalls.advice import LOADERS
 from pytest_gradguard.runtime.evidence import TransferEvidence, direction
 
 CODE = "GG202"
@@ -14,7 +15,7 @@ class Evidence(TransferEvidence):
     code = CODE
 
     def build(self) -> Finding | None:
-        for sample in self.samples[:1]:
+        for sample in self.samples[:1] if self.case != LOADERS else ():
             if sample.framework.name == "torch" and direction(sample.path) == "result":
                 self.case = "result"
             elif sample.framework.name == "torch" and sample.description["type"] == "Parameter":

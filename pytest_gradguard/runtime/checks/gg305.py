@@ -281,7 +281,8 @@ def heard(call: Any, note: list[Drawn]) -> None:
         evidence.loads_data = call.kind.loads_data
         evidence.processes = call.starts
         evidence.persistent = evidence.persistent or PERSISTENT in call.remembered
-        evidence.case = drawn.kind
+        if not call.kind.loads_data:
+            evidence.case = drawn.kind
         new = (call.token, drawn)
         for token, one in [*same, new] if not evidence.count else [new]:
             evidence.iterations.add(token)
