@@ -6,7 +6,7 @@ LIBRARYS_POOL = "datasets"
 """The case of a library that makes the pool itself, and takes no context for it."""
 
 SPAWN_AT_THE_START = (
-    '`set_start_method("spawn")` at the start of the program (of `multiprocess` for `datasets` and '
+    '`set_start_method("spawn")` at program start (of `multiprocess` for `datasets` and '
     "pathos, else of `multiprocessing`)."
 )
 FRESH_WORKERS = {
