@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
-
-_LOOKED_AT = 2000
-"""How many objects of a result are looked at for a graph."""
 
 
 class UnsupportedGradientError(RuntimeError):
@@ -39,22 +35,3 @@ def parameters(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         names = names[1:]
     names += [f"args[{index}]" for index in range(len(names), len(args))]
     return [*zip(names, args, strict=False), *kwargs.items(), ("", function)]
-
-
-def has_graph(result: Any) -> bool:
-    """Whether a tensor with a graph is in what a task returned, found without pickling it."""
-    from pytest_gradguard.parallel.shipping import holds_grad
-    from pytest_gradguard.runtime import locate
-
-    torch = sys.modules["torch"]
-    if holds_grad(result) is False:
-        return False
-    found: list[bool] = []
-
-    def is_tensor(item: Any) -> bool:
-        if isinstance(item, torch.Tensor):
-            found.append(item.grad_fn is not None)
-        return isinstance(item, torch.Tensor)
-
-    locate.find([("", result)], is_tensor, limit=_LOOKED_AT)
-    return any(found)

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pytest_gradguard.parallel import refusals
+from pytest_gradguard.parallel import refusals, shipping
 from pytest_gradguard.parallel.received import Arguments
 from pytest_gradguard.parallel.refusals import UnsupportedGradientError
 
 _NODES, _USES_BYTES = 1000, 1 << 20
 """Up to here, the gradients of a tensor's uses go back one by one, to be added up as ever."""
+
+_LOOKED_AT = 2000
+"""How many objects of a result are looked at for a graph."""
 
 
 class Usage(NamedTuple):
@@ -41,6 +44,24 @@ class Usage(NamedTuple):
         if len(self.nodes) > _NODES:
             uses = dict.fromkeys(uses, 1)
         return sorted(uses.items())
+
+
+def has_graph(result: Any) -> bool:
+    """Whether a tensor with a graph is in what a task returned, found without pickling it."""
+    from pytest_gradguard.runtime import locate
+
+    torch = sys.modules["torch"]
+    if shipping.holds_grad(result) is False:
+        return False
+    found: list[bool] = []
+
+    def is_tensor(item: Any) -> bool:
+        if isinstance(item, torch.Tensor):
+            found.append(item.grad_fn is not None)
+        return isinstance(item, torch.Tensor)
+
+    locate.find([("", result)], is_tensor, limit=_LOOKED_AT)
+    return any(found)
 
 
 def usage(outs: list[Any], arguments: Arguments | None = None) -> Usage:

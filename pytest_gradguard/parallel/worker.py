@@ -83,7 +83,7 @@ def call(the_modes: Any, own_process: bool, function: Any, args: Any, kwargs: An
     """
     with the_modes.applied(own_process=own_process) if the_modes else contextlib.nullcontext():
         result = function(*args, **kwargs)
-    if not own_process or "torch" not in sys.modules or not refusals.has_graph(result):
+    if not own_process or "torch" not in sys.modules or not usage.has_graph(result):
         return result
     packer = Results()
     packer.dump((result, []))
