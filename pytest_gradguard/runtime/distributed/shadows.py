@@ -138,9 +138,9 @@ def _shadow_of(base: Any) -> _Shadow | None:
 def _with_leaves(base: Any, parts: Iterable[_Part]) -> Any:
     """A copy of `base` in which the values of sources are computed from leaves."""
     copy = base.detach().clone()
-    for source, start, size in parts:
-        place = copy.as_strided((size,), (1,), copy.storage_offset() + start)
-        with torch.enable_grad():
+    with torch.enable_grad():  # for the views, too, that are written to
+        for source, start, size in parts:
+            place = copy.as_strided((size,), (1,), copy.storage_offset() + start)
             source.leaf = place.detach().clone().requires_grad_()
             place.copy_(source.leaf)
     return copy
