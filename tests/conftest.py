@@ -36,25 +36,6 @@ pytest_plugins = ["pytester"]
 HOSTS = Path(__file__).parents[1] / "requirements-hosts.txt"
 
 
-class SkippedTests:
-    """A plugin that writes the ids of skipped tests to a file, which pytest reads as @FILE."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.ids: dict[str, None] = {}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.skipped and not hasattr(report, "wasxfail"):
-            self.ids[report.nodeid] = None
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.skipped:
-            self.ids[report.nodeid] = None
-
-    def pytest_sessionfinish(self) -> None:
-        self.path.write_text("".join(f"{one}\n" for one in self.ids), encoding="utf-8")
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-skipped", type=Path, metavar="FILE", help="write the ids of skipped tests to FILE"
@@ -67,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if shared_results.ANEW and not hasattr(config, "workerinput"):
         config.pluginmanager.register(scheduling.Stopwatch())
     if config.option.write_skipped and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(SkippedTests(config.option.write_skipped))
+        config.pluginmanager.register(scheduling.SkippedTests(config.option.write_skipped))
 
 
 @pytest.hookimpl(trylast=True)

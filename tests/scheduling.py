@@ -56,3 +56,22 @@ class Stopwatch:
         known = dict(sorted({**old, **new}.items()))
         RECORDED.parent.mkdir(exist_ok=True)
         RECORDED.write_text(f"{json.dumps(known, indent=1)}\n", encoding="utf-8")
+
+
+class SkippedTests:
+    """A plugin that writes the ids of skipped tests to a file, which pytest reads as @FILE."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ids: dict[str, None] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self.ids[report.nodeid] = None
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.ids[report.nodeid] = None
+
+    def pytest_sessionfinish(self) -> None:
+        self.path.write_text("".join(f"{one}\n" for one in self.ids), encoding="utf-8")

@@ -309,3 +309,42 @@ def test_what_hangs_is_ended_with_all_that_it_started(tmp_path: Path, forked: st
     group = int(str(raised.value).splitlines()[1])
     assert is_gone(group)
     assert run_python("-m", "this", folder=tmp_path, forked=forked).returncode == 0
+
+
+def test_skipped_tests_and_files_are_written(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_whole="import pytest\npytest.importorskip('no_such_module')\ndef test_it(): pass\n",
+        test_parts="""
+            import pytest
+
+            @pytest.mark.parametrize("name", ["a::b", "c d"])
+            def test_skipped(name):
+                pytest.skip("not here")
+
+            def test_run():
+                pass
+
+            @pytest.mark.xfail
+            def test_expected_to_fail():
+                assert False
+        """,
+    )
+    skipped = pytester.path / "skipped.txt"
+    pytester.inline_run(plugins=[scheduling.SkippedTests(skipped)]).assertoutcome(
+        passed=1, skipped=4
+    )
+    assert set(skipped.read_text().splitlines()) == {
+        "test_whole.py",
+        "test_parts.py::test_skipped[a::b]",
+        "test_parts.py::test_skipped[c d]",
+    }
+    pytester.inline_run(f"@{skipped}").assertoutcome(skipped=3)
+
+
+def test_a_cache_that_cannot_be_written_is_replaced(tmp_path: Path) -> None:
+    writable = shared_results.cache_folder({"XDG_CACHE_HOME": str(tmp_path)})
+    assert writable == tmp_path / "gradguard-tests"
+    file = tmp_path / "file"
+    file.touch()
+    elsewhere = shared_results.cache_folder({"XDG_CACHE_HOME": str(file)})
+    assert not elsewhere.is_relative_to(tmp_path)
