@@ -15,7 +15,7 @@ from pytest_gradguard.cli.program import Program, ProgramNotFound, find_module, 
 from pytest_gradguard.cli.streams import complain
 from pytest_gradguard.disabled import NOTHING, VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding, Severity, display_path
-from pytest_gradguard.reports.file import check_writable, write_page, write_report
+from pytest_gradguard.reports.file import check_apart, check_writable, write_page, write_report
 from pytest_gradguard.reports.overview import count_line, gravest_first
 from pytest_gradguard.reports.target import TargetError
 from pytest_gradguard.reports.text import blocks, style_for, width_of
@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         lowest = checked(_REFUSED, Severity.parse, args.min_severity, instead=Severity.WARNING)
         paths = tuple(checked(_REFUSED, _path, one) for one in (args.report, args.html))
+        checked(_REFUSED, check_apart, *paths)
         devices = None if args.simulate_gpu is None else _devices(args.simulate_gpu)
         ignored = checked(_REFUSED, lambda: load().ignored_codes(), instead=frozenset())
         program = (find_module if args.as_module else find_script)(name)

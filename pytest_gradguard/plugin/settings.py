@@ -83,8 +83,7 @@ def read_settings(config: pytest.Config) -> Settings:
     return Settings(
         _FAIL_ON[fail_on],
         ignore | table.ignored_codes(),
-        _file(config, "report"),
-        _file(config, "html"),
+        *_files(config),
         annotate == "always",
     )
 
@@ -153,6 +152,19 @@ def _fail_on(value: object, source: str) -> str:
     if isinstance(value, str) and value in _FAIL_ON:
         return value
     raise pytest.UsageError(f"{source}: unknown value {value!r} (allowed: {', '.join(_FAIL_ON)})")
+
+
+def _files(config: pytest.Config) -> tuple[Path | None, Path | None]:
+    """Where the JSON report and the HTML page go."""
+    report, page = _file(config, "report"), _file(config, "html")
+    if report is not None and page is not None:
+        from pytest_gradguard.reports.file import check_apart
+
+        try:
+            check_apart(report, page)
+        except ValueError as error:
+            raise pytest.UsageError(f"--gradguard-html: {error}") from None
+    return report, page
 
 
 def _file(config: pytest.Config, kind: str) -> Path | None:

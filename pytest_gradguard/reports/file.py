@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pytest_gradguard.reports.overview import linked
 from pytest_gradguard.reports.target import Target, TargetError
 from pytest_gradguard.tallies import Tally
 
-__all__ = ["check_writable", "write_page", "write_report"]
+__all__ = ["check_apart", "check_writable", "write_page", "write_report"]
 
 
 def check_writable(path: Path) -> None:
@@ -26,6 +27,18 @@ def check_writable(path: Path) -> None:
             pass
     except TargetError as error:
         raise ValueError(str(error)) from None
+
+
+def check_apart(report: Path | None, page: Path | None) -> None:
+    """Make sure that the page would not replace the report of the same run.
+
+    Raises:
+        ValueError: it would; the message is one line that names the file.
+    """
+    if report is None or page is None or os.path.realpath(report) != os.path.realpath(page):
+        return
+    if page.is_file() or not page.exists():  # not a terminal, or /dev/null
+        raise ValueError(f"{page}: the JSON report and the HTML page need a file each")
 
 
 def write_report(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import contextvars
 import functools
 import itertools
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
@@ -65,7 +67,7 @@ def task_of(function: Any, args: Any = (), kwargs: Any = _NO_KEYWORDS) -> Task:
         function = _user_function_in([*_closed_over(written), args, kwargs]) or function
         written = _written(function)
     code = _code(written)
-    name = plain_attribute(function, "__qualname__")
+    name = _published(function) or plain_attribute(function, "__qualname__")
     if type(name) is not str:
         name = type(function).__qualname__
     path = None if code is None else _file_of(written, code)
@@ -75,6 +77,15 @@ def task_of(function: Any, args: Any = (), kwargs: Any = _NO_KEYWORDS) -> Task:
         path=path if users else None,
         line=code.co_firstlineno if code is not None and users else None,
     )
+
+
+def _published(function: Any) -> str | None:
+    """The name of a compiled function in its module, as ``torch.sum``: it may have another one."""
+    if type(function) is not types.BuiltinFunctionType or type(function.__module__) is not str:
+        return None
+    names = getattr(sys.modules.get(function.__module__), "__dict__", {})
+    is_there = names.get(function.__name__) is function and names is not vars(builtins)
+    return f"{function.__module__}.{function.__name__}" if is_there else None
 
 
 def _written(function: Any) -> Any:

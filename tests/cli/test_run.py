@@ -116,6 +116,7 @@ def test_an_interrupt_ends_it_as_it_ends_any_program(tmp_path: Path) -> None:
         (["--html", "book.ipynb", "program.py"], ".ipynb files are sources"),
         (["--html", "kept.html", "program.py"], "not an earlier report"),
         (["--html", "none/page.html", "program.py"], "none/page.html"),
+        (["--html", "one", "--report", "./one", "program.py"], "a file each"),
         (["--min-severity", "grave", "program.py"], "info, warning, error"),
         (["--unknown", "program.py"], "--unknown"),
         ([], "PROGRAM"),

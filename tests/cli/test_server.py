@@ -179,6 +179,35 @@ def test_what_cannot_be_understood_is_answered_and_the_next_request_too() -> Non
     assert status == 0
 
 
+@pytest.mark.parametrize("uri", ["file:///no/such.py", "file:///", "untitled:1", "file:///%00.py"])
+def test_a_file_that_cannot_be_read_has_no_hover_and_no_action(uri: str) -> None:
+    place = {"line": 0, "character": 0}
+    where = {"textDocument": {"uri": uri}}
+    span = {"range": {"start": place, "end": place}, "context": {"diagnostics": []}}
+    asked = (
+        request(2, "textDocument/hover", params={**where, "position": place}),
+        request(3, "textDocument/codeAction", params={**where, **span}),
+    )
+    status, answers, said = told(b"".join(map(message, (INITIALIZE, *asked))) + END)
+    assert [one["result"] for one in answers[1:]] == [None, [], None]
+    assert (status, said) == (0, "")
+
+
+def test_requests_before_initialize_and_after_shutdown_are_refused() -> None:
+    end = message({"jsonrpc": "2.0", "method": "exit"})
+    hover = {"textDocument": {"uri": "file:///a.py"}, "position": {"line": 0, "character": 0}}
+    early = message(request(2, "textDocument/hover", params=hover))
+    late = message(request(3, "shutdown"))
+    status, answers, _ = told(early + message(INITIALIZE) + END.removesuffix(end) + late + end)
+    assert [(one["id"], one.get("error", {}).get("code")) for one in answers] == [
+        (2, -32002),
+        (1, None),
+        ("last", None),
+        (3, -32600),
+    ]
+    assert status == 0
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -191,7 +220,7 @@ def test_what_cannot_be_understood_is_answered_and_the_next_request_too() -> Non
 def test_broken_headers_end_it_with_one_line(data: bytes, reason: str) -> None:
     status, answers, said = told(message(INITIALIZE) + data)
     assert (status, [one["id"] for one in answers]) == (2, [1])
-    assert said == f"gradguard server: error: standard input is not that of a client: {reason}\n"
+    assert said == f"gradguard server: error: standard input breaks the protocol: {reason}\n"
 
 
 def test_headers_may_be_written_in_other_ways() -> None:

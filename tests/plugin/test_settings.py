@@ -37,6 +37,7 @@ def refused(pytester: pytest.Pytester, *arguments: str) -> str:
         (["--gradguard-fail-on=info"], ["--gradguard-fail-on", "'info'", "error, warning, never"]),
         (["--gradguard-report=none/r.json"], ["--gradguard-report", "none/r.json", "no folder"]),
         (["--gradguard-html=new.py"], ["--gradguard-html", "new.py", ".py files are sources"]),
+        (["--gradguard-html=one", "--gradguard-report=./one"], ["--gradguard-html", "a file each"]),
         (["--gradguard-report=kept.txt"], ["kept.txt", "not an earlier report"]),
         (["-o", "gradguard_report=kept.txt"], ["gradguard_report", "not an earlier report"]),
         (["--gradguard-report=."], ["--gradguard-report", "cannot be written: it is a folder"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import math
 
 import pytest
 
@@ -37,3 +38,11 @@ def test_what_runs_in_a_copy_of_the_context_is_the_task() -> None:
     in_context = functools.partial(contextvars.copy_context().run, work, 1)
     assert task_of(in_context).name == "work"
     assert task_of(functools.partial(work, 1)).name == "work"
+
+
+def test_a_compiled_function_is_named_as_programs_import_it() -> None:
+    torch = pytest.importorskip("torch")
+    assert task_of(torch.sum).name == "torch.sum"  # its own: _VariableFunctionsClass.sum
+    assert task_of(math.sqrt).name == "math.sqrt"
+    assert task_of(len).name == "len"
+    assert task_of([].append).name == "list.append"

@@ -44,6 +44,6 @@ def run(args: argparse.Namespace) -> int:
     try:
         create().start_io(cast("BinaryIO", Input()))
     except Broken as error:
-        complain(f"gradguard server: error: standard input is not that of a client: {error}")
+        complain(f"gradguard server: error: standard input breaks the protocol: {error}")
         return 2
     return 0

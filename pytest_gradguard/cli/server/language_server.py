@@ -187,10 +187,14 @@ def create() -> Server:
 
 def _code_at(document: TextDocument, position: types.Position) -> str | None:
     """The code that is written at `position`, in a comment that silences it or anywhere else."""
-    if position.line >= len(document.lines):
+    try:
+        lines = document.lines
+    except (OSError, ValueError):  # the editor has not opened it, and it cannot be read
         return None
-    where = document.position_codec.position_from_client_units(document.lines, position)
-    for match in _CODE.finditer(document.lines[where.line]):
+    if position.line >= len(lines):
+        return None
+    where = document.position_codec.position_from_client_units(lines, position)
+    for match in _CODE.finditer(lines[where.line]):
         if match.start() <= where.character <= match.end() and match.group() in pitfalls.codes():
             return match.group()
     return None

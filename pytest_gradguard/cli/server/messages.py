@@ -6,12 +6,14 @@ import sys
 from typing import Any, BinaryIO
 
 from cattrs import transform_error
+from lsprotocol.types import INITIALIZE
 from pygls.exceptions import (
     JsonRpcException,
     JsonRpcInvalidParams,
     JsonRpcInvalidRequest,
     JsonRpcMethodNotFound,
     JsonRpcParseError,
+    JsonRpcServerNotInitialized,
 )
 from pygls.protocol import LanguageServerProtocol
 
@@ -87,12 +89,22 @@ class Protocol(LanguageServerProtocol):
             raise
 
     def handle_message(self, message: Any) -> None:
-        """Do what `message` asks for; what is no message of JSON-RPC is refused."""
-        if getattr(message, "jsonrpc", None) == self.VERSION:
+        """Do what `message` asks for; what is no message of JSON-RPC is refused.
+
+        So are requests before ``initialize`` and after ``shutdown``, as the protocol wants.
+        """
+        number = message.get("id") if isinstance(message, dict) else getattr(message, "id", None)
+        method = getattr(message, "method", None)
+        if getattr(message, "jsonrpc", None) != self.VERSION:
+            refusal: JsonRpcException = JsonRpcInvalidRequest()
+        elif method and number is not None and self._shutdown:
+            refusal = JsonRpcInvalidRequest("the server is shutting down")
+        elif method not in (None, INITIALIZE) and number is not None and self._workspace is None:
+            refusal = JsonRpcServerNotInitialized("the server is not initialized")
+        else:
             super().handle_message(message)
             return
-        number = message.get("id") if isinstance(message, dict) else getattr(message, "id", None)
-        self._refuse(number, JsonRpcInvalidRequest())
+        self._refuse(number, refusal)
 
     def refuse_text(self) -> None:
         """Answer a message that is not JSON."""
