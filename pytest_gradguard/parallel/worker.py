@@ -178,8 +178,8 @@ def _again(spec: Spec, payloads: tuple[Any, ...]) -> Answer:
                     f"Parallel: `{refusals.name_of(arguments.function)}` computed something else "
                     "when it ran again for the backward pass; its results must depend on its "
                     "arguments and on the global random generators of torch, NumPy and random "
-                    "alone, not on another generator without a seed, the order of a set, the time or "
-                    "what an earlier task has left."
+                    "alone, not on another generator without a seed, the order of a set, the time "
+                    "or what an earlier task has left."
                 )
             cotangents = [None if n is None else arguments.given[n] for n in level.cotangents]
             with level.modes.applied():
