@@ -27,11 +27,10 @@ def digest(items: Iterable[Any]) -> bytes:
 
 def same_tensor(one: Any, other: Any) -> bool:
     """Whether two tensors hold the same bytes."""
-    torch = sys.modules["torch"]
     if (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
         return False
     parts = zip(_dense(one.detach()), _dense(other.detach()), strict=True)
-    return all(torch.equal(_bytes(some), _bytes(others)) for some, others in parts)
+    return all(_equal(some, others) for some, others in parts)
 
 
 def same_array(one: Any, other: Any) -> bool:
@@ -72,3 +71,12 @@ def _bytes(tensor: Any) -> Any:
     torch = sys.modules["torch"]
     value = tensor.cpu().resolve_conj().resolve_neg().contiguous()
     return value.reshape(-1).view(torch.uint8)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two strided tensors hold the same bytes."""
+    torch = sys.modules["torch"]
+    some, others = _bytes(one), _bytes(other)
+    if not any((part.numel() | part.storage_offset()) % 8 for part in (some, others)):
+        some, others = some.view(torch.int64), others.view(torch.int64)  # many times as fast
+    return some.shape == others.shape and bool((some == others).all())  # so is this than `equal`

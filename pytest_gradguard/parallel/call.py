@@ -96,13 +96,13 @@ class Shipped:
         one = self.found[index]
         if id(one) in self.buffers:
             return
-        if version(one) == self._versions[index]:
+        if version(one) == self._versions[index]:  # `.data` and shared memory leave it as it is
             payload, leaf = self.payloads[index], self.spec.leaves[index]
-            if not has_foreign_memory(one):
-                return
-            if leaf is None and (not aliased or bits.same_array(one, payload)):
-                return
-            if leaf is not None and bits.same_tensor(one, unpack(payload, leaf)):
+            if leaf is None:
+                same = not aliased or not has_foreign_memory(one) or bits.same_array(one, payload)
+            else:
+                same = bits.same_tensor(one, unpack(payload, leaf, copy=False))
+            if same:
                 return
         path = refusals.path_to(one, refusals.parameters(*self._task))
         raise UnsupportedGradientError(

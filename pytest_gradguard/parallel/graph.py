@@ -102,12 +102,14 @@ class TaskNode:
 
     def outputs(self, values: list[Any]) -> tuple[Any, ...]:
         """The results that have a graph: these values, on this task."""
-        found = [
-            ParallelResult.apply(self, slot, self._ticket, [value])
-            for slot, value in enumerate(values)
-        ]
+        found: dict[int, Any] = {}
+        is_inner = [index in self._answer.inner for index in self._answer.outputs]
+        for slot in sorted(range(len(values)), key=is_inner.__getitem__, reverse=True):
+            # with an edge to each inner result, a backward pass to that alone comes by this node
+            inner = () if is_inner[slot] else [found[one] for one in found if is_inner[one]]
+            found[slot] = ParallelResult.apply(self, slot, self._ticket, [values[slot]], *inner)
         del self._ticket
-        return tuple(found)
+        return tuple(found[slot] for slot in range(len(values)))
 
     def cotangents(self, slots: dict[int, Any]) -> tuple[list[Any], bool]:
         """The gradients of all results, and whether they are many at once."""
@@ -127,11 +129,7 @@ class TaskNode:
             raise UnsupportedGradientError(self._answer.lost)
         for one in (reference() for reference in self.inner):
             if one is not None and (one.retains_grad or one._backward_hooks):
-                raise UnsupportedGradientError(
-                    "Parallel: a result with a hook, or with `retain_grad()`, is one that another "
-                    "result of its task depends on, and that part of its gradient stays in the "
-                    "worker; return the first one only, and compute the other from it."
-                )
+                raise _refused_inner("a result with a hook, or with `retain_grad()`,")
         if self._answer.inputs:
             self._backward.given(self, slot, cotangent, batched)
 
@@ -207,15 +205,21 @@ class ParallelResult(torch.autograd.Function):  # type: ignore[misc]
     """A result of a task; takes its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, task: TaskNode, slot: int, ticket: Any, value: list[Any]) -> Any:
+    def forward(
+        ctx: Any, task: TaskNode, slot: int, ticket: Any, value: list[Any], *inner: Any
+    ) -> Any:
         ctx.set_materialize_grads(False)
         ctx.task, ctx.slot = task, slot
         return value[0]
 
     @staticmethod
     def backward(ctx: Any, cotangent: Any) -> Any:
+        (ticket_node, _), *inner = ctx.next_functions
+        others = [None] * len(inner)
         if cotangent is None:
-            return None, None, None, None
+            return None, None, None, None, *others
+        if not _will_run(ticket_node) and any(_will_run(node) for node, _ in inner):
+            raise _refused_inner("a result that a gradient is asked for")
         ticket, batched = torch.zeros(()), _is_batched(cotangent)
         if batched:
             nesting = _nesting()
@@ -224,7 +228,18 @@ class ParallelResult(torch.autograd.Function):  # type: ignore[misc]
         if not torch.is_grad_enabled():
             cotangent = cotangent.detach()
         ctx.task.given(ctx.slot, cotangent, batched)
-        return None, None, ticket, None
+        return None, None, ticket, None, *others
+
+
+def _will_run(node: Any) -> bool:
+    return bool(torch._C._will_engine_execute_node(node))
+
+
+def _refused_inner(what: str) -> UnsupportedGradientError:
+    return UnsupportedGradientError(
+        f"Parallel: {what} is one that another result of its task depends on, and that part of its "
+        "gradient stays in the worker; return the first one only, and compute the other from it."
+    )
 
 
 def _is_batched(tensor: Any) -> bool:

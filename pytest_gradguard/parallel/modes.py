@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import random
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -93,12 +94,17 @@ def plain(modes: Modes) -> bool:
 
 
 class RandomStates(NamedTuple):
-    """The states of the global random generators of a process."""
+    """The states of the global random generators of a process.
+
+    Attributes:
+        entropy: what a task has drawn of the system from there on.
+    """
 
     python: Any
     numpy: Any
     torch: Any
     cuda: Any
+    entropy: tuple[bytes, ...] = ()
 
     @classmethod
     def now(cls) -> RandomStates:
@@ -150,6 +156,30 @@ def random_states_kept() -> Iterator[None]:
         yield
     finally:
         before.restore()
+
+
+@contextlib.contextmanager
+def entropy(again: tuple[bytes, ...] = ()) -> Iterator[list[bytes]]:
+    """Record what `secrets` and NumPy's generators without a seed draw of the system.
+
+    Args:
+        again: what to give them first, where the task runs once more.
+    """
+    drawn, rest, thread = [], list(again), threading.get_ident()
+    original = random._urandom  # type: ignore[attr-defined]
+
+    def urandom(size: int) -> bytes:
+        if threading.get_ident() != thread:
+            return bytes(original(size))
+        known = rest and len(rest[0]) == size
+        drawn.append(rest.pop(0) if known else original(size))
+        return drawn[-1]
+
+    random._urandom = urandom  # type: ignore[attr-defined]
+    try:
+        yield drawn
+    finally:
+        random._urandom = original  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

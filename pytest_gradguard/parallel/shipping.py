@@ -23,7 +23,6 @@ try:
 except ImportError:  # joblib 1.6 and newer depend on it
     import cloudpickle  # type: ignore[no-redef,unused-ignore]
 
-_SMALL_ARRAY = 1024
 _SPAN = 1 << 20
 _PLAIN = frozenset(
     {int, float, complex, bool, str, bytes, type(None), type, range, slice, bytearray}
@@ -116,12 +115,14 @@ def pack(tensor: Any, *, copy: bool = False) -> tuple[Any, Leaf]:
     )
 
 
-def unpack(payload: Any, leaf: Leaf) -> Any:
-    """The values of a tensor that was packed, in memory of their own."""
+def unpack(payload: Any, leaf: Leaf, *, copy: bool = True) -> Any:
+    """The values of a tensor that was packed, in memory of their own unless `copy` is false."""
     import torch
 
     if leaf.stride is None:
-        return payload.clone()
+        return payload.clone() if copy else payload
+    if not copy and len(payload):
+        return torch.from_numpy(payload).view(leaf.dtype).as_strided(leaf.size, leaf.stride)
     value = torch.empty_strided(leaf.size, leaf.stride, dtype=leaf.dtype, device="cpu")
     span = len(payload) // value.element_size()
     value.as_strided((span,), (1,)).view(torch.uint8).numpy()[...] = payload
@@ -151,9 +152,12 @@ class Packer(cloudpickle.CloudPickler):  # type: ignore[misc]
     """Pickles, and keeps tensors and larger arrays apart.
 
     Attributes:
+        small_array: arrays of fewer bytes are not kept apart.
         found: the tensors and arrays, in the order in which they were met.
         modules: the modules of torch.
     """
+
+    small_array = 0
 
     def __init__(self) -> None:
         self.file = io.BytesIO()
@@ -173,9 +177,8 @@ class Packer(cloudpickle.CloudPickler):  # type: ignore[misc]
         if issubclass(kind, self._kinds[0]):
             return self.tensor(item)
         if kind in self._arrays:
-            if item.dtype.hasobject or (item.nbytes < _SMALL_ARRAY and item.base is None):
-                return None
-            return self.apart(item)
+            is_small = item.nbytes < self.small_array and item.base is None
+            return None if item.dtype.hasobject or is_small else self.apart(item)
         if issubclass(kind, self._kinds[1]) and id(item) not in self._seen_modules:
             self._seen_modules.add(id(item))
             self.modules.append(item)

@@ -102,8 +102,10 @@ def _first(spec: Spec, payloads: tuple[Any, ...]) -> Answer:
     with spec.modes.applied():
         arguments = Arguments(spec, payloads)
         before, aliases = RandomStates.now(), arguments.aliases()
-        result = arguments.function(*arguments.args, **arguments.kwargs)
-        drawn = None if before.same(RandomStates.now()) else before
+        with modes.entropy() as entropy:
+            result = arguments.function(*arguments.args, **arguments.kwargs)
+        is_same = not entropy and before.same(RandomStates.now())
+        drawn = None if is_same else before._replace(entropy=tuple(entropy))
         now = arguments.aliases()
         aliased = [index for index in now if any(map(operator.gt, now[index], aliases[index]))]
         buffers = list(arguments.changed_buffers())
@@ -165,7 +167,8 @@ def _again(spec: Spec, payloads: tuple[Any, ...]) -> Answer:
             arguments = Arguments(spec, payloads)
             if first.drawn is not None:
                 first.drawn.restore()
-            result = arguments.function(*arguments.args, **arguments.kwargs)
+            with modes.entropy(first.drawn.entropy if first.drawn else ()):
+                result = arguments.function(*arguments.args, **arguments.kwargs)
             packer = Results(arguments)
             packer.dump((result, list(arguments.changed_buffers())))
         for level in spec.levels:
@@ -175,8 +178,8 @@ def _again(spec: Spec, payloads: tuple[Any, ...]) -> Answer:
                     f"Parallel: `{refusals.name_of(arguments.function)}` computed something else "
                     "when it ran again for the backward pass; its results must depend on its "
                     "arguments and on the global random generators of torch, NumPy and random "
-                    "alone, not on a generator without a seed, the order of a set, the time or "
-                    "what an earlier task has left."
+                    "alone, not on another generator without a seed, the order of a set, the time "
+                    "or what an earlier task has left."
                 )
             cotangents = [None if n is None else arguments.given[n] for n in level.cotangents]
             with level.modes.applied():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import secrets
+import random
 import time
 from collections import OrderedDict
 from typing import Any, NamedTuple
@@ -207,7 +207,7 @@ def large(array: Any, t: Any) -> Any:
 
 
 def guesses(t: Any) -> Any:
-    return t * (1 + secrets.randbelow(1 << 20))
+    return t * (1 + random.Random().randrange(1 << 20))
 
 
 def trains(net: Any, x: Any) -> Any:
@@ -240,13 +240,26 @@ def times_alias(w: Any, given: Any) -> Any:
 
 
 def shuffled(w: Any, x: Any) -> Any:
-    return x[np.random.default_rng().permutation(len(x))] @ w
+    return x[random.Random().sample(range(len(x)), len(x))] @ w
 
 
 def masked(w: Any) -> Any:
     mask = np.zeros(len(w), "float32")
-    mask[np.random.default_rng().permutation(len(w))[::2]] = 1
+    mask[random.Random().sample(range(len(w)), len(w) // 2)] = 1
     return w * torch.from_numpy(mask)
+
+
+def unseeded_mask(w: Any, draw: Any) -> Any:
+    mask = torch.tensor([float(draw() > 0.5) for _ in w])
+    return (w * mask).sum(), mask
+
+
+def numpy_draw() -> float:
+    return float(np.random.default_rng().random())
+
+
+def system_draw() -> float:
+    return random.SystemRandom().random()
 
 
 def in_order_of(w: Any, names: Any) -> Any:

@@ -83,7 +83,7 @@ def test_results_beside_the_model_that_made_them(upstream: bool) -> None:
         loss.backward()
 
 
-@pytest.mark.parametrize("how", ["hook", "retain", "retain in the task"])
+@pytest.mark.parametrize("how", ["hook", "retain", "retain in the task", "grad", "inputs"])
 def test_gradients_of_results_that_others_depend_on(how: str) -> None:
     def program(parallel: Any) -> None:
         (w,) = leaves(3)
@@ -92,7 +92,9 @@ def test_gradients_of_results_that_others_depend_on(how: str) -> None:
             hidden.register_hook(lambda grad: grad * 3)
         if how == "retain":
             hidden.retain_grad()
-        loss.backward()
+        if how == "grad":
+            torch.autograd.grad(loss, hidden, allow_unused=True)
+        loss.backward(inputs=[hidden] if how == "inputs" else None)
 
     with pytest.raises(UnsupportedGradientError, match="another result of its task depends on"):
         program(partial(Parallel, n_jobs=2))
@@ -105,8 +107,10 @@ def test_results_that_others_depend_on_or_not() -> None:
         more = parallel()(delayed(tasks.several)(w, k) for k in range(2))
         more[0]["a"].register_hook(lambda grad: grad * 3)  # no gradient reaches it
         more[1]["a"].register_hook(lambda grad: grad * 3)
-        (outs[0][1] * outs[1][0].sum() + (more[0]["unused"] * more[1]["a"]).sum()).backward()
-        return [w.grad]
+        total = outs[0][1] * outs[1][0].sum() + (more[0]["unused"] * more[1]["a"]).sum()
+        of_hidden = torch.autograd.grad(total, outs[1][0], retain_graph=True)
+        total.backward()
+        return [w.grad, *of_hidden]
 
     equal_in_workers(program)
 

@@ -35,9 +35,10 @@ def test_arguments_are_those_of_the_forward_pass() -> None:
     equal_in_workers(program)
 
 
+@pytest.mark.parametrize("size", [3, 1000])
 @pytest.mark.parametrize("as_tensor", [False, True])
-def test_memory_that_results_share_is_refused_once_changed(as_tensor: bool) -> None:
-    w, x = torch.zeros(1000, requires_grad=True), np.arange(1000, dtype="float32")
+def test_memory_that_results_share_is_refused_once_changed(as_tensor: bool, size: int) -> None:
+    w, x = torch.zeros(size, requires_grad=True), np.arange(size, dtype="float32")
     task, given = (tasks.polynomial, torch.from_numpy(x)) if as_tensor else (tasks.times_alias, x)
     (out,) = Parallel(n_jobs=2)([delayed(task)(w, given)])
     x[:] = x[::-1].copy()
@@ -83,6 +84,25 @@ def test_random_numbers_are_the_same_in_the_backward_pass() -> None:
     for out in outs:
         (grad,) = torch.autograd.grad(out.sum(), x)
         assert torch.equal(grad, out.detach())
+
+
+@pytest.mark.parametrize(("draw", "factor"), [(tasks.numpy_draw, 2), (tasks.system_draw, 3)])
+def test_unseeded_generators_draw_the_same_in_the_backward_pass(draw: Any, factor: int) -> None:
+    w = torch.zeros(200, requires_grad=True)
+    results = Parallel(n_jobs=2)(delayed(tasks.unseeded_mask)(w, draw) for _ in range(2))
+    ((one, mask), (other, other_mask)) = results
+    (one * factor + other * 5 * factor).backward()  # no gradient that was learnt to expect
+    assert not torch.equal(mask, other_mask)
+    assert torch.equal(w.grad, factor * mask + 5 * factor * other_mask)
+
+
+@pytest.mark.parametrize("changed", ["leaf", "constant"])
+def test_changes_by_data_are_refused(changed: str) -> None:
+    x, scale = *leaves(3), torch.full((3,), 2.0)
+    (out,) = Parallel(n_jobs=2)([delayed(tasks.polynomial)(x, scale)])
+    (x if changed == "leaf" else scale).data.mul_(2)
+    with pytest.raises(UnsupportedGradientError, match="was changed in place"):
+        out.sum().backward()
 
 
 def test_changes_between_the_passes_are_refused() -> None:
