@@ -139,8 +139,8 @@ def _with_leaves(base: Any, parts: Iterable[_Part]) -> Any:
     """A copy of `base` in which the values of sources are computed from leaves."""
     copy = base.detach().clone()
     for source, start, size in parts:
-        place = copy.as_strided((size,), (1,), copy.storage_offset() + start)
-        with torch.enable_grad():
+        with torch.enable_grad():  # the view, too: one made without cannot be written to with it
+            place = copy.as_strided((size,), (1,), copy.storage_offset() + start)
             source.leaf = place.detach().clone().requires_grad_()
             place.copy_(source.leaf)
     return copy
