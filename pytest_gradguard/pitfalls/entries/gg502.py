@@ -11,7 +11,8 @@ PITFALL = Pitfall(
         "Training through `ddp.module(x)` or the model that was wrapped runs without an error, "
         "but the ranks do not exchange their gradients: each steps with those of its own data, "
         "and the replicas drift apart. `torch.autograd.grad` over a DDP output does the same. So "
-        "does a loss that leaves out one parameter, which DDP waits for in vain. Parameters that "
+        "does a loss that leaves out one parameter, which DDP waits for in vain, and a second "
+        "`backward()` after the same forward pass. Parameters that "
         "were replaced, added or unfrozen after the module was wrapped are never averaged."
     ),
     why=(

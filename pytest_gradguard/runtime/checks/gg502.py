@@ -34,6 +34,16 @@ def bypassed() -> Cause:
     return Cause("the forward pass before the {verb}{line} bypassed the DDP module")
 
 
+def repeated() -> Cause:
+    """The reducer had run for the same forward pass already."""
+    return Cause(
+        "the {verb}{line} comes after another one, and DDP averages in one backward pass alone "
+        "between two forward passes",
+        "Add the losses, and call `backward()` once on their sum. Or call the DDP module again "
+        "before each further backward pass.",
+    )
+
+
 def waiting(parameters: Sequence[str]) -> Cause:
     """The reducer began, and still waits for the gradients of `parameters`."""
     named = names(parameters)

@@ -33,6 +33,7 @@ class _Model:
     Attributes:
         seen: when its reducer saw the gradient of each parameter, as of the last look.
         averaged: its reducer ran, and has all gradients.
+        again: a backward came after that one, of the same forward pass.
         paused: `no_sync` was used.
         backward: the first backward that gave it gradients without the reducer, and what the
             program calls there; None: there was none.
@@ -77,7 +78,7 @@ class _Model:
 
     def stepped(self) -> None:
         """An optimizer has used the gradients."""
-        self.averaged = self.paused = False
+        self.averaged = self.again = self.paused = False
         self.backward: tuple[callsite.Site | None, str] | None = None
         self.before: Mapping[int, _State] = _NOTHING
         self.heard = 0
@@ -86,6 +87,13 @@ class _Model:
     def waits(self) -> bool:
         """Whether the reducer began, and waits for gradients."""
         return self.stats() != self.seen
+
+    @property
+    def slept(self) -> bool:
+        """Whether a backward that ended just now came when the reducer had averaged already."""
+        module = self.module
+        synchronizes = module is not None and module.require_backward_grad_sync
+        return self.averaged and synchronizes and any(self.seen) and not self.waits
 
     def look(self) -> bool:
         """See whether the reducer ran since the last step, and has all gradients."""
@@ -119,7 +127,7 @@ class _Model:
         """Why the gradients were not averaged; `names` are those of the module's parameters."""
         before, now = self.seen, self.stats()
         if before == now:
-            return gg502.bypassed()
+            return gg502.repeated() if self.again else gg502.bypassed()
         averaged = [one for one in self.module._module_parameters if id(one) in self._wrapped]
         waits_for = zip(averaged, before, now, strict=False)
         return gg502.waiting([names.get(id(one), "") for one, was, is_ in waits_for if was == is_])
@@ -259,21 +267,22 @@ def _pausing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _backward(run: engine.Backward) -> engine.End | None:
     _find_later()
-    open_ones = [model for model in _models if not model.averaged]
-    if not open_ones:
+    every = [model for model in _models if run.accumulates or not model.averaged]
+    if not every:
         return None
     heard = by_hand.count()
     states: dict[int, _State] = {}
     if not run.accumulates:
         asked = {id(one) for one in run.inputs}
-        for model in open_ones:
+        for model in every:
             given = model.parameters()
             states.update({one: _state(given[one]) for one in asked & given.keys()})
 
     def ended(_: Any, raised: BaseException | None) -> None:
-        for model in open_ones:
+        again = [model for model in every if model.slept]
+        for model in every:
             model.backward_ended(run)
-        without = [one for one in open_ones if not (one.settled or one.backward)]
+        without = [one for one in every if one in again or not (one.settled or one.backward)]
         if without and raised is None:
             _note(without, run, states, heard)
 
@@ -303,6 +312,10 @@ def _note(
     frame = callsite.user_frame()
     site = None if frame is None else callsite.site_of(frame)
     for model in own:
+        model.again, model.averaged = model.averaged, False
+        if model.again:
+            given = model.parameters()
+            states = {one: _state(given[one]) for one in given.keys() - reached}
         model.backward = (site, "backward" if run.accumulates else "autograd.grad")
         model.before = states
         model.heard = heard

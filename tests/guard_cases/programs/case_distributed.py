@@ -60,6 +60,8 @@ EXPECT = {
     "test_gradients_by_grad": {"GG502"},
     "test_accumulated_past_ddp": {"GG502"},
     "test_loss_is_reduced": {"GG502"},
+    "test_two_backward_passes": {"GG502"},
+    "test_two_backward_passes_after_two_forward_passes": {"GG502"},
     "test_closure": {"GG502"},
     "test_some_of_the_parameters": {"GG502"},
     "test_after_many_right_steps": {"GG502"},
@@ -544,6 +546,22 @@ def test_loss_is_reduced():
     optimizer.step()  # -> GG502
 
 
+def test_two_backward_passes():
+    ddp, optimizer = wrapped()
+    output = ddp(BATCH)
+    output.sum().backward(retain_graph=True)
+    output.pow(2).mean().backward()
+    optimizer.step()  # -> GG502
+
+
+def test_two_backward_passes_after_two_forward_passes():
+    ddp, optimizer = wrapped()
+    first, second = ddp(BATCH), ddp(2 * BATCH)
+    first.sum().backward()
+    second.sum().backward()
+    optimizer.step()  # -> GG502
+
+
 def test_closure():
     ddp, _ = wrapped()
     optimizer = torch.optim.LBFGS(ddp.parameters(), max_iter=2)
@@ -592,6 +610,40 @@ def test_ddp_without_synchronization():
     ddp, optimizer = wrapped()
     with ddp.no_sync():
         ddp(BATCH).sum().backward()
+    optimizer.step()
+
+
+def test_two_passes_each():
+    ddp, optimizer = wrapped()
+    for _ in range(2):
+        ddp(BATCH).sum().backward()
+        ddp(2 * BATCH).sum().backward()
+        optimizer.step()
+
+
+def test_penalty_after_the_backward():
+    ddp, optimizer = wrapped()
+    ddp(BATCH).sum().backward()
+    sum(one.pow(2).sum() for one in ddp.parameters()).backward()
+    optimizer.step()
+
+
+def test_second_backward_is_not_used():
+    ddp, optimizer = wrapped()
+    output = ddp(BATCH)
+    output.sum().backward(retain_graph=True)
+    output.pow(2).mean().backward()
+    optimizer.zero_grad()
+    ddp(BATCH).sum().backward()
+    optimizer.step()
+
+
+def test_second_backward_for_the_batch_alone():
+    ddp, optimizer = wrapped()
+    batch = BATCH.clone().requires_grad_()
+    output = ddp(batch)
+    output.sum().backward(retain_graph=True)
+    output.pow(2).mean().backward(inputs=[batch])
     optimizer.step()
 
 
