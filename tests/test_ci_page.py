@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -30,7 +31,8 @@ def test_files_are_what_their_hosts_take(name, tmp_path):
         file = tmp_path / Path(name).name
         file.write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", *CHECKS[name], str(file)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        environment = {**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "cache")}
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
 
     done = check(FILES[name])
     assert done.returncode == 0, done.stdout + done.stderr

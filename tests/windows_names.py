@@ -65,6 +65,7 @@ def import_all(*packages: ModuleType) -> None:
                 files = [frame.filename for frame in where if "<frozen" not in frame.filename]
                 *_, culprit = [file for file in files if file != __file__] or [""]
                 absent = isinstance(error, ModuleNotFoundError) and error.name not in MODULES
+                absent = absent or "which is not installed" in str(error)
                 if culprit.startswith(own) and not absent:
                     raise
 

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         complain(f"gradguard explain: {error}")
         return 2
-    width = min(_WIDEST, shutil.get_terminal_size().columns)
+    width = max(min(_WIDEST, shutil.get_terminal_size().columns), 20)
     write("\n".join(_lines(pitfall, width)) + "\n")
     return 0
 
@@ -50,15 +50,8 @@ def _lines(pitfall: Pitfall, width: int) -> Iterator[str]:
         ("When to silence it", pitfall.silence),
     ):
         yield ""
-        yield heading
-        yield textwrap.fill(
-            text,
-            max(width, 20),
-            initial_indent="  ",
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        yield _wrapped(heading, width, "")
+        yield _wrapped(text, width, "  ")
     for heading, program in (("Bad", pitfall.bad), ("Good", pitfall.good)):
         yield ""
         yield heading
@@ -68,3 +61,14 @@ def _lines(pitfall: Pitfall, width: int) -> Iterator[str]:
     for link in pitfall.links:
         yield f"  {link.text}: {link.url}"
     yield f"  gradguard: {pitfall.page}"
+
+
+def _wrapped(text: str, width: int, indent: str) -> str:
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

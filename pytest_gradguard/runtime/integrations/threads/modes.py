@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import FrameType
 from typing import Any
 
 from pytest_gradguard.runtime import running
@@ -17,11 +19,19 @@ from pytest_gradguard.runtime.registry import THREADS
 def look_at(thread: Any) -> Run | None:
     """Have `thread`, which is about to start, run under watch where modes are in force here."""
     startable = getattr(thread, "_initialized", False) and not thread._started.is_set()
-    if not startable or not torch_modes.may_be_in_force():
+    if not startable or not torch_modes.may_be_in_force() or _runs_a_batch():
         return None
     call = calling.begin(THREADS)
     asked = None if call is None else call.asked.get(gg301.MODES)
     return None if call is None or asked is None else Run(thread, call, {gg301.MODES: asked})
+
+
+def _runs_a_batch() -> bool:
+    """Whether a backend of the program's starts the thread, for tasks that joblib watches."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") != "joblib.parallel":
+        frame = frame.f_back
+    return frame is not None
 
 
 class Run:
