@@ -50,7 +50,7 @@ def _applied_by() -> Any:
 
 
 def _distributed() -> list[Patch]:
-    """Those of distributed autograd, where this torch has it."""
+    """Patches of distributed autograd, if this torch has it."""
     module = sys.modules.get("torch.distributed.autograd")
     if not hasattr(module, "get_gradients"):
         return []

@@ -111,7 +111,7 @@ class Shipped:
         )
 
     def again(self, level: Level, cotangents: list[Any]) -> Shipped:
-        """The same task, with one more backward pass.
+        """The task with one more backward pass.
 
         Args:
             level: the backward pass.

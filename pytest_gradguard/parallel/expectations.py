@@ -16,7 +16,7 @@ from pytest_gradguard.parallel.shipping import pack, unpack
 
 
 class _Expected:
-    """What is known of the gradients that the results of a task receive, from call to call."""
+    """Gradients that a task's results receive, remembered from call to call."""
 
     def __init__(self) -> None:
         self.last: Any = None

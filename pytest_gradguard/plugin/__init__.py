@@ -167,7 +167,7 @@ def pytest_collection_modifyitems(
 
 
 def _ineffective_flag(config: pytest.Config, items: list[pytest.Item]) -> str | None:
-    """What is wrong with a flag that is given where no test is guarded or watches."""
+    """The error for a flag that has no effect: no test is guarded or watches gradients."""
     if any("watch_gradients" in getattr(item, "fixturenames", ()) for item in items):
         return None
     flag = _flag(config)

@@ -16,7 +16,7 @@ _REPORT: pytest.StashKey[Report] = pytest.StashKey()
 
 
 def outside_of_tests(config: pytest.Config) -> Report:
-    """What is found outside of tests, from the first call on until the run of `config` ends."""
+    """Findings outside of tests, from the first call until the run of `config` ends."""
     known = config.stash.get(_REPORT, None)
     if known is None:
         import_as_installed(config)

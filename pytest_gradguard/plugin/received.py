@@ -52,7 +52,7 @@ class Received:
         )
 
     def fatal(self) -> list[Finding]:
-        """Those that fail the run as such."""
+        """Findings that fail the run itself."""
         return [finding for finding in self.findings() if finding.key in self._fatal]
 
     def marks(self) -> dict[tuple[Any, ...], str]:

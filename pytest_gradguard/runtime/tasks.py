@@ -89,7 +89,7 @@ def _published(function: Any) -> str | None:
 
 
 def _written(function: Any) -> Any:
-    """What is written of `function`: itself, or the method by which it is called."""
+    """The user's code of `function`: itself, or the method that its call runs."""
     if _code(function) is None and not issubclass(type(function), type):
         return _called(type(function))
     return function

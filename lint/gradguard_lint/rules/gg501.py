@@ -22,7 +22,7 @@ from gradguard_lint.words import words
 CODE = "GG501"
 
 _PARAMETERS = ("tensor_list", "tensor", "group", "async_op")
-"""Those of `all_gather`, which fills a list with a tensor of each rank."""
+"""Names of `all_gather`, which fills a list with one tensor a rank."""
 _FUNCTIONAL = "torch.distributed.nn.functional"
 _NEW = words("empty_like zeros_like ones_like empty zeros ones new_empty new_zeros new_ones")
 """Functions whose results share their memory with nothing else."""

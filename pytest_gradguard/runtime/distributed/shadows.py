@@ -1,4 +1,4 @@
-"""What is computed from given values without a graph, computed once more with one: its shadow.
+"""Shadows: computations on values without a graph, repeated with a graph.
 
 Where a shadow meets what has a graph, the gradient that the program's own backward pass brings
 there goes on through the shadow. So it is known exactly how a loss depends on these values: not at
@@ -168,7 +168,7 @@ def _view(tensor: Any, base: Any, shadow: Any) -> Any:
 
 
 def again(func: Any, args: Any, kwargs: Any) -> Again | None:
-    """What is to be computed once more after this call; None: nothing."""
+    """The computation to repeat after this call, if any."""
     if not (_shadows or _parts):
         return None
     leaves = tree_leaves((args, kwargs))

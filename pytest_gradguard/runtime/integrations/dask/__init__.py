@@ -7,7 +7,7 @@ from pytest_gradguard.runtime.registry import Integration, Workers, later
 
 WORKERS = Workers("dask", "copy", library="dask")
 PROCESSES = Workers("multiprocessing", forks=True, shares_memory=True, library="dask")
-"""Those of dask's own pool, for `scheduler="processes"`."""
+"""Workers of dask's own pool, for `scheduler="processes"`."""
 PACKAGES = ("dask", "distributed", "tlz", "toolz", "tornado")
 
 INTEGRATION = Integration(

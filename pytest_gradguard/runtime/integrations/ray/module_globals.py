@@ -47,7 +47,7 @@ def arrive(exported: Any, asked: Mapping[str, gg109.Asked]) -> None:
 
 
 def asked_for(function: Any) -> Mapping[str, Any]:
-    """What was asked of a task's function."""
+    """The questions asked of a task's function."""
     owner = function.__self__ if issubclass(type(function), types.MethodType) else function
     names = (getattr(owner, "__qualname__", ""), getattr(function, "__name__", ""))
     return _asked.get(names, {})
