@@ -69,7 +69,7 @@ def places(findings: list[dict[str, Any]]) -> list[tuple[str, str, int, int]]:
 
 @pytest.fixture
 def issues(findings):
-    """Those of `findings` that are no part of another: hosts show each as an issue of its own."""
+    """The findings that belong to no other finding; hosts show each as an issue."""
     alone = [one for one in findings if "explains" not in one["details"]]
     assert [one["code"] for one in alone] == ["GG201", "GG103"] * 2
     assert len(findings) == 8

@@ -43,7 +43,7 @@ class Made(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What was seen where tasks ran.
+    """Observations of the tasks of a call, made where they ran.
 
     Attributes:
         read: the trainable variables that they read: in a thread of the parent, themselves.
