@@ -38,7 +38,6 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.calls import rebind
-from gradguard_lint.engine.comprehensions import iterated
 from gradguard_lint.engine.containers import (
     adopted,
     element_of,
@@ -49,6 +48,7 @@ from gradguard_lint.engine.containers import (
 )
 from gradguard_lint.engine.expressions import operate
 from gradguard_lint.engine.imports import module_frame
+from gradguard_lint.engine.iteration import iterated
 from gradguard_lint.engine.lookups import identify
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import SETTER, Args

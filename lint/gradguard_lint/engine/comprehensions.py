@@ -1,115 +1,193 @@
-"""Comprehensions, and what iterating an object of the project gives."""
+"""Comprehensions, and generator expressions, which are comprehensions that run as iterated."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
-from gradguard_lint.domain.conditions import without
-from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import ABSENT, as_key, items, known_items, sequence
 from gradguard_lint.domain.shapes import inner as inner_atoms
+from gradguard_lint.domain.shapes import items, known_items, sequence
 from gradguard_lint.domain.values import (
     GRADIENT,
-    UNKNOWN,
-    Atom,
-    Choice,
-    Const,
+    Flow,
     Frame,
-    Instance,
-    Items,
-    Method,
-    Table,
+    Generator,
     Tensor,
-    Thing,
-    Unknown,
     Value,
     guarded,
     join,
     of,
-    unknown,
 )
-from gradguard_lint.engine.branches import assume_test, condition, definite, enter_branch, is_plain
-from gradguard_lint.engine.containers import adopted, as_long_as, element_of
-from gradguard_lint.engine.fields import parts_of
+from gradguard_lint.engine.branches import (
+    assume_test,
+    condition,
+    definite,
+    enter_branch,
+    fork,
+    is_plain,
+)
+from gradguard_lint.engine.containers import adopted, as_long_as, element_of, of_pairs
+from gradguard_lint.engine.flows import iterator
+from gradguard_lint.engine.iteration import exhausted, opened, run
+from gradguard_lint.engine.loops import element_keys, has_turn, of_any
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import descend
-from gradguard_lint.engine.truth import compare
+from gradguard_lint.engine.tree import descend, stored_names
 from gradguard_lint.engine.turns import take
+
+UNROLLED = 6
+"""Up to this many known items, a comprehension is run item by item."""
+
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 def on_ListComp(m: Machine, frame: Frame, node: ast.ListComp) -> Value:
-    return _comprehension(m, frame, node, "list")
+    return _collected(m, frame, node, "list", _first(m, frame, node))
 
 
 def on_SetComp(m: Machine, frame: Frame, node: ast.SetComp) -> Value:
-    return _comprehension(m, frame, node, "set")
+    return _collected(m, frame, node, "set", _first(m, frame, node))
 
 
 def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
-    pairs: list[tuple[Value, Value]] = []
+    pairs = _collected(m, frame, node, "tuple", _first(m, frame, node))
+    return adopted(m, node, of_pairs(pairs))
 
-    def pair(inner: Frame) -> Value:
-        pairs.append((as_key(m.eval(inner, node.key)), m.eval(inner, node.value)))
-        return UNKNOWN
 
-    source = _first(m, frame, node.generators[0])
+def on_GeneratorExp(m: Machine, frame: Frame, node: ast.GeneratorExp) -> Value:
+    """The first iterable is evaluated at once, all else as the expression is iterated."""
+    first = node.generators[0].iter
+    base = iterator(m, frame, first, opened(m, frame, first, m.eval(frame, first)))
+    inner = _scope(m, frame, node)
+    lenders = _around(frame)
+    for scope in lenders:
+        scope.lent.add(inner.ident)
+
+    def each(give: Callable[[Value], None]) -> None:
+        def turn(number: int, item: Value) -> None:
+            m.assign(inner, node.generators[number].target, item)
+            test(number, 0)
+
+        def test(number: int, done: int) -> None:
+            tests = node.generators[number].ifs
+            if done < len(tests):
+                passed = partial(test, number, done + 1)
+                asked = tests[done]
+                fork(m, inner, asked, m.eval(inner, asked), (passed, lambda: None))
+            elif number + 1 < len(node.generators):
+                written = node.generators[number + 1].iter
+                value = opened(m, inner, written, m.eval(inner, written))
+                source = iterator(m, inner, written, value)
+                run(m, inner, written, source, partial(turn, number + 1))
+            else:
+                element = _element(m, inner, node)
+                _note_gradients(m, frame, node, element)
+                give(element)
+
+        inner.loop_names = [stored_names(generator.target) for generator in node.generators]
+        run(m, frame, first, base, partial(turn, 0))
+
+    def whole() -> Value:
+        given = exhausted(m, frame, first, base)
+        for scope in lenders:
+            scope.lent.discard(inner.ident)
+        if known_items(given) == ():
+            return items("generator", ())
+        return _collected(m, frame, node, "generator", given)
+
+    return of(Generator(Flow((base,), each, whole), inner))
+
+
+def _around(frame: Frame) -> list[Frame]:
+    """The scopes of the function that `frame` is in."""
+    found: list[Frame] = []
+    scope: Frame | None = frame if frame.function is not None else None
+    while scope is not None and scope.function is frame.function:
+        found.append(scope)
+        scope = scope.parent
+    return found
+
+
+def _first(m: Machine, frame: Frame, node: Comprehension) -> Value:
+    """The sequence that a comprehension iterates first of all."""
+    return _sequence(m, frame, node.generators[0].iter)
+
+
+def _sequence(m: Machine, frame: Frame, written: ast.expr) -> Value:
+    return m.iterated(frame, written, opened(m, frame, written, m.eval(frame, written)))
+
+
+def _collected(m: Machine, frame: Frame, node: Comprehension, kind: str, source: Value) -> Value:
+    """What a comprehension makes of all of `source`, which it iterates first of all."""
+    first = node.generators[0]
+    is_whole = len(node.generators) == 1 and not first.ifs
     known = known_items(source) if len(node.generators) == 1 else None
-    if known is not None and len(known) <= 6:
-        _, whole = _one_by_one(m, frame, node, node.generators[0], known, pair)
-        if whole and all(isinstance(key.only, Const) for key, _ in pairs):
-            entries = {key.constant: value for key, value in pairs}
-            return adopted(m, node, of(Table(tuple(entries.items()), ABSENT)))
-        if pairs:
-            keys, values = zip(*pairs, strict=True)
-            return adopted(m, node, of(Table((), join(values), join(keys))))
-    inner = _scope(m, frame, node, node.generators, source)
-    key = _each(m, inner, node.key, source)
-    value = _each(m, inner, node.value, source)
-    return adopted(m, node, of(Table((), value, key)))
+    if known and len(known) <= UNROLLED:
+        made = [_turn(m, frame, node, item, several=len(known) > 1) for item in known]
+        results = [element for element, _ in made if element is not None]
+        if all(certain for _, certain in made) or not results:
+            return adopted(m, node, items(kind, results))
+        return adopted(m, node, sequence(join(results), kind))
+    assumed = m.assumed.copy()
+    test = has_turn(m, frame, first.iter)
+    if not assume_test(m, test, True):
+        return adopted(m, node, items(kind, []))
+    element = _turn(m, frame, node, element_of(m, source), several=True)[0]
+    m.state.assumed = assumed
+    if element is None:
+        return adopted(m, node, items(kind, []))
+    if not isinstance(node, ast.DictComp):
+        _note_gradients(m, frame, node, element)
+    element = of_any(element, element_keys(element_of(m, source)))
+    made_of_all = adopted(m, node, sequence(guarded(element, condition(m, test, True)), kind))
+    return as_long_as(m, source, made_of_all) if is_whole else made_of_all
 
 
-def _one_by_one(
-    m: Machine,
-    frame: Frame,
-    node: ast.expr,
-    generator: ast.comprehension,
-    known: tuple[Value, ...],
-    element: Callable[[Frame], Value],
-) -> tuple[list[Value], bool]:
-    """What a comprehension makes of items that pass its tests; whether they certainly do."""
-    results = []
-    whole = True
-    several = len(known) > 1
+def _turn(
+    m: Machine, frame: Frame, node: Comprehension, item: Value, *, several: bool
+) -> tuple[Value | None, bool]:
+    """What a comprehension makes of `item`: None where it passes no test, and whether that is
+    certain; `several`: this is one of several turns."""
+    began, assumed = m.turn, m.state.assumed
     m.loop_depth += several
-    began = m.turn
+    if several:
+        m.turn = m.new_ident()
+        take(m, item)
+    inner, certain = _scope(m, frame, node), True
+    m.state.assumed = assumed.copy()
     try:
-        for item in known:
-            if several:
-                m.turn = m.new_ident()
-                take(m, item)
-            inner = scope_of(m, frame, node)
+        for number, generator in enumerate(node.generators):
+            if number:
+                item = element_of(m, _sequence(m, inner, generator.iter))
             m.assign(inner, generator.target, item)
-            inner.loop_names.append(names_in(generator.target))
-            before = m.state.assumed
-            m.state.assumed = before.copy()
+            inner.loop_names.append(stored_names(generator.target))
             for test in generator.ifs:
                 value = m.eval(inner, test)
-                whole = whole and definite(value) is not None
+                certain = certain and definite(value) is not None
                 if not enter_branch(m, inner, test, value, True):
-                    break
-            else:
-                results.append(element(inner))
-            m.state.assumed = before
+                    return None, certain
+        return _element(m, inner, node), certain
     finally:
         m.loop_depth -= several
-        m.turn = began
-    return results, whole
+        m.turn, m.state.assumed = began, assumed
 
 
-def scope_of(m: Machine, frame: Frame, node: ast.expr) -> Frame:
+def _element(m: Machine, inner: Frame, node: Comprehension) -> Value:
+    """An element of a comprehension, of a dict as a pair."""
+    if isinstance(node, ast.DictComp):
+        return items("tuple", [m.eval(inner, node.key), m.eval(inner, node.value)])
+    return m.eval(inner, node.elt)
+
+
+def _note_gradients(m: Machine, frame: Frame, node: Comprehension, element: Value) -> None:
+    """Note that a comprehension collects gradients, where its elements are some (GG404)."""
+    if any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner_atoms(element)):
+        part = node.value if isinstance(node, ast.DictComp) else node.elt
+        place = m.site(frame, node)
+        m.effect(frame, "gradient-collected", part, "one gradient", target=element, place=place)
+
+
+def _scope(m: Machine, frame: Frame, node: ast.expr) -> Frame:
     """The scope of a comprehension."""
     inner = Frame(m.new_ident(), frame.module, frame, frame.function, born=frame.born)
     inner.outer = dict(frame.outer)
@@ -124,166 +202,3 @@ def scope_of(m: Machine, frame: Frame, node: ast.expr) -> Frame:
 def _bound_outside(node: ast.expr) -> Sequence[str]:
     """The variables of the scope around a comprehension that `:=` binds in it."""
     return [part.target.id for part in descend(node) if isinstance(part, ast.NamedExpr)]
-
-
-def _first(m: Machine, frame: Frame, generator: ast.comprehension) -> Value:
-    """What a comprehension iterates first of all."""
-    source = m.eval(frame, generator.iter)
-    m.models.iterated(m, frame, generator.iter, source)
-    return iterated(m, frame, generator.iter, source)
-
-
-def _scope(
-    m: Machine,
-    frame: Frame,
-    node: ast.expr,
-    generators: list[ast.comprehension],
-    source: Value,
-) -> Frame:
-    """The scope of a comprehension that iterates `source` first, in which its tests hold."""
-    inner = scope_of(m, frame, node)
-    for index, generator in enumerate(generators):
-        if index:
-            source = m.eval(inner, generator.iter)
-            m.models.iterated(m, frame, generator.iter, source)
-            source = iterated(m, frame, generator.iter, source)
-        m.assign(inner, generator.target, element_of(m, source))
-        inner.loop_names.append(names_in(generator.target))
-        for test in generator.ifs:
-            enter_branch(m, inner, test, m.eval(inner, test), True)
-    return inner
-
-
-def _each(m: Machine, inner: Frame, part: ast.expr, source: Value) -> Value:
-    """What `part` is in each turn over `source`, of which nobody knows how many there are."""
-    m.loop_depth += 1
-    began, m.turn = m.turn, m.new_ident()
-    take(m, element_of(m, source))
-    try:
-        return m.eval(inner, part)
-    finally:
-        m.loop_depth -= 1
-        m.turn = began
-
-
-def has_turn(m: Machine, frame: Frame, written: ast.AST) -> Value:
-    """Whether a loop over ``range(n)`` has a turn; unknown for others."""
-    if not isinstance(written, ast.Call) or len(written.args) != 1 or written.keywords:
-        return UNKNOWN
-    count = written.args[0]
-    is_range = isinstance(written.func, ast.Name) and written.func.id == "range"
-    if not is_range or not is_plain(m, count):
-        return UNKNOWN
-    one = Const(1, "int")
-    return m.eval(frame, count).map(lambda atom: of(compare(ast.GtE(), atom, one)))
-
-
-def names_in(target: ast.expr) -> frozenset[str]:
-    """The names that a target of an assignment has."""
-    return frozenset(item.id for item in descend(target) if isinstance(item, ast.Name))
-
-
-def _comprehension(m: Machine, frame: Frame, node: ast.ListComp | ast.SetComp, kind: str) -> Value:
-    return comprehended(m, frame, node, kind, _first(m, frame, node.generators[0]))
-
-
-def comprehended(
-    m: Machine,
-    frame: Frame,
-    node: ast.ListComp | ast.SetComp | ast.GeneratorExp,
-    kind: str,
-    source: Value,
-) -> Value:
-    """What a comprehension makes of `source`, which it iterates first of all."""
-    first = node.generators[0]
-    known = known_items(source) if len(node.generators) == 1 else None
-    if known is not None and 1 < len(known) <= 6:
-        results, whole = _one_by_one(
-            m, frame, node, first, known, lambda inner: m.eval(inner, node.elt)
-        )
-        if whole or not results:
-            return adopted(m, node, items(kind, results))
-        return adopted(m, node, sequence(join(results), kind))
-    assumed = m.assumed.copy()
-    test = has_turn(m, frame, first.iter)
-    if not assume_test(m, test, True):
-        return adopted(m, node, items(kind, []))
-    inner = _scope(m, frame, node, node.generators, source)
-    element = collected(m, frame, node, _each(m, inner, node.elt, source))
-    element = of_any(element, element_keys(element_of(m, source)))
-    m.state.assumed = assumed
-    made = adopted(m, node, sequence(guarded(element, condition(m, test, True)), kind))
-    whole = len(node.generators) == 1 and not first.ifs
-    return as_long_as(m, source, made) if whole else made
-
-
-def element_keys(element: Value) -> frozenset[Key]:
-    """What stands for an element of something, or for its parts."""
-    parts = [element]
-    for packed in element.of(Items):
-        parts += packed.items or ()
-    return frozenset(
-        atom.key for part in parts for atom in part.of(Unknown) if atom.key is not None
-    )
-
-
-def of_any(value: Value, keys: frozenset[Key]) -> Value:
-    """`value` of one turn as any of the turns may have it, which `keys` stand for."""
-    plain = Value(tuple(Choice(c.atom, without(c.when, keys)) for c in value.choices))
-    return value if plain == value else join((plain,))
-
-
-def collected(
-    m: Machine, frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, element: Value
-) -> Value:
-    """An element of a comprehension, which may be one of the gradients that it collects."""
-    if any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner_atoms(element)):
-        place = m.site(frame, node)
-        m.effect(frame, "gradient-collected", node.elt, "one gradient", target=element, place=place)
-    return element
-
-
-def _iterated(m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:
-    def given(receiver: Atom, name: str, *args: Value) -> Value | None:
-        found = m.find_in_class(receiver.cls, name) if isinstance(receiver, Instance) else None
-        if found is None:
-            return None
-        return m.call(frame, node, m.bind(frame, node, found, receiver), Args(list(args)))
-
-    if isinstance(atom, (Method, Thing)):
-        return m.models.parts_of(m, atom) or of(atom)
-    if not isinstance(atom, Instance):
-        return of(atom)
-    if atom.cls.what == "tuple":
-        return items("tuple", parts_of(m, atom))
-    iterator = given(atom, "__iter__") or given(atom, "__aiter__") or m.models.parts_of(m, atom)
-    iterator = iterator or of(atom)
-
-    def run(part: Atom) -> Value:
-        if not isinstance(part, Instance):
-            return of(part)
-        number = unknown(("int", id(node)))
-        element = (
-            given(part, "__next__")
-            or given(part, "__anext__")
-            or (given(part, "__getitem__", number) if part == atom else None)
-        )
-        return sequence(element, "generator") if element is not None else of(part)
-
-    return iterator.map(run)
-
-
-def iterated(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
-    """`value`, with what iterating it gives in place of an object or generator of the project."""
-    return m.iterated(frame, node, iterated_object(m, frame, node, value))
-
-
-_ITERATED = (Instance, Method, Thing)
-"""Of which a model may know what iterating them gives."""
-
-
-def iterated_object(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
-    """`value`, with what iterating it gives in place of an object of the project."""
-    if not any(isinstance(choice.atom, _ITERATED) for choice in value.choices):
-        return value
-    return value.map(lambda atom: _iterated(m, frame, node, atom))

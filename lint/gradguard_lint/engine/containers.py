@@ -54,8 +54,11 @@ def of_pairs(value: Value) -> Value:
                 if isinstance(it, Const)
             }
             return of(Table(tuple(told.items()), ABSENT))
-        pair = known_items(atom.element)
-        return of(Table((), pair[1], pair[0])) if pair and len(pair) == 2 else UNKNOWN
+        pairs = [known_items(of(it)) or () for it in atom.element.atoms]
+        if any(len(pair) != 2 for pair in pairs):
+            return UNKNOWN
+        names, values = zip(*pairs, strict=True)
+        return of(Table((), join(values), join(names)))
 
     return value.map(change)
 

@@ -58,10 +58,9 @@ from gradguard_lint.engine.branches import (
     negated,
     turning_out,
 )
-from gradguard_lint.engine.comprehensions import iterated, iterated_object
 from gradguard_lint.engine.containers import adopted, element_of
-from gradguard_lint.engine.generators import run
 from gradguard_lint.engine.imports import star_import
+from gradguard_lint.engine.iteration import iterated, opened, run
 from gradguard_lint.engine.lookups import this_time
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -464,9 +463,7 @@ def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
 
 
 def on_YieldFrom(m: Machine, frame: Frame, node: ast.YieldFrom) -> Value:
-    value = m.eval(frame, node.value)
-    m.models.iterated(m, frame, node.value, value)
-    value = iterated_object(m, frame, node, value)
+    value = opened(m, frame, node.value, m.eval(frame, node.value))
     giver = m.givers.get(frame.ident)
     if giver is None:
         m.outcomes(frame).yields.append(element_of(m, m.iterated(frame, node, value)))

@@ -27,14 +27,13 @@ from gradguard_lint.engine import (
     attributes,
     calls,
     comprehensions,
+    context_generators,
     expressions,
-    flows,
-    generators,
     imports,
+    iteration,
     leaving,
     loops,
     patterns,
-    resuming,
     statements,
 )
 from gradguard_lint.engine.arguments import standalone_arguments
@@ -64,13 +63,13 @@ def _by_kind(prefix: str, *modules: ModuleType) -> dict[type[ast.AST], Any]:
 
 
 PARTS = Parts(
-    _by_kind("on_", expressions, comprehensions, flows, attributes, calls),
+    _by_kind("on_", expressions, comprehensions, attributes, calls),
     {
         **_by_kind("do_", statements, assignments, leaving, loops, patterns, imports),
         ast.AsyncFor: loops.do_For,
         ast.AsyncFunctionDef: statements.do_FunctionDef,
         ast.AsyncWith: leaving.do_With,
-        resuming.Rest: leaving.rest_of_with,
+        context_generators.Rest: leaving.rest_of_with,
         getattr(ast, "TryStar", ast.Try): leaving.do_Try,
     },
     calls.call,
@@ -78,9 +77,9 @@ PARTS = Parts(
     attributes.bind,
     assignments.assign,
     imports.resolve,
-    generators.iterated,
-    generators.given_away,
-    generators.method,
+    iteration.exhaust_generators,
+    iteration.exhaust_arguments,
+    context_generators.method,
 )
 
 
@@ -286,7 +285,7 @@ class _Run:
     def _prepare(self, instance: Instance, cls: ast.ClassDef) -> None:
         """Let the methods set the object's attributes; what else they do is not recorded."""
         m = self.m
-        recorded, root, reached = generators.Before(m), m.root, set(m.reached)
+        recorded, root, reached = iteration.Recorded(m), m.root, set(m.reached)
         state, m.budget.preparing = m.state, True
         for item in self._preparing(cls):
             method = m.find_in_class(instance.cls, item.name)

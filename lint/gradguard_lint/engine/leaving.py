@@ -14,8 +14,9 @@ from gradguard_lint.domain.values import UNKNOWN, Frame, Instance, Value, of
 from gradguard_lint.engine import keeping
 from gradguard_lint.engine.assignments import assign
 from gradguard_lint.engine.branches import YES
+from gradguard_lint.engine.context_generators import Rest
+from gradguard_lint.engine.iteration import is_context
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.engine.resuming import Rest, is_context
 from gradguard_lint.engine.tree import descend
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from gradguard_lint.domain.conditions import (
@@ -20,6 +21,9 @@ from gradguard_lint.domain.shapes import known_items, least_of, sliced
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Exits, Mark, Place, State, apart, join_states, widened
 from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Choice,
+    Const,
     Frame,
     Generator,
     Items,
@@ -29,15 +33,14 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
-from gradguard_lint.engine.branches import TURN, assume_test, enter_branch
+from gradguard_lint.engine.branches import TURN, assume_test, enter_branch, is_plain
 from gradguard_lint.engine.carried import carried_names
-from gradguard_lint.engine.comprehensions import element_keys, has_turn, iterated_object, of_any
 from gradguard_lint.engine.containers import element_of
-from gradguard_lint.engine.generators import run
+from gradguard_lint.engine.iteration import opened, run
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.rewritten import rewritten_items
 from gradguard_lint.engine.tree import stored_names
-from gradguard_lint.engine.truth import truth_of
+from gradguard_lint.engine.truth import compare, truth_of
 from gradguard_lint.engine.turns import take
 
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -53,10 +56,7 @@ UNROLLED = 3
 
 
 def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
-    source = m.eval(frame, node.iter)
-    m.models.iterated(m, frame, node.iter, source)
-    source = iterated_object(m, frame, node.iter, source)
-
+    source = opened(m, frame, node.iter, m.eval(frame, node.iter))
     rewritten = _rewritten(m, node)
     old = _held(m, frame, rewritten)
 
@@ -118,16 +118,9 @@ def repeat(
     known = known_items(source)
     if known is not None and len(known) > UNROLLED:
         known = None
-    exits = Exits()
-    m.outcomes(frame).loops.append(exits)
-    frame.loop_names.append(names)
-    m.loops.append(m.site(frame, node))
-    m.turns.append(0)
     element = element_of(m, source)
     keys = element_keys(element) if known is None else frozenset({(TURN, m.site(frame, node))})
-    m.elements.append((frame.function, keys))
-    m.loop_depth += 1
-    try:
+    with _looping(m, frame, node, names, keys) as exits:
         if generator is not None:
             _as_given(m, frame, written, generator, exits, go)
         elif known is not None:
@@ -152,14 +145,27 @@ def repeat(
             _turns(m, frame, turn, keys, own)
             if m.dead and not all(map(truth_of, test.atoms)):
                 m.state = entry  # no turn comes to its end: there may be none
+    return exits
+
+
+@contextmanager
+def _looping(
+    m: Machine, frame: Frame, node: ast.AST, names: frozenset[str], keys: frozenset[Key]
+) -> Iterator[Exits]:
+    """Run the turns of the loop `node`, which each bind `names`, with `keys` for its element."""
+    exits, exits_around = Exits(), m.outcomes(frame).loops
+    exits_around.append(exits)
+    frame.loop_names.append(names)
+    m.loops.append(m.site(frame, node))
+    m.turns.append(0)
+    m.elements.append((frame.function, keys))
+    m.loop_depth += 1
+    try:
+        yield exits
     finally:
         m.loop_depth -= 1
-        m.loops.pop()
-        m.turns.pop()
-        m.elements.pop()
-        frame.loop_names.pop()
-        m.outcomes(frame).loops.pop()
-    return exits
+        for stack in (m.loops, m.turns, m.elements, frame.loop_names, exits_around):
+            stack.pop()
 
 
 def _after_the_first(m: Machine, source: Value, element: Value) -> tuple[Value, Conditions]:
@@ -204,14 +210,7 @@ def _as_given(
 
 
 def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
-    exits = Exits()
     over: list[State] = []
-    m.outcomes(frame).loops.append(exits)
-    frame.loop_names.append(stored_names(node))
-    m.loops.append(m.site(frame, node))
-    m.turns.append(0)
-    m.elements.append((frame.function, frozenset()))
-    m.loop_depth += 1
 
     def turn() -> None:
         test = m.eval(frame, node.test)
@@ -228,19 +227,12 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
         else:
             m.die()
 
-    try:
+    with _looping(m, frame, node, stored_names(node), frozenset()) as exits:
         _turns(m, frame, turn, frozenset(), partial(_own, m, frame, node))
         if not m.dead:  # once more to the test
             test = m.eval(frame, node.test)
             if enter_branch(m, frame, node.test, test, False):
                 over.append(m.state)
-    finally:
-        m.loop_depth -= 1
-        m.loops.pop()
-        m.turns.pop()
-        m.elements.pop()
-        frame.loop_names.pop()
-        m.outcomes(frame).loops.pop()
     joined = join_states(over)
     if joined is None:
         m.die()
@@ -361,3 +353,31 @@ def _forget_turn(state: State, keys: frozenset[Key], mark: Mark | None, before: 
     for event, when in state.past.items():
         state.past[event] = without(when, keys)
     forget(state.assumed, keys, before)
+
+
+def has_turn(m: Machine, frame: Frame, written: ast.AST) -> Value:
+    """Whether a loop over ``range(n)`` has a turn; unknown for others."""
+    if not isinstance(written, ast.Call) or len(written.args) != 1 or written.keywords:
+        return UNKNOWN
+    count = written.args[0]
+    is_range = isinstance(written.func, ast.Name) and written.func.id == "range"
+    if not is_range or not is_plain(m, count):
+        return UNKNOWN
+    one = Const(1, "int")
+    return m.eval(frame, count).map(lambda atom: of(compare(ast.GtE(), atom, one)))
+
+
+def element_keys(element: Value) -> frozenset[Key]:
+    """What stands for an element of something, or for its parts."""
+    parts = [element]
+    for packed in element.of(Items):
+        parts += packed.items or ()
+    return frozenset(
+        atom.key for part in parts for atom in part.of(Unknown) if atom.key is not None
+    )
+
+
+def of_any(value: Value, keys: frozenset[Key]) -> Value:
+    """`value` of one turn as any of the turns may have it, which `keys` stand for."""
+    plain = Value(tuple(Choice(c.atom, without(c.when, keys)) for c in value.choices))
+    return value if plain == value else join((plain,))

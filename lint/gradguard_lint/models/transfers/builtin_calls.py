@@ -38,7 +38,6 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import condition, definite
-from gradguard_lint.engine.comprehensions import iterated, iterated_object
 from gradguard_lint.engine.containers import (
     adopted,
     as_long_as,
@@ -48,8 +47,8 @@ from gradguard_lint.engine.containers import (
     whole,
 )
 from gradguard_lint.engine.defaults import off_by_default
-from gradguard_lint.engine.flows import flow, lazy
-from gradguard_lint.engine.generators import following
+from gradguard_lint.engine.flows import flow
+from gradguard_lint.engine.iteration import following, is_lazy, opened
 from gradguard_lint.engine.keeping import has
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -83,8 +82,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         if isinstance(only, Generator):
             return following(m, frame, node, only, args.get(1))
     if short == "iter" and first is not None:
-        m.models.iterated(m, frame, node, first)
-        return iterated_object(m, frame, node, first).map(_iterator)
+        return opened(m, frame, node, first).map(_iterator)
     if short in _LAZY and args.positional:
         return _LAZY[short](m, frame, node, args)
     if short == "zip" and args.rest is not None:
@@ -93,9 +91,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return items("generator", [sequence(item, "tuple") for item in rows.items])
         return sequence(sequence(element_of(m, args.rest), "tuple"), "generator")
     if short in ITERATING:
-        for value in args.positional:
-            m.models.iterated(m, frame, node, value)
-        args.positional = [iterated(m, frame, node, value) for value in args.positional]
+        args.positional = [m.iterated(frame, node, it) for it in _given(m, frame, node, args)]
         first = args.get(0)
     elif short in CONSUMING:
         args.positional = [m.iterated(frame, node, value) for value in args.positional]
@@ -185,9 +181,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 def _given(m: Machine, frame: Frame, node: ast.AST, args: Args) -> list[Value]:
     """What a call is given, with what iterating it gives in place of objects of the project."""
-    for value in args.positional:
-        m.models.iterated(m, frame, node, value)
-    return [iterated_object(m, frame, node, value) for value in args.positional]
+    return [opened(m, frame, node, value) for value in args.positional]
 
 
 def _enumerate(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
@@ -211,7 +205,7 @@ def _enumerate(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
             element = join((*told, sliced(only, slice(len(head), None)).element))
         return sequence(items("tuple", [number, element]), "generator")
 
-    if not lazy([value]):
+    if not is_lazy([value]):
         return whole([value])
     return flow(m, frame, node, [value], lambda row: items("tuple", [number, row[0]]), whole)
 
@@ -226,7 +220,7 @@ def _zip(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
             return items("generator", [items("tuple", pair) for pair in paired])
         return sequence(items("tuple", [element_of(m, value) for value in values]), "generator")
 
-    if not lazy(values):
+    if not is_lazy(values):
         return whole(values)
     return flow(m, frame, node, values, lambda row: items("tuple", row), whole)
 

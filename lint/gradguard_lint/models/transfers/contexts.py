@@ -23,7 +23,8 @@ from gradguard_lint.domain.values import (
     Value,
     of,
 )
-from gradguard_lint.engine import resuming
+from gradguard_lint.engine import context_generators
+from gradguard_lint.engine.iteration import is_context
 from gradguard_lint.engine.keeping import KEPT
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
@@ -50,7 +51,7 @@ def enter_context(m: Machine, frame: Frame, node: ast.expr, value: Value) -> Val
         if isinstance(atom, Thing):
             result = _enter(m, frame, node, atom) or result
         elif isinstance(atom, Generator):
-            result = resuming.enter(m, frame, node, atom)
+            result = context_generators.enter(m, frame, node, atom)
         elif isinstance(atom, Instance):
             enter = m.find_in_class(atom.cls, "__enter__")
             if enter is None:
@@ -180,7 +181,7 @@ def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value, raised: 
     if m.dead:
         return
     for generator in value.of(Generator):
-        resuming.leave(m, frame, node, generator, raised)
+        context_generators.leave(m, frame, node, generator, raised)
     for instance in value.of(Instance):
         leave = _exit_method(m, instance)
         if leave is not None:
@@ -197,7 +198,7 @@ def swallows(m: Machine, value: Value) -> bool:
     for atom in value.atoms:
         if isinstance(atom, Thing) and atom.kind == "suppress":
             return True
-        if isinstance(atom, Generator) and resuming.swallows(m, atom):
+        if isinstance(atom, Generator) and context_generators.swallows(m, atom):
             return True
         leave = _exit_method(m, atom) if isinstance(atom, Instance) else None
         for function in leave.of(Function) if leave is not None else ():
@@ -241,7 +242,7 @@ def decorate(
             return marked(value, atom)
         elif isinstance(atom, Thing) and atom.kind == "autocast":
             return mark(value, "autocast")
-        elif resuming.is_context(atom) or (isinstance(atom, Thing) and atom.kind == PATCH):
+        elif is_context(atom) or (isinstance(atom, Thing) and atom.kind == PATCH):
             m.around[function.node] = (decorator, of(atom))
         elif isinstance(atom, Thing) and atom.kind == "remote":
             return of(replace(atom, parts=(*atom.parts, ("function", value))))

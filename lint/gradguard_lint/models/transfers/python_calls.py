@@ -28,8 +28,9 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.containers import adopted, element_of, strung_together
 from gradguard_lint.engine.containers import whole as held
-from gradguard_lint.engine.flows import chained, cut, flow, lazy
+from gradguard_lint.engine.flows import chained, cut, flow
 from gradguard_lint.engine.imports import import_named
+from gradguard_lint.engine.iteration import is_lazy
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -43,7 +44,7 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     value = args.get(*row.argument, "iterable") or args.get(0) or UNKNOWN
     if row.keeps:
         value = value.map(lambda atom: _wrapped(atom, name))
-    if row.keeps and lazy([value]):
+    if row.keeps and is_lazy([value]):
         return value
     value = m.iterated(frame, node, value)
     if row.flag == "list" and args.get(*row.argument) is None:
@@ -165,7 +166,7 @@ def chain(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
         values = [*known] if known is not None else [element_of(m, rows)]
     else:
         values = [held(m, value) for value in args.values()]
-    if lazy(values):
+    if is_lazy(values):
         return chained(m, frame, node, values, whole)
     return whole(values)
 
@@ -173,7 +174,7 @@ def chain(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 def islice(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``itertools.islice(...)``."""
     value = args.get(*row.argument) or UNKNOWN
-    if not lazy([value]):
+    if not is_lazy([value]):
         return identity(m, frame, node, name, args, row)
     count = args.positional[1].constant if len(args.positional) == 2 else None
     return cut(m, frame, node, value, count if isinstance(count, int) else None)

@@ -22,9 +22,9 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
-from gradguard_lint.engine.comprehensions import names_in
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tree import stored_names
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.loaders import loaders_in
@@ -145,13 +145,14 @@ def _changes_data(loop: ast.AST, node: ast.Call) -> bool:
 def _trains_another(m: Machine, frame: Frame, loop: ast.AST, names: frozenset[str]) -> bool:
     """Whether each turn may train a model of its own, which is no epoch of one training: `names`
     are bound by it."""
-    bound = names - (names_in(loop.target) if isinstance(loop, (ast.For, ast.AsyncFor)) else set())
+    if isinstance(loop, (ast.For, ast.AsyncFor)):
+        names -= stored_names(loop.target)
     loaders = set[str]()
-    for name in bound:
+    for name in names:
         value = m.stored(frame.ident, name)
         if value is not None and any(True for _ in samplers(m, value)):
             loaders.add(name)
-    others = bound - loaders
+    others = names - loaders
     for part in ast.walk(loop):
         if (
             isinstance(part, ast.Attribute)

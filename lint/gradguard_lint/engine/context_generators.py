@@ -1,5 +1,4 @@
-"""Context managers that are written as generators: entering one runs it up to its ``yield``, and
-leaving it runs the rest."""
+"""Context managers written as generators: `enter` runs up to the ``yield``, `leave` the rest."""
 
 from __future__ import annotations
 
@@ -9,8 +8,8 @@ from gradguard_lint.domain.conditions import Assumed, assume, lasting
 from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.state import Raised, State
 from gradguard_lint.domain.values import (
+    NOTHING,
     UNKNOWN,
-    Atom,
     Frame,
     Function,
     Generator,
@@ -20,12 +19,13 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.calls import marked_modes
+from gradguard_lint.engine.iteration import body_of, following, may_run, run_body, suspend
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import TRIES
 from pytest_gradguard.records import replace
 
 STOPPED = "<stopped>"
-"""The name under which a generator has the line of the ``yield`` where it stands."""
+"""Store key: the line of the ``yield`` at which a generator is suspended."""
 
 
 class Rest(ast.With):
@@ -34,18 +34,23 @@ class Rest(ast.With):
     of: ast.AST
 
 
-def is_context(atom: Atom) -> bool:
-    """Whether `atom` is for a ``with`` statement to enter, and nothing to iterate."""
-    function = atom.function if isinstance(atom, Generator) else None
-    return isinstance(function, Function) and "context" in function.marks
+def method(m: Machine, frame: Frame, node: ast.AST, atom: Generator, name: str) -> Value:
+    """A method of a generator."""
+    if name in ("__enter__", "__aenter__"):
+        return enter(m, frame, node, atom)
+    if name in ("__exit__", "__aexit__"):
+        leave(m, frame, node, atom, None)
+        return NOTHING
+    if name in ("send", "asend", "__next__", "__anext__"):
+        return following(m, frame, node, atom, None)
+    return of(atom) if name in ("__iter__", "__aiter__") else UNKNOWN
 
 
 def enter(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
-    """Run the generator up to its ``yield``: what that gives, in the modes that are in force
-    there."""
+    """Run the generator up to its ``yield``: what that gives, in the modes that hold there."""
     function, inner = atom.function, atom.frame
     m.store.drop((inner.ident, STOPPED))
-    if not isinstance(function, Function) or not _may_run(m, function, inner):
+    if not isinstance(function, Function) or not may_run(m, atom):
         return UNKNOWN
     given: list[Value] = []
     there: list[State] = []
@@ -53,19 +58,12 @@ def enter(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
     def stop(value: Value) -> None:
         given.append(value)
         m.store[inner.ident, STOPPED] = constant(getattr(m.statement, "lineno", 0))
-        there.append(m.state)
-        m.state = m.state.copy()
-        m.die()
-        m.stops[inner.ident] = m.stops.get(inner.ident, 0) + 1
+        there.append(suspend(m, atom))
 
     assumed, outside = m.assumed.copy(), m.modes
     m.modes = own = marked_modes(m, frame, node, function, outside)
-    m.givers[inner.ident] = stop
-    try:
-        _run(m, frame, node, atom, _body(function))
-    finally:
-        del m.givers[inner.ident]
-    m.left.pop(inner.ident, None)
+    run_body(m, frame, node, atom, body_of(function), stop, f"calls `{function.name}`")
+    del m.left[inner.ident]
     if there:
         m.meet(there)
     _forget_assumed(m, assumed)
@@ -74,29 +72,26 @@ def enter(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
 
 
 def leave(m: Machine, frame: Frame, node: ast.AST, atom: Generator, raised: str | None) -> None:
-    """Run what follows the ``yield`` where the generator stands.
+    """Run what follows the ``yield`` at which the generator is suspended.
 
     `raised` is what is raised there: None where nothing is, "" where that is not known.
     """
     function, inner = atom.function, atom.frame
     stopped = m.read(inner.ident, STOPPED)
-    if stopped is None or m.dead or not isinstance(function, Function):
-        return
-    if not _may_run(m, function, inner):
+    if stopped is None or m.dead or not isinstance(function, Function) or not may_run(m, atom):
         return
     assumed, before, ends, caught = m.assumed.copy(), m.state, list[State](), list[Raised]()
     if raised is not None:
         m.raised.append(caught)
-    m.givers[inner.ident] = lambda _: m.die()  # it should have stopped
+    message = f"calls `{function.name}`"
     try:
         for choice in stopped.choices:
             m.state = before.copy()
             assume(m.assumed, choice.when)
-            _run(m, frame, node, atom, _rest_at(m, function, of(choice.atom).constant, raised))
-            ends += [m.state, *(state for _, _, state in m.outcomes(inner).returns)]
-            del m.left[inner.ident]
+            rest = _rest_at(m, function, of(choice.atom).constant, raised)
+            run_body(m, frame, node, atom, rest, lambda _: m.die(), message)  # it yields once
+            ends += [m.state, *(state for _, _, state in m.left.pop(inner.ident).returns)]
     finally:
-        del m.givers[inner.ident]
         if raised is not None:
             m.raised.pop()
     m.meet([*ends, *(state for _, state in caught)])
@@ -118,29 +113,6 @@ def swallows(m: Machine, atom: Generator) -> bool:
             return True
         rest = getattr(node, "body", [])
     return False
-
-
-def _body(function: Function) -> list[ast.stmt]:
-    body = function.node.body
-    return body if isinstance(body, list) else []
-
-
-def _may_run(m: Machine, function: Function, inner: Frame) -> bool:
-    """Whether it is run: not within itself, where it stands for others that were made there."""
-    running = inner.ident in m.givers
-    return not running and not m.is_deep_in(function.node) and not m.budget.used_up
-
-
-def _run(m: Machine, frame: Frame, node: ast.AST, atom: Generator, body: list[ast.stmt]) -> None:
-    function, depth = atom.function, m.loop_depth
-    assert isinstance(function, Function)
-    m.stack.append(function.node)
-    try:
-        with m.called_from(frame, node, f"calls `{function.name}`"):
-            m.block(atom.frame, body)
-    finally:
-        m.stack.pop()
-        m.loop_depth = depth
 
 
 def _forget_assumed(m: Machine, outside: Assumed) -> None:
@@ -165,7 +137,7 @@ def _rest_at(m: Machine, function: Function, line: object, raised: str | None) -
     key = (function.node, line, raised)
     found = m.rests.get(key)
     if found is None:
-        rest = _rest(_body(function), line, raised) if isinstance(line, int) else None
+        rest = _rest(body_of(function), line, raised) if isinstance(line, int) else None
         found = m.rests[key] = rest or []
     return found
 

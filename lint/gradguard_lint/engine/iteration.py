@@ -1,0 +1,368 @@
+"""Iteration: a suspended body, which goes on for whoever iterates it, or a sequence.
+
+A generator function, a generator expression, ``map`` and the like do nothing until they are
+iterated. `run` runs what is left of one and calls the consumer's continuation with each item;
+loops, comprehensions, ``yield from``, ``next`` and context managers are its users.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Sequence
+
+from gradguard_lint.domain.conditions import NONE, Conditions, assume
+from gradguard_lint.domain.shapes import items, sequence
+from gradguard_lint.domain.state import State
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    External,
+    Flow,
+    Frame,
+    Function,
+    Generator,
+    Instance,
+    Items,
+    Method,
+    Table,
+    Thing,
+    Value,
+    constant,
+    either,
+    guarded,
+    join,
+    of,
+    unknown,
+)
+from gradguard_lint.engine.calls import marked_modes
+from gradguard_lint.engine.fields import parts_of
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+from pytest_gradguard.records import replace
+
+CONSUMED = "<consumed>"
+"""Store key: how many items of a generator were consumed."""
+
+SOME, ALL = -1, -2
+"""An unknown number of items was consumed; all of them were."""
+
+STORING = frozenset({"append", "appendleft", "add", "insert", "setdefault"})
+"""Methods of containers that store a generator without iterating it."""
+
+ENTERING = frozenset({"enter_context", "enter_async_context"})
+"""Methods that enter the context manager that they are called with."""
+
+
+class _Position:
+    """Where the machine is in the program, apart from the state."""
+
+    def __init__(self, m: Machine) -> None:
+        self.chain, self.statement, self.raised = m.chain, m.statement, m.raised
+        self.stack, self.depth = m.stack, m.loop_depth
+        self.loops, self.turns, self.elements = m.loops, m.turns, m.elements
+
+    def restore(self, m: Machine) -> None:
+        m.chain, m.statement, m.raised = self.chain, self.statement, self.raised
+        m.stack, m.loop_depth = self.stack, self.depth
+        m.loops, m.turns, m.elements = self.loops, self.turns, self.elements
+
+    def fork(self, m: Machine) -> None:
+        """Go on from here with lists that a suspended body can leave as they are at a ``yield``."""
+        m.stack, m.raised = [*self.stack], [*self.raised]
+        m.loops, m.turns, m.elements = [*self.loops], [*self.turns], [*self.elements]
+
+
+class Recorded:
+    """What was recorded up to a moment, to forget what is recorded after it."""
+
+    def __init__(self, m: Machine) -> None:
+        self.effects, self.calls = len(m.program.effects), len(m.program.calls)
+        self.in_line = len(m.program.in_line)
+        self.recorded, self.past = dict(m.recorded), dict(m.state.past)
+        self.worker = len(m.worker.effects) if m.worker is not None else 0
+
+    def put_back(self, m: Machine) -> None:
+        """Forget what was recorded since."""
+        del m.program.effects[self.effects :], m.program.calls[self.calls :]
+        del m.program.in_line[self.in_line :]
+        m.recorded = self.recorded
+        m.state.past = self.past
+        if m.worker is not None:
+            del m.worker.effects[self.worker :]
+
+
+# -- running a suspended body -------------------------------------------------------------------
+
+
+def consumed(m: Machine, frame: Frame) -> int:
+    """How many items of the generator with that `frame` were consumed."""
+    number = (m.store.get((frame.ident, CONSUMED)) or constant(0)).constant
+    return number if isinstance(number, int) else SOME
+
+
+def has_next_known(m: Machine, atom: Generator) -> bool:
+    """Whether it is known which item comes next."""
+    if isinstance(atom.function, Flow):
+        return all(has_next_known(m, source) for source in atom.function.sources)
+    return consumed(m, atom.frame) != SOME
+
+
+def is_context(atom: Atom) -> bool:
+    """Whether `atom` is a generator that a ``with`` statement enters, and nothing iterates."""
+    function = atom.function if isinstance(atom, Generator) else None
+    return isinstance(function, Function) and "context" in function.marks
+
+
+def may_run(m: Machine, atom: Generator) -> bool:
+    """Whether a body is run: not within itself, where it stands for others made there."""
+    function = atom.function
+    if isinstance(function, Flow) or m.budget.used_up:
+        return not m.budget.used_up
+    return not m.is_deep_in(function.node) and atom.frame.ident not in m.givers
+
+
+def run(
+    m: Machine, frame: Frame, node: ast.AST, atom: Generator, each: Callable[[Value], None]
+) -> Value:
+    """Run what is left of a generator; what it returns.
+
+    `each` is called with every item, at the position of the code that iterates the generator.
+    """
+    function, inner = atom.function, atom.frame
+    sources = function.sources if isinstance(function, Flow) else ()
+    counts = not sources  # else the sources do
+    marks = () if isinstance(function, Flow) else function.marks
+    before = consumed(m, inner) if counts else 0
+    if before == ALL:
+        return NOTHING
+    if not may_run(m, atom):
+        each(UNKNOWN)
+        return UNKNOWN
+    recorded = Recorded(m) if before > 0 and isinstance(function, Function) else None
+    outside, modes, assumed = _Position(m), m.modes, m.assumed.copy()
+    passed = 0
+
+    def give(value: Value) -> None:
+        nonlocal passed
+        passed += 1
+        if passed <= before:
+            if passed == before and recorded is not None:
+                recorded.put_back(m)  # that was done when these items were consumed
+            return
+        if counts:
+            m.store[inner.ident, CONSUMED] = constant(SOME if inner.loop_names else passed)
+        inside, own = _Position(m), m.modes
+        outside.restore(m)
+        if marks:
+            m.modes = modes
+        each(value)
+        inside.restore(m)
+        m.modes = own
+
+    returned = NOTHING
+    if isinstance(function, Flow):
+        outside.fork(m)
+        try:
+            function.each(give)
+        finally:
+            outside.restore(m)
+    else:
+        message = f"iterates `{function.name}`"
+        if is_context(atom):  # it is passed to code that is not followed
+            is_called = node is function.node
+            message = f"`{function.name}` is called" if is_called else f"calls `{function.name}`"
+        m.modes = marked_modes(m, frame, node, function, modes)
+        run_body(m, frame, node, atom, body_of(function), give, message)
+        left = m.left.pop(inner.ident)
+        returns = [(value, place) for value, place, _ in left.returns]
+        m.last_returns = (function.module, function.name, returns)
+        m.meet([*(state for _, _, state in left.returns), m.state])
+        m.state.assumed, m.state.modes = assumed, modes
+        returned = join([value for value, _ in returns]) if returns else NOTHING
+    if counts and not m.dead:
+        m.store[inner.ident, CONSUMED] = constant(ALL)
+    return returned
+
+
+def run_body(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    atom: Generator,
+    body: Sequence[ast.stmt],
+    give: Callable[[Value], None],
+    message: str,
+) -> None:
+    """Run statements of a generator function, and `give` what each ``yield`` has."""
+    function, inner = atom.function, atom.frame
+    assert isinstance(function, Function)
+    outside = _Position(m)
+    outside.fork(m)
+    m.stack.append(function.node)
+    m.givers[inner.ident] = give
+    m.outcomes(inner)
+    try:
+        with m.called_from(frame, node, message):
+            m.block(inner, body)
+    finally:
+        outside.restore(m)
+        del m.givers[inner.ident]
+
+
+def body_of(function: Function) -> list[ast.stmt]:
+    """The statements of a function; a lambda has none."""
+    body = function.node.body
+    return body if isinstance(body, list) else []
+
+
+def suspend(m: Machine, atom: Generator) -> State:
+    """The way leaves the body of a generator at a ``yield``: the state in which it goes on."""
+    state, ident = m.state, atom.frame.ident
+    m.state = state.copy()
+    m.die()
+    m.stops[ident] = m.stops.get(ident, 0) + 1
+    return state
+
+
+# -- consuming one item, or all -----------------------------------------------------------------
+
+
+def exhausted(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
+    """A generator is iterated to its end: the sequence of its items."""
+    if consumed(m, atom.frame) == ALL:
+        return items("generator", ())
+    if isinstance(atom.function, Flow):
+        return atom.function.whole()
+    given: list[Value] = []
+    run(m, frame, node, atom, given.append)
+    if m.dead:  # it has no end: what iterates it stops somewhere
+        m.state = m.state.copy()
+        m.state.dead = False
+    return sequence(join(given), "generator")
+
+
+def following(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    atom: Generator,
+    default: Value | None = None,
+    ended: list[State] | None = None,
+) -> Value:
+    """``next(generator)``; `ended` gets the state in which it has no more items."""
+    given: list[tuple[Value, Conditions]] = []
+    there: list[State] = []
+    known = has_next_known(m, atom)
+    before = m.assumed.facts
+
+    def stop(value: Value) -> None:
+        given.append((value, m.assumed.facts - before))
+        there.append(suspend(m, atom) if known else m.state.copy())
+
+    run(m, frame, node, atom, stop)
+    if default is None:
+        if ended is not None:
+            ended.append(m.state.copy())
+        m.die()  # by StopIteration
+    else:
+        given.append((default, NONE))
+    m.meet([*there, m.state])
+    return either(given) if given else UNKNOWN
+
+
+def is_lazy(values: Iterable[Value]) -> bool:
+    """Whether any of `values` does something as it is iterated."""
+    return any(isinstance(choice.atom, Generator) for value in values for choice in value.choices)
+
+
+def exhaust_generators(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
+    """`value`, with the sequences of their items in place of generators."""
+    if not is_lazy((value,)):
+        return value
+    found = []
+    for choice in value.choices:
+        if not isinstance(choice.atom, Generator):
+            found.append(Value((choice,)))
+        elif not m.conflicts(choice.when):
+            otherwise = m.state.copy() if choice.when else None
+            assume(m.assumed, choice.when)
+            found.append(guarded(exhausted(m, frame, node, choice.atom), choice.when))
+            if otherwise is not None:
+                m.meet([m.state, otherwise])
+    return join(found) if found else UNKNOWN
+
+
+def exhaust_arguments(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Args:
+    """The arguments of a call of code that is not followed, which iterates generators."""
+    if not is_lazy(args.values()) or (isinstance(atom, External) and m.models.keeps(atom)):
+        return args
+    if isinstance(atom, Method) and (
+        atom.name in ENTERING
+        or (atom.name in STORING and isinstance(atom.receiver, (Items, Table)))
+    ):
+        return args
+    return replace(
+        args,
+        positional=[exhaust_generators(m, frame, node, value) for value in args.positional],
+        keywords={
+            name: exhaust_generators(m, frame, node, it) for name, it in args.keywords.items()
+        },
+        written=False,
+    )
+
+
+# -- objects that are iterated ------------------------------------------------------------------
+
+
+def opened(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
+    """The iterable that code iterates, written as `node`: models hear of it, and ``__iter__`` of
+    the project's objects has been called."""
+    m.models.iterated(m, frame, node, value)
+    return iterated_object(m, frame, node, value)
+
+
+def iterated(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
+    """`value`, with the sequences of their items in place of objects and generators."""
+    return m.iterated(frame, node, iterated_object(m, frame, node, value))
+
+
+_ITERATED = (Instance, Method, Thing)
+"""Of which a model may know what iterating them gives."""
+
+
+def iterated_object(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
+    """`value`, with what iterating it gives in place of an object of the project."""
+    if not any(isinstance(choice.atom, _ITERATED) for choice in value.choices):
+        return value
+    return value.map(lambda atom: _iterated_atom(m, frame, node, atom))
+
+
+def _iterated_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:
+    def given(receiver: Atom, name: str, *args: Value) -> Value | None:
+        found = m.find_in_class(receiver.cls, name) if isinstance(receiver, Instance) else None
+        if found is None:
+            return None
+        return m.call(frame, node, m.bind(frame, node, found, receiver), Args(list(args)))
+
+    if isinstance(atom, (Method, Thing)):
+        return m.models.parts_of(m, atom) or of(atom)
+    if not isinstance(atom, Instance):
+        return of(atom)
+    if atom.cls.what == "tuple":
+        return items("tuple", parts_of(m, atom))
+    iterator = given(atom, "__iter__") or given(atom, "__aiter__") or m.models.parts_of(m, atom)
+    iterator = iterator or of(atom)
+
+    def step(part: Atom) -> Value:
+        if not isinstance(part, Instance):
+            return of(part)
+        number = unknown(("int", id(node)))
+        element = (
+            given(part, "__next__")
+            or given(part, "__anext__")
+            or (given(part, "__getitem__", number) if part == atom else None)
+        )
+        return sequence(element, "generator") if element is not None else of(part)
+
+    return iterator.map(step)
