@@ -52,9 +52,8 @@ from gradguard_lint.engine.iteration import iterated
 from gradguard_lint.engine.lookups import identify
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import SETTER, Args
-from gradguard_lint.engine.same_object import changed_in_place
-from gradguard_lint.engine.steady import keep_given, keep_shared
 from gradguard_lint.engine.tree import takes_all
+from gradguard_lint.engine.turns import changed_in_place, note_field, note_shared_field
 from pytest_gradguard.records import replace
 
 
@@ -63,8 +62,8 @@ def do_Assign(m: Machine, frame: Frame, node: ast.Assign) -> None:
     _about_to_bind(m, node)
     for target in node.targets:
         assign(m, frame, target, value)
-        if m.turn and m.making:
-            keep_given(m, frame, node, target, node.value, value)
+        if m.turns.began and m.making:
+            note_field(m, frame, node, target, node.value, value)
 
 
 def _about_to_bind(m: Machine, node: ast.stmt) -> None:
@@ -78,8 +77,8 @@ def do_AnnAssign(m: Machine, frame: Frame, node: ast.AnnAssign) -> None:
         value = m.eval(frame, node.value)
         _about_to_bind(m, node)
         assign(m, frame, node.target, value)
-        if m.turn and m.making:
-            keep_given(m, frame, node, node.target, node.value, value)
+        if m.turns.began and m.making:
+            note_field(m, frame, node, node.target, node.value, value)
 
 
 def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
@@ -122,7 +121,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
                     continue
                 m.models.set_attribute(m, frame, target, atom, value)
                 m.set_field(atom.ident, target.attr, value)
-                keep_shared(m, atom, target.attr, value)
+                note_shared_field(m, atom, target.attr, value)
                 m.origins[atom.ident, target.attr] = m.site(frame, target)
             elif isinstance(atom, Class):
                 m.set_field(atom.body.ident, target.attr, value)
@@ -220,9 +219,9 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
         key = index.constant
         if isinstance(atom, Unknown):
             _set_on_unknown(m, frame, target, atom, key, value)
-        if target in m.rewriting and isinstance(atom, Thing) and atom.gpu:
+        if target in m.turns.rewriting and isinstance(atom, Thing) and atom.gpu:
             changed = of(replace(atom, gpu=any(tensor.gpu for tensor in value.tensors())))
-        elif target in m.rewriting and isinstance(atom, (Items, Table)) and atom.ident:
+        elif target in m.turns.rewriting and isinstance(atom, (Items, Table)) and atom.ident:
             changed = _of_items(atom, value)
         elif isinstance(atom, Items) and takes_all(target.slice):
             given = m.iterated(frame, target, value)

@@ -170,10 +170,7 @@ def belonging(m: Machine, atom: Instance, value: Value, name: str = "") -> Value
     too."""
     if m.worker is None or atom.born != m.worker.ident:
         return value
-    shared = m.given_as.get((atom.ident, name))
-    if shared is None:
-        shared = m.given_to_all.get(atom.ident, frozenset())
-    return owned(value, m.worker.ident, shared)
+    return owned(value, m.worker.ident, m.turns.shared_by(atom.ident, name))
 
 
 def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) -> Value:

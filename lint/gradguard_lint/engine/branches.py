@@ -217,7 +217,7 @@ def stored_at(m: Machine, frame: Frame, asked: ast.expr) -> Place | None:
         return None
     found = m.lookup(frame, asked.value.id)
     owner = found[0].only if found is not None else None
-    if not isinstance(owner, Instance) or m.made.get(owner.ident, 0) > owner.ident:
+    if not isinstance(owner, Instance) or m.turns.is_several(owner.ident):
         return None
     place = (owner.ident, asked.attr)
     return place if place in m.store else None

@@ -41,9 +41,8 @@ from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.fields import give_fields
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.same_object import changed_in_place
 from gradguard_lint.engine.tree import yields
-from gradguard_lint.engine.turns import given_apart, given_to_all, turning
+from gradguard_lint.engine.turns import changed_in_place, note_arguments
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -191,7 +190,7 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
         return apply(m, frame, node, atom, args)
     if isinstance(atom, Bound):
         if isinstance(atom.receiver, Instance):
-            m.reached_of.add((id(atom.function.node), id(atom.receiver.cls.node)))
+            m.executed_methods.add((id(atom.function.node), id(atom.receiver.cls.node)))
         positional = [of(atom.receiver), *args.positional]
         bound = replace(args, positional=positional)
         result = apply(m, frame, node, atom.function, bound)
@@ -281,7 +280,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         return of(Generator(function, inner))
     entry = m.state
     mark = entry.store.mark()
-    assumed, modes, depth = entry.assumed.copy(), entry.modes, m.loop_depth
+    assumed, modes = entry.assumed.copy(), entry.modes
     bind_arguments(m, inner, node, function, args)
     m.modes = begun = marked_modes(m, frame, node, function, modes)
     m.stack.append(code)
@@ -299,7 +298,6 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
                     m.outcomes(inner).returns.append((NOTHING, code, m.state))
     finally:
         m.stack.pop()
-        m.loop_depth = depth
     result = _returned(m, inner)
     if around is not None:
         m.models.exit_context(m, inner, *around, None)
@@ -390,11 +388,9 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
         part.node.keywords or part.node.decorator_list for part in (cls, *cls.above)
     ):
         args = replace(args, written=False)  # they may go elsewhere
-    if isinstance(node, ast.Call) and turning(frame):
-        # Which of the items in a container a constructor takes is not told here.
-        depth = 0 if init is not None else 4
-        m.given_to_all[instance.ident] = given_to_all(m, frame, node, args, depth)
-        m.given_apart[instance.ident] = given_apart(frame, node, args)
+    if isinstance(node, ast.Call):
+        # Which of the items in a container a constructor consumes is not known here.
+        note_arguments(m, frame, node, args, instance, depth=0 if init is not None else 4)
     making, m.making = m.making, (*m.making, (instance, node))
     try:
         if init is not None:

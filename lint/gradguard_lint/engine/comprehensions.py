@@ -33,7 +33,7 @@ from gradguard_lint.engine.iteration import exhausted, opened, run
 from gradguard_lint.engine.loops import element_keys, has_turn, of_any
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend, stored_names
-from gradguard_lint.engine.turns import take
+from gradguard_lint.engine.turns import consume
 
 UNROLLED = 6
 """Up to this many known items, a comprehension is run item by item."""
@@ -148,11 +148,11 @@ def _turn(
 ) -> tuple[Value | None, bool]:
     """What a comprehension makes of `item`: None where it passes no test, and whether that is
     certain; `several`: this is one of several turns."""
-    began, assumed = m.turn, m.state.assumed
-    m.loop_depth += several
+    began, assumed = m.turns.began, m.state.assumed
+    m.turns.depth += several
     if several:
-        m.turn = m.new_ident()
-        take(m, item)
+        m.turns.began = m.new_ident()
+        consume(m, item)
     inner, certain = _scope(m, frame, node), True
     m.state.assumed = assumed.copy()
     try:
@@ -168,8 +168,8 @@ def _turn(
                     return None, certain
         return _element(m, inner, node), certain
     finally:
-        m.loop_depth -= several
-        m.turn, m.state.assumed = began, assumed
+        m.turns.depth -= several
+        m.turns.began, m.state.assumed = began, assumed
 
 
 def _element(m: Machine, inner: Frame, node: Comprehension) -> Value:

@@ -77,7 +77,7 @@ def length(m: Machine, atom: Atom) -> Atom:
     if told is not None:
         return told.only or COUNT.choices[0].atom
     if isinstance(atom, Items):
-        return Unknown((*LENGTH, (atom.ident, m.made.get(atom.ident))))
+        return Unknown((*LENGTH, (atom.ident, m.turns.made.get(atom.ident))))
     assert isinstance(atom, Unknown)
     key = ("gpu-count",) if atom.key == ("gpu-list",) else computed("len", atom)
     return COUNT.choices[0].atom if key is None else Unknown(key)
@@ -170,7 +170,7 @@ def strung_together(m: Machine, values: Iterable[Value]) -> Value | None:
 def grown(m: Machine, atom: Items, added: Parts, at: int | None = None) -> Items:
     """A sequence that has grown in place by what is `added`, at its end or at a place: in a loop
     nobody knows how much that is."""
-    if m.loop_depth:
+    if m.turns.depth:
         first, between, last = added
         several = (*first, *((between,) if between else ()), *last)
         added = (), join(several) if several else None, ()

@@ -260,7 +260,7 @@ def operate(
     left, right = at_large(left), at_large(right)
     # In a loop, alternatives that are counted up would be others in each turn.
     pairs = len({*left.atoms}) * len({*right.atoms})
-    if not sequences and pairs <= (1 if m.loop_depth else FEW):
+    if not sequences and pairs <= (1 if m.turns.depth else FEW):
         return left.map(lambda one: right.map(lambda other: _figured(op, one, other)))
     if not sequences and any(map(is_number, (*left.atoms, *right.atoms))):
         return NUMBER

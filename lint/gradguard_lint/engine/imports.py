@@ -54,10 +54,10 @@ def run_module(
     m: Machine, frame: Frame, module: Module, name: Value, modes: Modes | None = None
 ) -> None:
     """Run the code of a module, from the start of a program, or with these `modes` in force."""
-    saved = (m.worker, m.chain, m.statement, m.loop_depth, m.raised)
+    saved = (m.worker, m.chain, m.statement, m.turns.depth, m.raised)
     importing, m.importing = m.importing, module.name
     making, m.making = m.making, ()
-    m.worker, m.chain, m.loop_depth, m.raised = None, (), 0, []
+    m.worker, m.chain, m.turns.depth, m.raised = None, (), 0, []
     m.program.imports.setdefault(module.name, set())
     m.state = State(m.store, Assumed(), m.state.past, modes or Modes())
     m.store[frame.ident, "__name__"] = name
@@ -66,7 +66,7 @@ def run_module(
         for own, what in m.models.described_in(module.name):
             m.store[frame.ident, own] = what
     finally:
-        m.worker, m.chain, m.statement, m.loop_depth, m.raised = saved
+        m.worker, m.chain, m.statement, m.turns.depth, m.raised = saved
         m.importing, m.making = importing, making
 
 

@@ -227,7 +227,7 @@ class _Run:
                 if not isinstance(node, _FUNCTIONS) or node.name == "__init__":
                     continue
                 if id(node) in calling:
-                    if (id(node), id(cls)) in m.reached_of:
+                    if (id(node), id(cls)) in m.executed_methods:
                         continue
                 elif not brings or id(node) in reached or not _names(node, starters):
                     continue
@@ -249,7 +249,7 @@ class _Run:
         m.state = state
         m.state.assumed, m.state.dead = Assumed(), False
         m.worker, m.chain, m.stack, m.statement = None, (), [], None
-        m.loops, m.turns, m.elements, m.loop_depth, m.raised = [], [], [], 0, []
+        m.turns.loops, m.turns.depth, m.raised = (), 0, []
         try:
             start()
         except OutOfSteps:

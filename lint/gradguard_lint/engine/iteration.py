@@ -59,18 +59,15 @@ class _Position:
 
     def __init__(self, m: Machine) -> None:
         self.chain, self.statement, self.raised = m.chain, m.statement, m.raised
-        self.stack, self.depth = m.stack, m.loop_depth
-        self.loops, self.turns, self.elements = m.loops, m.turns, m.elements
+        self.stack, self.loops, self.depth = m.stack, m.turns.loops, m.turns.depth
 
     def restore(self, m: Machine) -> None:
         m.chain, m.statement, m.raised = self.chain, self.statement, self.raised
-        m.stack, m.loop_depth = self.stack, self.depth
-        m.loops, m.turns, m.elements = self.loops, self.turns, self.elements
+        m.stack, m.turns.loops, m.turns.depth = self.stack, self.loops, self.depth
 
     def fork(self, m: Machine) -> None:
         """Go on from here with lists that a suspended body can leave as they are at a ``yield``."""
         m.stack, m.raised = [*self.stack], [*self.raised]
-        m.loops, m.turns, m.elements = [*self.loops], [*self.turns], [*self.elements]
 
 
 class Recorded:

@@ -34,16 +34,15 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.branches import TURN, assume_test, enter_branch, is_plain
-from gradguard_lint.engine.carried import carried_names
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.iteration import opened, run
+from gradguard_lint.engine.loop_bodies import carried_names, rewritten_items
 from gradguard_lint.engine.machine import HEAP, Machine
-from gradguard_lint.engine.rewritten import rewritten_items
 from gradguard_lint.engine.tree import stored_names
 from gradguard_lint.engine.truth import compare, truth_of
-from gradguard_lint.engine.turns import take
-
-Loop = ast.For | ast.AsyncFor | ast.While
+from gradguard_lint.engine.turn_state import Loop
+from gradguard_lint.engine.turns import consume
+from pytest_gradguard.records import replace
 
 TURNS = (3, 2, 1)
 """How many turns are run, by how deep the loop is in others."""
@@ -57,30 +56,23 @@ UNROLLED = 3
 
 def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     source = opened(m, frame, node.iter, m.eval(frame, node.iter))
-    rewritten = _rewritten(m, node)
+    rewritten = rewritten_items(node)
     old = _held(m, frame, rewritten)
 
     def go(item: Value) -> None:
-        take(m, item)
+        consume(m, item)
         m.assign(frame, node.target, item)
         if rewritten and m.eval(frame, rewritten[0].slice).constant is None:
-            m.rewriting.update(rewritten)
+            m.turns.rewriting.update(rewritten)
             for place, held in old.items():
                 m.store[place] = held  # each turn has another item, which is as it was
         m.block(frame, node.body)
-        m.rewriting.difference_update(rewritten)
+        m.turns.rewriting.difference_update(rewritten)
 
-    own = partial(_own, m, frame, node)
+    own = partial(_own, frame, node)
     exits = repeat(m, frame, node, node.iter, source, go, names=stored_names(node), own=own)
     m.block(frame, node.orelse)
     m.meet([m.state, *exits.breaks])
-
-
-def _rewritten(m: Machine, node: ast.For | ast.AsyncFor) -> tuple[ast.Subscript, ...]:
-    places = m.rewritten.get(node)
-    if places is None:
-        places = m.rewritten[node] = rewritten_items(node)
-    return places
 
 
 def _held(m: Machine, frame: Frame, places: tuple[ast.Subscript, ...]) -> dict[Place, Value]:
@@ -156,16 +148,16 @@ def _looping(
     exits, exits_around = Exits(), m.outcomes(frame).loops
     exits_around.append(exits)
     frame.loop_names.append(names)
-    m.loops.append(m.site(frame, node))
-    m.turns.append(0)
-    m.elements.append((frame.function, keys))
-    m.loop_depth += 1
+    around = m.turns.loops
+    m.turns.loops = (*around, Loop(m.site(frame, node), frame.function, keys))
+    m.turns.depth += 1
     try:
         yield exits
     finally:
-        m.loop_depth -= 1
-        for stack in (m.loops, m.turns, m.elements, frame.loop_names, exits_around):
-            stack.pop()
+        m.turns.depth -= 1
+        m.turns.loops = around
+        frame.loop_names.pop()
+        exits_around.pop()
 
 
 def _after_the_first(m: Machine, source: Value, element: Value) -> tuple[Value, Conditions]:
@@ -198,7 +190,8 @@ def _as_given(
 
     def turn(item: Value) -> None:
         keys = element_keys(item)
-        m.elements = [*m.elements[:-1], (frame.function, keys)]
+        *around, loop = m.turns.loops
+        m.turns.loops = (*around, replace(loop, keys=keys))
         taken, mark, before = len(exits.breaks), m.store.mark(), m.assumed
         _turn(m, exits, partial(go, item))
         for state in (m.state, *exits.breaks[taken:]):
@@ -228,7 +221,7 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
             m.die()
 
     with _looping(m, frame, node, stored_names(node), frozenset()) as exits:
-        _turns(m, frame, turn, frozenset(), partial(_own, m, frame, node))
+        _turns(m, frame, turn, frozenset(), partial(_own, frame, node))
         if not m.dead:  # once more to the test
             test = m.eval(frame, node.test)
             if enter_branch(m, frame, node.test, test, False):
@@ -251,10 +244,11 @@ def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> Assumed:
         return m.assumed
     assumed, modes = m.assumed.copy(), m.modes
     m.state = m.state.copy()
-    began = m.turn
-    m.turns[-1] = m.turn = m.new_ident()
+    (*around, loop), began = m.turns.loops, m.turns.began
+    m.turns.began = m.new_ident()
+    m.turns.loops = (*around, replace(loop, turn=m.turns.began))
     body()
-    m.turn = began
+    m.turns.began = began
     m.meet([m.state, *exits.continues])
     exits.continues.clear()
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
@@ -270,7 +264,7 @@ def _turns(
 ) -> None:
     """Turns until one more changes nothing; what still changes then may be anything."""
     limit = (
-        1 if m.budget.used_up or m.budget.preparing else TURNS[min(m.loop_depth, len(TURNS)) - 1]
+        1 if m.budget.used_up or m.budget.preparing else TURNS[min(m.turns.depth, len(TURNS)) - 1]
     )
     left = m.budget.left
     entry, modes, mark = m.state, m.modes, m.store.mark()
@@ -301,13 +295,11 @@ def _turns(
         m.meet([*ends[:-1], last] if not last.dead else ends)
 
 
-def _own(m: Machine, frame: Frame, node: Loop) -> Callable[[Place], bool]:
+def _own(frame: Frame, node: ast.For | ast.AsyncFor | ast.While) -> Callable[[Place], bool]:
     """Tells the variables that each turn binds before it reads them."""
     if frame.shared:  # other code may read them, too
         return lambda place: False
-    names = m.carried_by.get(node)
-    if names is None:
-        names = m.carried_by[node] = carried_names(node)
+    names = carried_names(node)
     return lambda place: place[0] == frame.ident and place[1] not in names
 
 

@@ -44,7 +44,6 @@ from gradguard_lint.domain.values import (
     Class,
     Const,
     Frame,
-    Function,
     Generator,
     Imported,
     Instance,
@@ -59,6 +58,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.budget import Budget, OutOfSteps
 from gradguard_lint.engine.ports import Args, Models, Project
+from gradguard_lint.engine.turn_state import Turns
 from pytest_gradguard.records import fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -81,7 +81,7 @@ ARRIVED = "<arrived>"
 """The name under which it is kept that an object has the attributes here that were pickled."""
 
 
-OVER = "<over>"
+FINISHED = "<finished>"
 """The name under which is kept whether what last runs under an identity has ended."""
 
 _CHANGES: frozenset[Kind] = frozenset({"backward", "in-place", "step", "zero-grad"})
@@ -126,28 +126,9 @@ class Machine:
         self.chain: tuple[Step, ...] = ()
         self.stack: list[ast.AST] = []
         self.statement: ast.AST | None = None
-        self.loops: list[Site] = []
-        self.elements: list[tuple[Function | None, frozenset[Key]]] = []
-        """The function around each of them, and what stands for its element: where that is known,
-        it is one of the turns."""
-        self.turns: list[int] = []
-        """Which turn of each of the loops this is: no two have the same number."""
-        self.loop_depth = 0
+        self.turns = Turns()
         self.around: dict[ast.AST, tuple[ast.expr, Value]] = {}
         """The contexts in which functions run that are decorated with them."""
-        self.given_to_all: dict[int, Set[int]] = {}
-        """What each turn of a loop makes its own object with, by the identity of that."""
-        self.given_as: dict[tuple[int, str], Set[int]] = {}
-        """The same of single attributes, where it is told what the object is given as them."""
-        self.given_apart: dict[int, Set[Atom]] = {}
-        """What may pick things, of what no other turn of a loop makes its object with."""
-        self.turn = 0
-        """Since when the innermost turn of a loop goes on, as `made` counts; 0: there is none."""
-        self.made: dict[int, int] = {}
-        """When each thing was made last, as the newest identity there was: its own, where it is
-        made once."""
-        self.taken: dict[int, int] = {}
-        """The same of what turns of loops took of what they iterate: another each."""
         self.guarded_import = False
         self.raised: list[list[Raised]] = []
         """The states in which something was raised, for each ``try`` around."""
@@ -185,7 +166,7 @@ class Machine:
         """Those that the parent runs, by their module's path and their line, with the line of the
         root by which they were reached first; 0 is the module's own code."""
         self.root_line = 0
-        self.reached_of: set[tuple[int, int]] = set()
+        self.executed_methods: set[tuple[int, int]] = set()
         """Methods that have been run, each with the class of the object."""
         self.recorded: dict[tuple[Hashable, ...], Effect] = {}
         self.handed_out: list[ParallelCall] = []
@@ -213,12 +194,6 @@ class Machine:
         """What is done with what a generator yields, by its frame, while it is iterated."""
         self.has_own_slots = False
         """Whether anything was gathered of which the own part may be put back."""
-        self.rewritten: dict[ast.AST, tuple[ast.Subscript, ...]] = {}
-        """Where each loop gives a container a new item for each that it has."""
-        self.rewriting: set[ast.AST] = set()
-        """The same places, of the loops that are being run."""
-        self.carried_by: dict[ast.AST, frozenset[str]] = {}
-        """The names that each loop takes from one turn to the next."""
         self.moments: list[Moment] = []
         """Each time that the workers of a pool came into being."""
         self.stops: dict[int, int] = {}
@@ -365,9 +340,9 @@ class Machine:
         calls = tuple(id(step.site.node) for step in self.chain[-3:])
         newest = self.fresh
         ident = self.ident_of((id(node), calls, self.worker_ident, *more))
-        if self.loop_depth or ident <= newest:
+        if self.turns.depth or ident <= newest:
             self.new_ident()  # it may stand for several objects
-        self.made[ident] = self.fresh
+        self.turns.made[ident] = self.fresh
         return ident
 
     def ident_of(self, key: Key) -> int:
@@ -484,11 +459,11 @@ class Machine:
         effect.calls.update(it.ident for it in calls)
         effect.waits.update(it.ident for it in calls if it not in settled)
         if kind in _CHANGES and calls:
-            made = min((self.made.get(it, 0) for it in idents(target)), default=0)
+            made = min((self.turns.made.get(it, 0) for it in idents(target)), default=0)
             effect.beside.update(
                 it.ident
                 for it in calls
-                if self.made.get(it.ident, 0) > made and self.still_runs(it)
+                if self.turns.made.get(it.ident, 0) > made and self.still_runs(it)
             )
         if kind in ORDERED:
             known = past.get(effect)
@@ -500,7 +475,7 @@ class Machine:
         return (
             bool(call.until)
             and not any(
-                (value := self.store.get((ident, OVER))) is None or value.constant is not False
+                (value := self.store.get((ident, FINISHED))) is None or value.constant is not False
                 for ident in call.until
             )
             and not any(

@@ -100,12 +100,12 @@ def _identify(m: Machine, frame: Frame, test: ast.expr) -> None:
 
 def _turns_told(m: Machine, frame: Frame, node: ast.expr, test: Value) -> dict[Key, Hashable]:
     """The turns of loops over known items that `test` tells from others."""
-    if not frame.loop_names or not m.elements or definite(test) is None:
+    if not frame.loop_names or not m.turns.loops or definite(test) is None:
         return {}
     names = frozenset(part.id for part in descend(node) if isinstance(part, ast.Name))
-    here = [keys for function, keys in m.elements if function is frame.function]
+    here = [loop.keys for loop in m.turns.loops if loop.function is frame.function]
     return {
-        ("value", key): m.turns[-1]
+        ("value", key): m.turns.loops[-1].turn
         for bound, keys in zip(reversed(frame.loop_names), reversed(here), strict=False)
         for key in keys
         if isinstance(key, tuple) and key[0] == TURN and bound & names

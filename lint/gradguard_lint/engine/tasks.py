@@ -177,7 +177,7 @@ def hand_out(
         single=single,
         each=each,
         turn=turn_of(m),
-        loops=tuple(m.loops),
+        loops=m.turns.sites(),
         until=until,
         queue=queue,
         worker=m.worker,
@@ -289,7 +289,7 @@ def run_task(
             themselves += with_start
     run.own_pickling = bool(themselves)
     parent = m.state
-    chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
+    chain, statement, raised = m.chain, m.statement, m.raised
     outer, outer_returned = m.worker, m.returned
     m.state = parent.copy()
     if call.kind == PROCESS and call.start not in INHERITING:
@@ -348,7 +348,7 @@ def run_task(
                 effect.values = reached(m, effect.target)
     finally:
         m.worker, m.chain, m.raised, m.returned = outer, chain, raised, outer_returned
-        m.loop_depth, m.statement, m.making = loop_depth, statement, making
+        m.statement, m.making = statement, making
         after, m.state = m.state, parent
     run.known = any(
         isinstance(atom, (Function, Bound))
@@ -411,7 +411,7 @@ def _bound(m: Machine, function: Value) -> set[Atom]:
         if isinstance(atom, Partial):
             given = (*atom.args, *(value for _, value in atom.keywords))
         elif isinstance(atom, Bound) and isinstance(atom.receiver, Instance):
-            found |= m.given_apart.get(atom.receiver.ident, set())
+            found |= m.turns.per_turn_args.get(atom.receiver.ident, set())
         found.update(
             item for value in given for item in value.atoms if isinstance(item, (Const, Unknown))
         )

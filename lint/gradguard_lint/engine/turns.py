@@ -1,16 +1,26 @@
-"""The turns of loops: what each of them has anew, and what all of them are given."""
+"""Aliasing by turn: whether an object of one turn of a loop is that of another turn, too.
+
+A value is *loop-invariant* where all turns have the same, *per turn* where each turn has another:
+one that it made itself, or consumed as the item of what its loop iterates.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Set
 
-from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.effects import Step
+from gradguard_lint.domain.shapes import ABSENT, inner
+from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.values import (
     Atom,
     Bound,
     Const,
     Frame,
+    Function,
     Instance,
+    Items,
+    Table,
     Tensor,
     Thing,
     Unknown,
@@ -21,87 +31,57 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.arguments import SOME
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import descend
+from gradguard_lint.engine.tree import descend, is_fixed, last_name
+from pytest_gradguard.records import replace
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    Known = dict[tuple[int, str], bool | None]
+    """Whether names are loop-invariant, by their frames: None, too, of one that is being asked."""
 
 
 def in_loop(m: Machine, frame: Frame) -> bool:
-    """Whether what is evaluated in `frame` is evaluated again and again."""
+    """Whether code in `frame` is evaluated again and again."""
     scope: Frame | None = frame
     around = 0
     while scope is not None and scope.function is frame.function:
         around += len(scope.loop_names)
         scope = scope.parent
-    if not around and m.loop_depth <= 0:
+    loops = m.turns.loops
+    if not around and m.turns.depth <= 0:
         return False
-    if around > sum(1 for function, _ in m.elements if function is frame.function):
+    if around > sum(loop.function is frame.function for loop in loops):
         return True  # in a comprehension
-    return not m.elements or not all(
-        any(("value", key) in m.assumed for key in keys) for _, keys in m.elements
+    return not loops or not all(
+        any(("value", key) in m.assumed for key in loop.keys) for loop in loops
     )
 
 
-def private_parts(
-    frame: Frame, node: ast.Call, args: Args
-) -> tuple[frozenset[int], frozenset[str]]:
-    """Which of `args`, those of `node`, differ from one turn of the loops around it to the next."""
-    names = turning(frame)
-    if not names:
-        return frozenset(), frozenset()
-    positions = {index for index, item in enumerate(node.args) if _varies(item, names)}
-    if positions and any(isinstance(item, ast.Starred) for item in node.args):
-        positions = _placed(positions, node.args, args)
-    function = node.func
-    if isinstance(function, ast.Call) and any(_varies(item, names) for item in function.args):
-        inner = function.args[0] if function.args else function
-        if any(isinstance(part, ast.Name) and part.id in names for part in descend(inner)):
-            positions.add(-1)
-    keywords = {
-        item.arg for item in node.keywords if item.arg is not None and _varies(item.value, names)
-    }
-    return frozenset(positions), frozenset(keywords)
-
-
-def given_to_all(m: Machine, frame: Frame, node: ast.Call, args: Args, depth: int) -> set[int]:
-    """The identities of what `node` gives in each turn of the loops around it, with what is in
-    containers down to that depth."""
-    positions, names = private_parts(frame, node, args)
-    given = [value for at, value in enumerate(args.positional) if at not in positions]
-    if all(item.arg is not None for item in node.keywords):
-        given += [value for name, value in args.keywords.items() if name not in names]
-    return set[int]().union(*(from_before(m, value, depth) for value in given))
-
-
-def given_apart(frame: Frame, node: ast.Call, args: Args) -> set[Atom]:
-    """The numbers, texts and unknown things that no other turn of the loops around gives to
-    `node`."""
-    positions, names = private_parts(frame, node, args)
-    given = [value for at, value in enumerate(args.positional) if at in positions]
-    given += [value for name, value in args.keywords.items() if name in names]
-    return {atom for value in given for atom in value.atoms if isinstance(atom, (Const, Unknown))}
+# -- objects ------------------------------------------------------------------------------------
 
 
 def from_before(m: Machine, value: Value, depth: int = 4) -> frozenset[int]:
-    """The identities of what is in `value` and was there before this turn of the loop around."""
+    """The identities in `value` that were there before this turn of the loop around."""
     return frozenset(
         atom.ident
         for atom in inner(value, depth)
         if isinstance(atom, (Instance, Tensor, Thing))
         and atom.ident > 0
-        and max(m.made.get(atom.ident, 0), m.taken.get(atom.ident, 0)) < m.turn
+        and m.turns.is_older(atom.ident)
     )
 
 
-def take(m: Machine, item: Value) -> None:
-    """The turn that begins has what is in `item`, as no other of its loop has."""
+def consume(m: Machine, item: Value) -> None:
+    """The turn that begins consumes `item`, as no other turn of its loop does."""
     for atom in inner(item):
         if isinstance(atom, (Instance, Tensor, Thing)):
-            m.taken[atom.ident] = m.turn
+            m.turns.consumed[atom.ident] = m.turns.began
 
 
 def made_in_turn(m: Machine, value: Value) -> bool:
-    """Whether all things in `value`, of which there are some, are others in each turn: what has no
-    identity may be one for all."""
-    if not m.turn:
+    """Whether there are things in `value`, all of which are per turn: one without an identity may
+    be the same in all."""
+    if not m.turns.began:
         return False
     receivers = [of(atom.receiver) for atom in value.of(Bound)]
     value = join([value, *receivers]) if receivers else value
@@ -111,9 +91,60 @@ def made_in_turn(m: Machine, value: Value) -> bool:
     return not from_before(m, value)
 
 
+# -- arguments, as they are written -------------------------------------------------------------
+
+
+def bound_per_turn(frame: Frame) -> frozenset[str]:
+    """The names that each turn of the loops around binds."""
+    names: frozenset[str] = frozenset()
+    scope: Frame | None = frame
+    while scope is not None and scope.function is frame.function:
+        names = names.union(*scope.loop_names)
+        scope = scope.parent
+    return names
+
+
+def private_parts(
+    frame: Frame, node: ast.Call, args: Args
+) -> tuple[frozenset[int], frozenset[str]]:
+    """The positions and keywords of `args`, those of `node`, that are per turn; -1: of what is
+    called, as ``delayed(f)`` makes it."""
+    names = bound_per_turn(frame)
+    if not names:
+        return frozenset(), frozenset()
+    positions = {index for index, item in enumerate(node.args) if _varies(item, names)}
+    if positions and any(isinstance(item, ast.Starred) for item in node.args):
+        positions = _placed(positions, node.args, args)
+    function = node.func
+    if isinstance(function, ast.Call) and any(_varies(item, names) for item in function.args):
+        called = function.args[0] if function.args else function
+        if any(isinstance(part, ast.Name) and part.id in names for part in descend(called)):
+            positions.add(-1)
+    keywords = {
+        item.arg for item in node.keywords if item.arg is not None and _varies(item.value, names)
+    }
+    return frozenset(positions), frozenset(keywords)
+
+
+def private_items(frame: Frame, node: ast.expr, count: int) -> frozenset[int]:
+    """The positions that are per turn, of the `count` items of what `node` makes."""
+    names = bound_per_turn(frame)
+    if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == count:
+        return frozenset(i for i, item in enumerate(node.elts) if names and _varies(item, names))
+    return frozenset(range(count)) if names and _varies(node, names) else frozenset()
+
+
+def _varies(item: ast.AST, names: frozenset[str]) -> bool:
+    """Whether `item` differs from turn to turn, as it calls something or has one of `names`."""
+    return any(
+        isinstance(part, ast.Call) or (isinstance(part, ast.Name) and part.id in names)
+        for part in descend(item)
+    )
+
+
 def _placed(written: set[int], nodes: list[ast.expr], args: Args) -> set[int]:
-    """The places among `args` of what is `written` at these among `nodes`, of which some are
-    unpacked: between the first of those and the last it is not told what comes from which."""
+    """The positions in `args` of those `written` in `nodes`, of which some are unpacked: between
+    the first of these and the last, it is not known which comes from which."""
     stars = [index for index, item in enumerate(nodes) if isinstance(item, ast.Starred)]
     more = len(args.positional) - len(nodes)
     first, last = stars[0], stars[-1]
@@ -125,27 +156,244 @@ def _placed(written: set[int], nodes: list[ast.expr], args: Args) -> set[int]:
     return places
 
 
-def private_items(frame: Frame, node: ast.expr, count: int) -> frozenset[int]:
-    """The same of the `count` items of what `node` makes."""
-    names = turning(frame)
-    if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == count:
-        return frozenset(i for i, item in enumerate(node.elts) if names and _varies(item, names))
-    return frozenset(range(count)) if names and _varies(node, names) else frozenset()
+def note_arguments(
+    m: Machine, frame: Frame, node: ast.Call, args: Args, made: Instance, depth: int
+) -> None:
+    """Note what of `args` all turns pass as `made` is constructed, and what this turn alone does.
 
-
-def turning(frame: Frame) -> frozenset[str]:
-    """The names that the loops around bind anew in each turn."""
-    names: frozenset[str] = frozenset()
-    scope: Frame | None = frame
-    while scope is not None and scope.function is frame.function:
-        names = names.union(*scope.loop_names)
-        scope = scope.parent
-    return names
-
-
-def _varies(item: ast.AST, names: frozenset[str]) -> bool:
-    """Whether `item` is another from turn to turn, as it calls something or has one of `names`."""
-    return any(
-        isinstance(part, ast.Call) or (isinstance(part, ast.Name) and part.id in names)
-        for part in descend(item)
+    `depth`: how far down in containers an object counts as passed.
+    """
+    if not bound_per_turn(frame):
+        return
+    positions, names = private_parts(frame, node, args)
+    unpacks = any(item.arg is None for item in node.keywords)
+    invariant, per_turn = list[Value](), list[Value]()
+    for index, value in enumerate(args.positional):
+        (per_turn if index in positions else invariant).append(value)
+    for name, value in args.keywords.items():
+        if name in names:
+            per_turn.append(value)
+        elif not unpacks:
+            invariant.append(value)
+    m.turns.loop_invariant_args[made.ident] = frozenset[int]().union(
+        *(from_before(m, value, depth) for value in invariant)
     )
+    m.turns.per_turn_args[made.ident] = {
+        atom for value in per_turn for atom in value.atoms if isinstance(atom, (Const, Unknown))
+    }
+
+
+# -- attributes of objects that turns make ------------------------------------------------------
+
+_PLAIN = (ast.Constant, ast.Dict, ast.List, ast.Tuple)
+"""Expressions that are loop-invariant where their parts are."""
+
+
+def note_field(
+    m: Machine, frame: Frame, node: ast.stmt, target: ast.expr, written: ast.expr, value: Value
+) -> None:
+    """Note what is loop-invariant of `value`, to which `node` sets the attribute `target` of an
+    object that is being constructed, and which is `written` there."""
+    if not isinstance(target, ast.Attribute) or not isinstance(target.value, ast.Name):
+        return
+    owner = m.read(frame.ident, target.value.id)
+    made = owner.only if owner is not None else None
+    if not isinstance(made, Instance) or all(made != it for it, _ in m.making):
+        return
+    given = from_before(m, value)
+    if given and _always_runs(frame, node):
+        is_invariant = _is_invariant(m, frame, written, m.chain, {})
+        if is_invariant is not None:
+            _share(m, made, target.attr, given if is_invariant else frozenset(), frozenset())
+
+
+def note_shared_field(m: Machine, owner: Instance, name: str, value: Value) -> None:
+    """Note what other tasks may have of `value`, to which a task sets an attribute of an object of
+    its own: it stays shared where the task reads it again."""
+    if m.worker is None or m.worker.call.kind != THREAD or owner.born != m.worker.ident:
+        return
+    others = frozenset(
+        atom.ident
+        for atom in inner(value)
+        if isinstance(atom, (Instance, Tensor, Thing))
+        and atom.ident > 0
+        and atom.born != owner.born
+    )
+    if others:
+        _share(m, owner, name, others, m.turns.shared_by(owner.ident, name))
+
+
+def _share(m: Machine, owner: Instance, name: str, given: frozenset[int], known: Set[int]) -> None:
+    fields = m.turns.loop_invariant_fields
+    fields[owner.ident, name] = fields.get((owner.ident, name), known) | given
+
+
+def _always_runs(frame: Frame, statement: ast.stmt) -> bool:
+    """Whether each run of the function around comes to `statement`, as far as it goes."""
+    return frame.function is not None and statement in getattr(frame.function.node, "body", ())
+
+
+def _is_invariant(
+    m: Machine, frame: Frame, node: ast.expr, chain: tuple[Step, ...], names: Known
+) -> bool | None:
+    """Whether `node` is the same in each turn of the loops around; None: that is not known.
+
+    `chain` is the calls that lead to `frame`, `names` what is known so far.
+    """
+    known: bool | None = True
+    for part in descend(node):
+        same: bool | None = isinstance(part, _PLAIN) or None
+        if isinstance(part, ast.Name):
+            key = frame.ident, part.id
+            if key not in names:
+                names[key] = None  # a name may be bound from itself
+                names[key] = _is_invariant_name(m, frame, part.id, chain, names)
+            same = names[key]
+        elif isinstance(part, ast.Attribute):
+            same = not any(_sets(it.site.node, part.attr) for it in m.turns.loops) or None
+        elif isinstance(part, ast.Subscript):
+            same = is_fixed(part.slice) or isinstance(part.slice, ast.Name) or None
+        if same is False:
+            return False
+        known = known and same
+    return known
+
+
+def _sets(loop: ast.AST, name: str) -> bool:
+    """Whether `loop` itself sets an attribute of that name."""
+    parts = (part for part in descend(loop) if isinstance(part, ast.Attribute))
+    return any(part.attr == name and isinstance(part.ctx, ast.Store) for part in parts)
+
+
+def _is_invariant_name(
+    m: Machine, frame: Frame, name: str, chain: tuple[Step, ...], names: Known
+) -> bool | None:
+    found = m.lookup(frame, name)
+    if found is None:
+        return None
+    home = found[1]
+    if name in bound_per_turn(home):
+        return False
+    if home.parent is None or home.loop_names:
+        return True  # it was there before the loop
+    if home is not frame or home.function is None:
+        return None
+    bound = m.origins.get((home.ident, name))
+    if bound is not None:
+        statement = bound.statement
+        if not isinstance(statement, ast.Assign) or not _always_runs(frame, statement):
+            return None
+        return _is_invariant(m, frame, statement.value, chain, names)
+    if not chain:
+        return True
+    call, caller = chain[-1].site.node, chain[-1].frame
+    if not isinstance(call, ast.Call) or caller is None:
+        return None
+    given = _written_arguments(m, home.function, call)
+    if given is None or name not in given:
+        return None
+    written = given[name]
+    return written is None or _is_invariant(m, caller, written, chain[:-1], names)
+
+
+def _written_arguments(
+    m: Machine, function: Function, call: ast.Call
+) -> dict[str, ast.expr | None] | None:
+    """What `call` passes as each parameter of `function` (None: its default), where it certainly
+    calls that itself; the receiver is left out where `call` makes it."""
+    called = call.func
+    made = [it.cls.name for it, node in m.making if node is call]
+    said = last_name(called)
+    if said not in (function.name, *made) or any(isinstance(it, ast.Starred) for it in call.args):
+        return None
+    spec = function.node.args
+    names = [item.arg for item in (*spec.posonlyargs, *spec.args)]
+    given: dict[str, ast.expr | None] = dict.fromkeys((*names, *(it.arg for it in spec.kwonlyargs)))
+    if function.owner is not None and "static" not in function.marks and names:
+        own = names.pop(0)
+        del given[own]
+        if isinstance(called, ast.Attribute) and function.name != "__init__":
+            given[own] = called.value
+        elif isinstance(called, ast.Attribute) and not isinstance(called.value, ast.Call):
+            return None  # ``Base.__init__(self, ...)``
+    if any(item.arg is None for item in call.keywords):
+        return None
+    given.update(zip(names, call.args, strict=False))
+    given.update((item.arg or "", item.value) for item in call.keywords)
+    return given
+
+
+# -- objects under several names ----------------------------------------------------------------
+
+DEEP = 2
+"""How far down in containers an object is found that changes in place."""
+
+
+def changed_in_place(
+    m: Machine, frame: Frame, target: ast.expr, held: Value, atom: Atom, new: Value
+) -> None:
+    """`atom`, which `target` stands for, is `new` from here on, whoever holds it.
+
+    The variable of a loop stands for each item in turn. Anything else is one object: where it may
+    be another one, or one expression has made several, it is not known which of them changes.
+
+    Args:
+        held: all that `target` may stand for.
+    """
+    if not isinstance(atom, Tensor) or atom.ident <= 0 or new == of(atom):
+        return
+    in_turn = isinstance(target, ast.Name) and any(target.id in it for it in frame.loop_names)
+    if not in_turn and len(held.choices) > 1:
+        return
+    several = m.turns.is_several(atom.ident)
+    if several and not in_turn:
+        return
+    for place, value in m.store.held().items():
+        if several and not _holds_items(value):
+            continue
+        changed = _with(value, atom, new, DEEP, several=several)
+        if changed is not value:
+            m.store[place] = changed
+
+
+def _holds_items(value: Value) -> bool:
+    return any(type(choice.atom) in (Items, Table) for choice in value.choices)
+
+
+def _with(value: Value, old: Atom, new: Value, depth: int, *, several: bool) -> Value:
+    """`value` with `new` for `old`; where that stands for `several` objects, only among
+    items of which it is not known which is where."""
+
+    def change(atom: Atom) -> Value:
+        if atom == old:
+            return new
+        if not depth:
+            return of(atom)
+        if isinstance(atom, Items):
+            element = _with(atom.element, old, new, depth - 1, several=several)
+            if atom.items is None:
+                if element is atom.element:
+                    return of(atom)
+                return of(replace(atom, element=element, ends=None))
+            if several:
+                return of(atom)
+            known = tuple(_with(it, old, new, depth - 1, several=False) for it in atom.items)
+            if all(one is other for one, other in zip(known, atom.items, strict=True)):
+                return of(atom)
+            return of(replace(atom, items=known, element=join(known)))
+        if isinstance(atom, Table):
+            rest = atom.rest
+            rest = rest if rest == ABSENT else _with(rest, old, new, depth - 1, several=several)
+            entries = atom.entries
+            if not several:
+                entries = tuple(
+                    (key, _with(it, old, new, depth - 1, several=False)) for key, it in entries
+                )
+            same = rest is atom.rest and all(
+                one is other for (_, one), (_, other) in zip(entries, atom.entries, strict=True)
+            )
+            return of(atom if same else replace(atom, entries=entries, rest=rest))
+        return of(atom)
+
+    changed = value.map(change)
+    return value if changed == value else changed

@@ -9,7 +9,7 @@ from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.state import Moment, met_pasts
 from gradguard_lint.domain.values import UNKNOWN, Const, constant, of, unknown
-from gradguard_lint.engine.machine import OVER, Machine
+from gradguard_lint.engine.machine import FINISHED, Machine
 
 
 def started(m: Machine, ident: int) -> None:
@@ -49,7 +49,7 @@ def wait_for(m: Machine, ident: int) -> None:
         facts = m.state.past[Waited(ident)] = m.assumed.facts
         for call in running(m):
             if ident in call.until:
-                m.store[ident, OVER] = constant(True)
+                m.store[ident, FINISHED] = constant(True)
                 if facts <= call.when and call.turn == turn_of(m):
                     call.awaited = True
 
@@ -67,7 +67,7 @@ def given_out(m: Machine, call: ParallelCall) -> None:
             and (other.site, other.until) == (call.site, call.until)
         ):
             continue  # the same one, started in another way
-        ended = [m.read(ident, OVER) for ident in other.until]
+        ended = [m.read(ident, FINISHED) for ident in other.until]
         if other.awaited or any(it is not None and it.constant is True for it in ended):
             other.relayed = in_loop_of(m, other)
             continue
@@ -77,7 +77,7 @@ def given_out(m: Machine, call: ParallelCall) -> None:
         if call.kind != THREAD or same_turn or call.site == other.site or in_loop_of(m, other):
             call.overlaps.append(other)
     for ident in call.until:
-        m.store[ident, OVER] = constant(False)
+        m.store[ident, FINISHED] = constant(False)
 
 
 def running(m: Machine) -> list[ParallelCall]:
@@ -96,7 +96,7 @@ def running(m: Machine) -> list[ParallelCall]:
 
 def turn_of(m: Machine) -> tuple[int, ...]:
     """The turn of the loops around."""
-    return (*m.turns, m.turn)
+    return (*m.turns.numbers(), m.turns.began)
 
 
 def in_loop_of(m: Machine, call: ParallelCall) -> bool:
@@ -104,9 +104,10 @@ def in_loop_of(m: Machine, call: ParallelCall) -> bool:
     *turns, inner = call.turn
     around = len(call.loops)
     outer = around - 1
-    return 0 < around <= len(m.loops) and (
-        call.loops == tuple(m.loops[:around])
-        and turns[:outer] == m.turns[:outer]
+    here = m.turns.loops
+    return 0 < around <= len(here) and (
+        call.loops == m.turns.sites()[:around]
+        and turns[:outer] == [loop.turn for loop in here[:outer]]
         and inner in turns  # else a comprehension did
     )
 
@@ -122,7 +123,7 @@ def ask_for_end(m: Machine, node: ast.AST, ident: int) -> Key:
     """The question whether what runs under that identity has come to its end, as the program asks
     it here."""
     key = ("ended", ident, id(node))
-    m.store[ident, OVER] = unknown(key)
+    m.store[ident, FINISHED] = unknown(key)
     facts = m.assumed.facts
     if any(
         isinstance(event, ParallelCall) and ident in event.until and when <= facts

@@ -77,7 +77,7 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     once = () if in_loop(m, frame) else (("once", constant(True)),)
     site = m.site(frame, node)
     ident = m.ident_at(node)
-    m.program.generators.setdefault(node, set()).add(0 if m.made[ident] > ident else ident)
+    m.program.generators.setdefault(node, set()).add(0 if m.turns.is_several(ident) else ident)
     return of(Thing("generator", row.flag or name, ident, m.worker_ident, False, once, site))
 
 

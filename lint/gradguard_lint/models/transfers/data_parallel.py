@@ -207,7 +207,7 @@ def _wrapped_in(m: Machine, ident: int) -> int:
     value = m.read(ident, WRAPPED) if ident else None
     if value is None or any(isinstance(atom, Unknown) for atom in value.atoms):
         return 0
-    now = m.made.get(ident, 0)
+    now = m.turns.made.get(ident, 0)
     tops = {it[0] for it in value.constants() if isinstance(it, tuple) and it[1] == now}
     return tops.pop() if len(tops) == 1 else 0
 
@@ -238,7 +238,7 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
     else:
         return UNKNOWN
     for ident in _parts(m, atom):
-        m.store[ident, WRAPPED] = constant((atom.ident, m.made.get(ident, 0)))
+        m.store[ident, WRAPPED] = constant((atom.ident, m.turns.made.get(ident, 0)))
     m.store[atom.ident, AVERAGED] = constant(False)
     m.store[atom.ident, WRAPPER] = constant(name)
     m.store[atom.ident, ALONE] = NOTHING

@@ -68,7 +68,7 @@ def _is_of_an_element(m: Machine, frame: Frame, node: ast.AST) -> bool:
         part = node.func.value
     whole = part.value if isinstance(part, ast.Subscript) else None
     if isinstance(part, ast.Name):
-        loops = (site.node for site in reversed(m.loops))
+        loops = (site.node for site in reversed(m.turns.sites()))
         whole = next((_gone_through(loop, part.id) for loop in loops), None)
     found = m.lookup(frame, whole.id) if isinstance(whole, ast.Name) else None
     only = found[0].only if found is not None else None

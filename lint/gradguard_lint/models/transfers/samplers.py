@@ -86,17 +86,18 @@ def _made(m: Machine, ident: int, args: Args, row: Row, *, anew: bool = False) -
 def _gives_the_same(m: Machine, frame: Frame, node: ast.AST, ident: int) -> bool:
     """Whether a sampler is made anew in each epoch, for the same data and with the same seed as in
     the turn before, where it was left at the first epoch."""
-    if not frame.loop_names or not m.loops or not isinstance(node, ast.Call):
+    if not frame.loop_names or not m.turns.loops or not isinstance(node, ast.Call):
         return False
-    loop, around, names = m.loops[-1].node, m.site(frame, node), frame.loop_names[-1]
-    if m.loops[-1].module is not frame.module or not around.stands_in(loop):
+    last, around, names = m.turns.loops[-1].site, m.site(frame, node), frame.loop_names[-1]
+    loop = last.node
+    if last.module is not frame.module or not around.stands_in(loop):
         return False
     # So that one more turn is run, though all that this one leaves behind is made anew.
     m.store[0, f"{PASSED} {ident}"] = constant(True)
     before, epoch = m.read(ident, PASSED), m.read(ident, EPOCH)
     if before is None or epoch is None or epoch.constant != 0:
         return False
-    turns, here = before.constant, tuple(m.turns)
+    turns, here = before.constant, m.turns.numbers()
     if not isinstance(turns, tuple) or turns[:-1] != here[:-1] or len(turns) != len(here):
         return False
     return (
@@ -238,7 +239,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         return
     if _calls(node, "next") or (_calls(node, "iter") and id(node) in _only_looked_at(frame.module)):
         return
-    turns = tuple(m.turns)
+    turns = m.turns.numbers()
     given = list(samplers(m, value))
     if any(_keeps_order(thing) for thing in given):
         return  # as for an evaluation: which of several loaders this is, is not known
@@ -270,8 +271,8 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
                     value=of(thing),
                     target=value,
                     asks=again is not None and again.constant is True,
-                    place=m.loops[place],
-                    named=tuple(_names(m, frame, node, m.loops[place], thing)),
+                    place=m.turns.loops[place].site,
+                    named=tuple(_names(m, frame, node, m.turns.loops[place].site, thing)),
                 )
         m.store[thing.ident, PASSED] = constant(turns)
 
@@ -307,10 +308,11 @@ def _loop_between(m: Machine, site: Site, earlier: object, turns: tuple[int, ...
     if not isinstance(earlier, tuple):
         return None
     moved = [i for i, (one, other) in enumerate(zip(earlier, turns, strict=False)) if one != other]
+    loops = m.turns.sites()
     own = [
         index
         for index in moved
-        if m.loops[index].module is site.module and site.stands_in(m.loops[index].node)
+        if loops[index].module is site.module and site.stands_in(loops[index].node)
     ]
     return next(iter(own or moved), None)
 
@@ -386,7 +388,7 @@ def may_train(m: Machine, frame: Frame, node: ast.AST) -> None:
     if (0, PASSED) not in m.store or not isinstance(node, ast.Call):
         return
     if isinstance(node.func, ast.Attribute) and node.func.attr in ("backward", "step"):
-        place = m.loops[-1] if m.loops else None
+        place = next(reversed(m.turns.sites()), None)
         m.effect(frame, "unknown-step", node, node.func.attr, place=place)
 
 
@@ -404,7 +406,7 @@ def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
         m.store[ident, EPOCH] = of(number) if isinstance(number, Const) else UNKNOWN
         m.store[ident, AGAIN] = NOTHING
         m.store[ident, PASSED] = NOTHING
-        m.store[ident, SET_IN] = constant(tuple(m.turns))
+        m.store[ident, SET_IN] = constant(m.turns.numbers())
 
 
 def _loops_that_set(m: Machine, thing: Thing) -> float:

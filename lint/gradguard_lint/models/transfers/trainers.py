@@ -137,11 +137,11 @@ def trainer_method(
     """A method of a trainer: it goes backward from the loss that it computes of a batch."""
     if name == "train":
         batch = Args([_part(m, trainer, "model"), UNKNOWN])
-        m.loop_depth += 1
+        m.turns.depth += 1
         try:
             _own(m, frame, node, trainer, "training_step", batch)
         finally:
-            m.loop_depth -= 1
+            m.turns.depth -= 1
         return UNKNOWN
     if name == "training_step":
         loss = _own(m, frame, node, trainer, "compute_loss", Args(args.positional[:2]))

@@ -1,9 +1,10 @@
-"""What one turn of a loop takes over from the turn before: names that are read before bound."""
+"""What the body of a loop says of its turns: what they carry over, and which items they replace."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from gradguard_lint.engine.tree import descend, stored_names
 
@@ -11,6 +12,7 @@ Bound = frozenset[str] | None
 """The names that are bound for certain at a place; None where it is never reached."""
 
 
+@lru_cache(maxsize=4096)
 def carried_names(loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
     """The names that a turn of `loop` may read as an earlier turn has left them."""
     found: set[str] = set()
@@ -85,3 +87,64 @@ def _statement(node: ast.stmt, bound: frozenset[str], found: set[str]) -> Bound:
 def _either(*ends: Bound) -> Bound:
     reached = [end for end in ends if end is not None]
     return frozenset.intersection(*reached) if reached else None
+
+
+_LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom)
+"""What may leave some of the items as they are."""
+
+
+@lru_cache(maxsize=4096)
+def rewritten_items(loop: ast.For | ast.AsyncFor) -> tuple[ast.Subscript, ...]:
+    """The places where each turn of `loop` sets its item of the container that it goes through."""
+    stored = [
+        target
+        for node in loop.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Name)
+    ]
+    if not stored:
+        return ()
+    index, container = _index(loop)
+    found = tuple(
+        target
+        for target in stored
+        if isinstance(target.slice, ast.Name)
+        and target.slice.id == index
+        and ast.dump(target.value) == container
+    )
+    if any(isinstance(part, _LEAVES) for node in loop.body for part in descend(node)):
+        return ()
+    return found
+
+
+def _index(loop: ast.For | ast.AsyncFor) -> tuple[str, str]:
+    """The name of the index or key, and the container of which it takes each; or nothing."""
+    source, name = loop.iter, loop.target
+    pairs = False
+    while isinstance(source, ast.Call) and not source.keywords:
+        called, given = source.func, source.args
+        if isinstance(called, ast.Name) and called.id in ("list", "tuple", "sorted"):
+            pass  # of the keys
+        elif isinstance(called, ast.Name) and called.id in ("range", "len"):
+            if called.id == "range" and not (given and _is_length(given[0])):
+                return "", ""
+        elif isinstance(called, ast.Name) and called.id == "enumerate":
+            pairs = True
+        elif isinstance(called, ast.Attribute) and called.attr in ("keys", "items") and not given:
+            pairs = called.attr == "items"
+            given = [called.value]
+        else:
+            return "", ""
+        if len(given) != 1:
+            return "", ""
+        source = given[0]
+    if pairs:
+        name = name.elts[0] if isinstance(name, ast.Tuple) and name.elts else name
+    elif isinstance(name, ast.Tuple):
+        return "", ""
+    return (name.id, ast.dump(source)) if isinstance(name, ast.Name) else ("", "")
+
+
+def _is_length(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
