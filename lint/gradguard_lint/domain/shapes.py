@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
+from operator import is_
 
 from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.questions import Key
@@ -338,22 +339,38 @@ def without_item(atom: Items | Table, index: Value) -> Items | Table | None:
     return strung(atom, *around(atom, place))
 
 
+def held_in(atom: Atom) -> tuple[Value, ...]:
+    """The values that a container, or a partial, holds."""
+    if isinstance(atom, Items):
+        return atom.items if atom.items is not None else (atom.element,)
+    if isinstance(atom, Table):
+        known = tuple(value for _, value in atom.entries)
+        return known if atom.rest == ABSENT else (*known, atom.rest)
+    if isinstance(atom, Partial):
+        return (*atom.args, *(value for _, value in atom.keywords))
+    return ()
+
+
+def with_held(atom: Items | Table, change: Callable[[Value], Value]) -> Items | Table:
+    """`atom` with each value that it holds changed; itself where `change` keeps all of them."""
+    held = held_in(atom)
+    new = tuple(map(change, held))
+    if all(map(is_, held, new)):
+        return atom
+    if isinstance(atom, Table):
+        entries = tuple((key, item) for (key, _), item in zip(atom.entries, new, strict=False))
+        return replace(atom, entries=entries, rest=new[-1] if atom.rest != ABSENT else ABSENT)
+    if atom.items is None:
+        return replace(atom, element=new[0], ends=None)
+    return replace(atom, items=new, element=join(new))
+
+
 def inner(value: Value, depth: int = 4) -> Iterator[Atom]:
     """Every atom in `value`, through plain containers."""
     for atom in value.atoms:
         yield atom
-        if depth <= 0:
-            continue
-        if isinstance(atom, Items):
-            for item in atom.items if atom.items is not None else (atom.element,):
-                yield from inner(item, depth - 1)
-        elif isinstance(atom, Table):
-            for _, item in atom.entries:
-                yield from inner(item, depth - 1)
-            if atom.rest != ABSENT:
-                yield from inner(atom.rest, depth - 1)
-        elif isinstance(atom, Partial):
-            for item in (*atom.args, *(v for _, v in atom.keywords)):
+        if depth > 0:
+            for item in held_in(atom):
                 yield from inner(item, depth - 1)
 
 
@@ -408,10 +425,7 @@ def owned(value: Value, worker: int, shared: Set[int] = frozenset()) -> Value:
         if isinstance(atom, (Bound, Method)):
             return replace(atom, receiver=change(atom.receiver))
         if isinstance(atom, Items):
-            known = atom.items
-            element = owned(atom.element, worker, shared)
-            own = None if known is None else tuple(owned(item, worker, shared) for item in known)
-            return replace(atom, items=own, element=element, ends=None)
+            return with_held(atom, lambda held: owned(held, worker, shared))
         return atom
 
     return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))

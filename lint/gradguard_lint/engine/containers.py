@@ -16,6 +16,7 @@ from gradguard_lint.domain.shapes import (
     sequence,
     sliced,
     strung,
+    with_held,
 )
 from gradguard_lint.domain.state import Place
 from gradguard_lint.domain.unknowns import computed
@@ -213,14 +214,8 @@ def whole(m: Machine, value: Value, depth: int = 4) -> Value:
         return value
 
     def inside(atom: Atom) -> Atom:
-        if isinstance(atom, Items):
-            if atom.items is None:
-                return replace(atom, element=whole(m, atom.element, depth - 1), ends=None)
-            held = tuple(whole(m, item, depth - 1) for item in atom.items)
-            return replace(atom, items=held, element=join(held) if held else atom.element)
-        if isinstance(atom, Table):
-            entries = tuple((key, whole(m, item, depth - 1)) for key, item in atom.entries)
-            return replace(atom, entries=entries, rest=whole(m, atom.rest, depth - 1))
+        if isinstance(atom, (Items, Table)):
+            return with_held(atom, lambda held: whole(m, held, depth - 1))
         return atom
 
     return Value(tuple(Choice(inside(c.atom), c.when) for c in value.choices))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.shapes import ABSENT, arrived
+from gradguard_lint.domain.shapes import ABSENT, arrived, with_held
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -105,10 +105,6 @@ def _unpickled(m: Machine, atom: Atom) -> Value:
     def here(value: Value) -> Value:
         return arrived(value, m.worker_ident)
 
-    if isinstance(atom, Table):
-        told = tuple((key, here(value)) for key, value in atom.entries)
-        return of(replace(atom, entries=told, ident=0))
-    if isinstance(atom, Items):
-        known = atom.items and tuple(map(here, atom.items))
-        return of(replace(atom, items=known, element=here(atom.element), ident=0, ends=None))
+    if isinstance(atom, (Items, Table)):
+        return of(replace(with_held(atom, here), ident=0))
     return here(of(atom))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import ABSENT
+from gradguard_lint.domain.shapes import held_in
 from gradguard_lint.domain.values import (
     Atom,
     Bound,
@@ -43,13 +43,10 @@ def reached(m: Machine, value: Value) -> tuple[Value, ...]:
 
 
 def _next(m: Machine, atom: Atom) -> list[Value]:
-    if isinstance(atom, Items):
-        return [*(atom.items if atom.items is not None else (atom.element,))]
-    if isinstance(atom, Table):
-        known = [value for _, value in atom.entries]
-        return known if atom.rest == ABSENT else [*known, atom.rest]
+    if isinstance(atom, (Items, Table)):
+        return [*held_in(atom)]
     if isinstance(atom, Partial):
-        return [atom.function, *atom.args, *(value for _, value in atom.keywords)]
+        return [atom.function, *held_in(atom)]
     if isinstance(atom, Thing):
         return [value for _, value in atom.parts]
     if isinstance(atom, Method):

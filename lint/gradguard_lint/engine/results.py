@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.shapes import ABSENT, inner, items
+from gradguard_lint.domain.shapes import inner, items, with_held
 from gradguard_lint.domain.values import (
     Atom,
     Choice,
@@ -41,14 +41,7 @@ def as_data(m: Machine, value: Value, depth: int = 3, *, plain: bool = True) -> 
         if isinstance(atom, Instance) and (atom.cls.what == "tuple" or (plain and atom.cls.plain)):
             held = [within(item) for _, item in m.fields(atom.ident)]
             return items("tuple", held) if held and not m.pickles_itself(atom) else of(atom)
-        if isinstance(atom, Items) and atom.items is not None:
-            return items(atom.kind, list(map(within, atom.items)))
-        if isinstance(atom, Items):
-            return of(replace(atom, element=within(atom.element), ends=None))
-        if isinstance(atom, Table):
-            entries = tuple((key, within(item)) for key, item in atom.entries)
-            return of(replace(atom, entries=entries))
-        return of(atom)
+        return of(with_held(atom, within) if isinstance(atom, (Items, Table)) else atom)
 
     return value.map(inside)
 
@@ -106,14 +99,8 @@ def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
             ident = m.ident_of(("sent back", call.ident, atom))
             m.program.sent_back[ident] = atom.ident
             return replace(atom, grad=grad, severed=severed, born=0, ident=ident)
-        if isinstance(atom, Items):
-            items = tuple(map(received, atom.items)) if atom.items is not None else None
-            return Items(atom.kind, items, received(atom.element))
-        if isinstance(atom, Table):
-            return Table(
-                tuple((key, received(item)) for key, item in atom.entries),
-                atom.rest if atom.rest == ABSENT else received(atom.rest),
-            )
+        if isinstance(atom, (Items, Table)):
+            return replace(with_held(atom, received), ident=0)
         if isinstance(atom, (Thing, Instance)):
             returned: Atom = m.models.returned(m, atom, call, received, seen)
             return returned

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Set
 
 from gradguard_lint.domain.effects import Step
-from gradguard_lint.domain.shapes import ABSENT, inner
+from gradguard_lint.domain.shapes import ABSENT, inner, with_held
 from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.values import (
     Atom,
@@ -364,36 +364,18 @@ def _with(value: Value, old: Atom, new: Value, depth: int, *, several: bool) -> 
     """`value` with `new` for `old`; where that stands for `several` objects, only among
     items of which it is not known which is where."""
 
+    def part(held: Value) -> Value:
+        return _with(held, old, new, depth - 1, several=several)
+
     def change(atom: Atom) -> Value:
         if atom == old:
             return new
-        if not depth:
+        if not depth or not isinstance(atom, (Items, Table)):
             return of(atom)
-        if isinstance(atom, Items):
-            element = _with(atom.element, old, new, depth - 1, several=several)
-            if atom.items is None:
-                if element is atom.element:
-                    return of(atom)
-                return of(replace(atom, element=element, ends=None))
-            if several:
-                return of(atom)
-            known = tuple(_with(it, old, new, depth - 1, several=False) for it in atom.items)
-            if all(one is other for one, other in zip(known, atom.items, strict=True)):
-                return of(atom)
-            return of(replace(atom, items=known, element=join(known)))
-        if isinstance(atom, Table):
-            rest = atom.rest
-            rest = rest if rest == ABSENT else _with(rest, old, new, depth - 1, several=several)
-            entries = atom.entries
-            if not several:
-                entries = tuple(
-                    (key, _with(it, old, new, depth - 1, several=False)) for key, it in entries
-                )
-            same = rest is atom.rest and all(
-                one is other for (_, one), (_, other) in zip(entries, atom.entries, strict=True)
-            )
-            return of(atom if same else replace(atom, entries=entries, rest=rest))
-        return of(atom)
+        if several and isinstance(atom, Table):
+            return of(atom if atom.rest == ABSENT else replace(atom, rest=part(atom.rest)))
+        known = isinstance(atom, Items) and atom.items is not None
+        return of(atom if several and known else with_held(atom, part))
 
     changed = value.map(change)
     return value if changed == value else changed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
-from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.shapes import inner, with_held
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -103,13 +103,9 @@ def changed_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
     def go(atom: Atom) -> Value:
         if isinstance(atom, Tensor):
             return of(change(atom))
-        if isinstance(atom, Items):
-            known = atom.items
-            parts = None if known is None else tuple(changed_tensors(p, change) for p in known)
-            return of(Items(atom.kind, parts, changed_tensors(atom.element, change)))
-        if isinstance(atom, Table):
-            entries = tuple((key, changed_tensors(item, change)) for key, item in atom.entries)
-            return of(Table(entries, changed_tensors(atom.rest, change), atom.keys))
+        if isinstance(atom, (Items, Table)):
+            new = with_held(atom, lambda held: changed_tensors(held, change))
+            return of(replace(new, ident=0))
         return of(atom)
 
     return value.map(go)
