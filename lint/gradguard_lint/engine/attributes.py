@@ -49,10 +49,10 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import each_way
+from gradguard_lint.engine.caching import CACHED_PROPERTY, cache_as_attribute
 from gradguard_lint.engine.containers import hold, item_of_unknown
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.imports import module_frame, star_import
-from gradguard_lint.engine.keeping import KEPT_AS_ATTRIBUTE, keep_as_attribute
 from gradguard_lint.engine.lookups import looked_up
 from gradguard_lint.engine.machine import ARRIVED, HEAP, Machine
 from gradguard_lint.engine.ports import Args
@@ -184,8 +184,8 @@ def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) 
                 return of(Bound(atom, receiver.cls))
             if "property" in atom.marks:
                 made = m.call(frame, node, of(Bound(atom, receiver)), Args())
-                if KEPT_AS_ATTRIBUTE in atom.marks and isinstance(receiver, Instance):
-                    keep_as_attribute(m, receiver, atom.name, made)
+                if CACHED_PROPERTY in atom.marks and isinstance(receiver, Instance):
+                    cache_as_attribute(m, receiver, atom.name, made)
                 return made
             return of(Bound(atom, receiver))
         if isinstance(atom, Partial) and atom.method and isinstance(receiver, Instance):

@@ -33,7 +33,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine import keeping
+from gradguard_lint.engine import caching
 from gradguard_lint.engine.arguments import arguments, bind_arguments, takes
 from gradguard_lint.engine.branches import each_way
 from gradguard_lint.engine.containers import item_of_unknown, items_changed, resized
@@ -251,9 +251,9 @@ def _not_seen(atom: Atom) -> bool:
 
 def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args) -> Value:
     """Run the body of `function` on `args`."""
-    if keeping.KEPT in function.marks:
-        plain = replace(function, marks=function.marks - {keeping.KEPT})
-        return keeping.again(m, function, args, lambda: apply(m, frame, node, plain, args))
+    if caching.CACHED in function.marks:
+        plain = replace(function, marks=function.marks - {caching.CACHED})
+        return caching.cached_call(m, function, args, lambda: apply(m, frame, node, plain, args))
     code = function.node
     if m.budget.used_up:
         end = code.end_lineno or code.lineno
@@ -382,7 +382,7 @@ def _stands_in(m: Machine, method: Value) -> bool:
 def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value:
     """Make an object of a class of the project."""
     instance = Instance(cls, m.ident_at(node, id(cls.node)), m.worker_ident)
-    keeping.anew(m, instance)
+    caching.reset_cached_properties(m, instance)
     init = m.find_in_class(cls, "__init__")
     if m.find_in_class(cls, "__new__") is not None or any(
         part.node.keywords or part.node.decorator_list for part in (cls, *cls.above)

@@ -44,7 +44,6 @@ from gradguard_lint.domain.values import (
     guarded,
     is_number,
     join,
-    joined,
     of,
     unknown,
 )
@@ -65,7 +64,7 @@ from gradguard_lint.engine.lookups import this_time
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.texts import put_together, with_percent
-from gradguard_lint.engine.truth import compare, truth_of
+from gradguard_lint.engine.truth import compare_values, truth_of
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -426,12 +425,7 @@ def _compared(
         tensor = m.models.operation(m, frame, node, [left, right], smooth=False)
     if tensor is not None:
         return tensor
-    choices = [
-        Choice(compare(op, a.atom, b.atom), a.when | b.when)
-        for a in left.choices
-        for b in right.choices
-    ]
-    return joined(choices)
+    return compare_values(op, left, right)
 
 
 def on_Slice(m: Machine, frame: Frame, node: ast.Slice) -> Value:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 
-from gradguard_lint.domain.conditions import NONE, Conditions, assume
+from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import items, sequence
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
@@ -30,11 +30,11 @@ from gradguard_lint.domain.values import (
     Value,
     constant,
     either,
-    guarded,
     join,
     of,
     unknown,
 )
+from gradguard_lint.engine.branches import each_way
 from gradguard_lint.engine.calls import marked_modes
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.machine import Machine
@@ -277,17 +277,11 @@ def exhaust_generators(m: Machine, frame: Frame, node: ast.AST, value: Value) ->
     """`value`, with the sequences of their items in place of generators."""
     if not is_lazy((value,)):
         return value
-    found = []
-    for choice in value.choices:
-        if not isinstance(choice.atom, Generator):
-            found.append(Value((choice,)))
-        elif not m.conflicts(choice.when):
-            otherwise = m.state.copy() if choice.when else None
-            assume(m.assumed, choice.when)
-            found.append(guarded(exhausted(m, frame, node, choice.atom), choice.when))
-            if otherwise is not None:
-                m.meet([m.state, otherwise])
-    return join(found) if found else UNKNOWN
+
+    def sequence_of(atom: Atom) -> Value:
+        return exhausted(m, frame, node, atom) if isinstance(atom, Generator) else of(atom)
+
+    return each_way(m, m.filtered(value).choices, sequence_of)
 
 
 def exhaust_arguments(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Args:

@@ -11,7 +11,7 @@ from gradguard_lint.domain.conditions import assume, consistent
 from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.state import Error, Past, Raised, State, loosened
 from gradguard_lint.domain.values import UNKNOWN, Frame, Instance, Value, of
-from gradguard_lint.engine import keeping
+from gradguard_lint.engine import caching
 from gradguard_lint.engine.assignments import assign
 from gradguard_lint.engine.branches import YES
 from gradguard_lint.engine.context_generators import Rest
@@ -148,7 +148,7 @@ def _takes_what_is_there(m: Machine, frame: Frame, body: list[ast.stmt]) -> bool
     ):
         return False
     owner = m.eval(frame, taken.value).only
-    return isinstance(owner, Instance) and keeping.has(m, owner, taken.attr) == YES
+    return isinstance(owner, Instance) and caching.has_set_attribute(m, owner, taken.attr) == YES
 
 
 def _last(body: list[ast.stmt]) -> ast.stmt | None:

@@ -93,6 +93,10 @@ TOLD_APART: frozenset[Kind] = frozenset(
 """Effects of one place that are several where they are of other things, as in turns of a loop."""
 
 
+CallKey = tuple[bool, tuple[tuple[str, ...], tuple[Value, ...]] | None]
+"""The arguments of a call, by which a cache finds its result, and whether they are certain."""
+
+
 @fields
 class Parts:
     """The engine's functions that the machine's methods lead to."""
@@ -152,7 +156,7 @@ class Machine:
         """The names that modules read, where that is known."""
         self.names_of: dict[int, dict[str, None]] = {}
         """The attributes that were ever written to an object."""
-        self.missed: set[tuple[int, str]] = set()
+        self.tested_attributes: set[tuple[int, str]] = set()
         """The attributes of objects of which the program asks whether they are there."""
         self.set_on_unknown: set[Hashable] = set()
         """The attributes and keys that were ever written to what is not known."""
@@ -203,8 +207,8 @@ class Machine:
         what was in force before."""
         self.rests: dict[tuple[ast.AST, object, str | None], list[ast.stmt]] = {}
         """What is left of such a generator to run, by its ``yield`` and what is raised there."""
-        self.asked_before: dict[int, dict[tuple[Hashable, ...], int]] = {}
-        """What functions that keep what they gave were asked for, on any way."""
+        self.cached_calls: dict[int, dict[CallKey, int]] = {}
+        """The calls of functions whose results are cached, on any way, each with its number."""
         self.making: tuple[tuple[Instance, ast.AST], ...] = ()
         """The objects whose ``__init__`` is being run, each with the expression that makes it."""
         self.importing = ""

@@ -9,7 +9,6 @@ from gradguard_lint.domain.state import State, join_states
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
-    Choice,
     Class,
     Const,
     External,
@@ -21,7 +20,6 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
-    join,
     of,
     unknown,
 )
@@ -31,7 +29,7 @@ from gradguard_lint.engine.fields import fields_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
-from gradguard_lint.engine.truth import compare
+from gradguard_lint.engine.truth import compare_values
 
 
 def do_Match(m: Machine, frame: Frame, node: ast.Match) -> None:
@@ -72,9 +70,9 @@ def matches(m: Machine, frame: Frame, pattern: ast.pattern, value: Value) -> Val
     match pattern:
         case ast.MatchValue(value=node):
             other = m.eval(frame, node)
-            return _compared(ast.Eq(), value, other)
+            return compare_values(ast.Eq(), value, other)
         case ast.MatchSingleton(value=single):
-            return _compared(ast.Is(), value, constant(single))
+            return compare_values(ast.Is(), value, constant(single))
         case ast.MatchAs(pattern=inner, name=name):
             test = matches(m, frame, inner, value) if inner is not None else YES
             if name is not None:
@@ -98,16 +96,6 @@ def _bind_anything(m: Machine, frame: Frame, pattern: ast.AST) -> None:
         for name in (getattr(part, "name", None), getattr(part, "rest", None)):
             if isinstance(name, str):
                 m.write(frame, name, UNKNOWN)
-
-
-def _compared(op: ast.cmpop, left: Value, right: Value) -> Value:
-    return join(
-        [
-            Value((Choice(compare(op, a.atom, b.atom), a.when | b.when),))
-            for a in left.choices
-            for b in right.choices
-        ]
-    )
 
 
 def _either(m: Machine, frame: Frame, patterns: list[ast.pattern], value: Value) -> Value:

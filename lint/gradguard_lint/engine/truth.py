@@ -11,6 +11,7 @@ from gradguard_lint.domain.shapes import may_have
 from gradguard_lint.domain.values import (
     Atom,
     Bound,
+    Choice,
     Class,
     Const,
     Delayed,
@@ -26,6 +27,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    joined,
 )
 from gradguard_lint.engine.texts import may_be
 from gradguard_lint.engine.tree import last_name
@@ -230,6 +232,16 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             return _gpu_count(op, right.value)
         return _ordered(op, left.key, right.value)
     return Unknown()
+
+
+def compare_values(op: ast.cmpop, left: Value, right: Value) -> Value:
+    """What ``left op right`` is, of each alternative with each other."""
+    choices = [
+        Choice(compare(op, a.atom, b.atom), a.when | b.when)
+        for a in left.choices
+        for b in right.choices
+    ]
+    return joined(choices)
 
 
 def _apart(op: ast.cmpop, code: Atom, atom: Atom) -> bool:

@@ -38,6 +38,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import condition, definite
+from gradguard_lint.engine.caching import has_set_attribute
 from gradguard_lint.engine.containers import (
     adopted,
     as_long_as,
@@ -49,7 +50,6 @@ from gradguard_lint.engine.containers import (
 from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.flows import flow
 from gradguard_lint.engine.iteration import following, is_lazy, opened
-from gradguard_lint.engine.keeping import has
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import as_unknown, compare
@@ -474,7 +474,7 @@ def has_attribute(m: Machine, value: Value, name: Value) -> Value:
     if isinstance(asked, str) and value.only is not None and options.lacks(m, value.only, asked):
         return constant(False)
     if isinstance(asked, str) and isinstance(value.only, Instance):
-        return has(m, value.only, asked)
+        return has_set_attribute(m, value.only, asked)
     if name.constant not in OF_TENSORS:
         return data_parallel.has_attribute(value, name)
     return value.map(ask)

@@ -24,8 +24,8 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine import context_generators
+from gradguard_lint.engine.caching import CACHED
 from gradguard_lint.engine.iteration import is_context
-from gradguard_lint.engine.keeping import KEPT
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tree import descend, last_name
@@ -289,7 +289,7 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
     if row.does == "grad-mode":
         return mark(value, "enable_grad" if name.endswith("enable_grad") else "no_grad")
     if row.does == "keeping":
-        return mark(value, KEPT)
+        return mark(value, CACHED)
     if row.does == "context-manager":
         return mark(value, "context")
     if row.does == "dispatch":

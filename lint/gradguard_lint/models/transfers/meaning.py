@@ -31,7 +31,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine import keeping
+from gradguard_lint.engine import caching
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -206,7 +206,7 @@ class Meaning(Known):
                 return part
             return remote.method_of_method(m, frame, node, receiver, name, args) or UNKNOWN
         if isinstance(receiver, Function) and name == "cache_clear":
-            keeping.forget(m, receiver)
+            caching.clear_cache(m, receiver)
             return NOTHING
         if isinstance(receiver, TaskCall) and name == "compute":
             return element_of(m, dask_work.compute(m, frame, node, [of(receiver)], args))

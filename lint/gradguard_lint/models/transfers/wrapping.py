@@ -15,7 +15,7 @@ from gradguard_lint.domain.values import (
     Value,
     of,
 )
-from gradguard_lint.engine.keeping import KEPT, KEPT_AS_ATTRIBUTE
+from gradguard_lint.engine.caching import CACHED, CACHED_PROPERTY
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -34,7 +34,7 @@ OF_CLASSES = {
     "staticmethod": ("static",),
     "classmethod": ("class",),
     "property": ("property",),
-    "cached_property": ("property", KEPT_AS_ATTRIBUTE),
+    "cached_property": ("property", CACHED_PROPERTY),
 }
 """What makes something else of a method than a method, and the marks of that."""
 
@@ -65,5 +65,5 @@ def keeping(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     """What makes a function keep what it gave: called with one, or with how much it keeps."""
     given = args.get(0, "maxsize", "user_function")
     if given is not None and any(given.of(Function)):
-        return mark(given, KEPT)
+        return mark(given, CACHED)
     return UNKNOWN if given is not None and given.constant == 0 else of(External(row.flag))
