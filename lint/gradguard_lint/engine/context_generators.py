@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
+from functools import lru_cache
 
 from gradguard_lint.domain.conditions import Assumed, assume, lasting
 from gradguard_lint.domain.effects import Modes
@@ -14,18 +16,22 @@ from gradguard_lint.domain.values import (
     Function,
     Generator,
     Value,
-    constant,
     join,
     of,
 )
-from gradguard_lint.engine.calls import marked_modes
-from gradguard_lint.engine.iteration import body_of, following, may_run, run_body, suspend
+from gradguard_lint.engine.iteration import (
+    CONSUMED,
+    body_of,
+    following,
+    lines_of_yield,
+    may_run,
+    run,
+    run_body,
+    suspend,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import TRIES
 from pytest_gradguard.records import replace
-
-STOPPED = "<stopped>"
-"""Store key: the line of the ``yield`` at which a generator is suspended."""
 
 
 class Rest(ast.With):
@@ -48,26 +54,22 @@ def method(m: Machine, frame: Frame, node: ast.AST, atom: Generator, name: str) 
 
 def enter(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
     """Run the generator up to its ``yield``: what that gives, in the modes that hold there."""
-    function, inner = atom.function, atom.frame
-    m.store.drop((inner.ident, STOPPED))
-    if not isinstance(function, Function) or not may_run(m, atom):
+    if not isinstance(atom.function, Function) or not may_run(m, atom):
         return UNKNOWN
     given: list[Value] = []
     there: list[State] = []
 
     def stop(value: Value) -> None:
         given.append(value)
-        m.store[inner.ident, STOPPED] = constant(getattr(m.statement, "lineno", 0))
         there.append(suspend(m, atom))
 
     assumed, outside = m.assumed.copy(), m.modes
-    m.modes = own = marked_modes(m, frame, node, function, outside)
-    run_body(m, frame, node, atom, body_of(function), stop, f"calls `{function.name}`")
-    del m.left[inner.ident]
+    m.store.drop((atom.frame.ident, CONSUMED))
+    run(m, frame, node, atom, stop)
     if there:
         m.meet(there)
     _forget_assumed(m, assumed)
-    m.modes = _seen_from(m, frame, node, outside, m.modes) if own is outside else outside
+    m.modes = _seen_from(m, frame, node, outside, m.modes)
     return join(given) if given else UNKNOWN
 
 
@@ -77,18 +79,18 @@ def leave(m: Machine, frame: Frame, node: ast.AST, atom: Generator, raised: str 
     `raised` is what is raised there: None where nothing is, "" where that is not known.
     """
     function, inner = atom.function, atom.frame
-    stopped = m.read(inner.ident, STOPPED)
-    if stopped is None or m.dead or not isinstance(function, Function) or not may_run(m, atom):
+    lines = lines_of_yield(m, inner)
+    if not lines or m.dead or not isinstance(function, Function) or not may_run(m, atom):
         return
     assumed, before, ends, caught = m.assumed.copy(), m.state, list[State](), list[Raised]()
     if raised is not None:
         m.raised.append(caught)
     message = f"calls `{function.name}`"
     try:
-        for choice in stopped.choices:
+        for line, when in lines:
             m.state = before.copy()
-            assume(m.assumed, choice.when)
-            rest = _rest_at(m, function, of(choice.atom).constant, raised)
+            assume(m.assumed, when)
+            rest = _rest_at(function.node, line, raised)
             run_body(m, frame, node, atom, rest, lambda _: m.die(), message)  # it yields once
             ends += [m.state, *(state for _, _, state in m.left.pop(inner.ident).returns)]
     finally:
@@ -99,12 +101,11 @@ def leave(m: Machine, frame: Frame, node: ast.AST, atom: Generator, raised: str 
 
 
 def swallows(m: Machine, atom: Generator) -> bool:
-    """Whether an exception may end where the generator stands."""
-    function, stopped = atom.function, m.read(atom.frame.ident, STOPPED)
-    line = stopped.constant if stopped is not None else None
-    if not isinstance(function, Function) or not isinstance(line, int):
+    """Whether an exception may end where the generator is suspended."""
+    function, lines = atom.function, lines_of_yield(m, atom.frame)
+    if not isinstance(function, Function) or len(lines) != 1:
         return False
-    rest = _rest_at(m, function, line, "")
+    rest = _rest_at(function.node, lines[0][0], "")
     while rest:
         node = rest[0]
         if isinstance(node, ast.Try) and any(
@@ -132,14 +133,10 @@ def _seen_from(m: Machine, frame: Frame, node: ast.AST, outside: Modes, inside: 
     return replace(inside, **changed) if changed else inside
 
 
-def _rest_at(m: Machine, function: Function, line: object, raised: str | None) -> list[ast.stmt]:
+@lru_cache(maxsize=1024)
+def _rest_at(code: ast.AST, line: int, raised: str | None) -> Sequence[ast.stmt]:
     """What follows the ``yield`` in that line, with what is raised there."""
-    key = (function.node, line, raised)
-    found = m.rests.get(key)
-    if found is None:
-        rest = _rest(body_of(function), line, raised) if isinstance(line, int) else None
-        found = m.rests[key] = rest or []
-    return found
+    return _rest(body_of(code), line, raised) or ()
 
 
 def _rest(body: list[ast.stmt], line: int, raised: str | None) -> list[ast.stmt] | None:

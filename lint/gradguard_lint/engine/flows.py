@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 
 from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.state import State
-from gradguard_lint.domain.values import Flow, Frame, Generator, Value, constant, of
+from gradguard_lint.domain.values import Flow, Frame, Generator, Value, of
 from gradguard_lint.engine.iteration import (
     ALL,
-    CONSUMED,
     SOME,
     consumed,
     exhausted,
     following,
     has_next_known,
     run,
+    set_consumed,
 )
 from gradguard_lint.engine.loops import UNROLLED, repeat
 from gradguard_lint.engine.machine import Machine
@@ -43,7 +43,7 @@ def iterator(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Generator
 
     def whole() -> Value:
         before, now = max(consumed(m, scope), 0), m.filtered(value)
-        m.store[scope.ident, CONSUMED] = constant(ALL)
+        set_consumed(m, scope, ALL)
         known = known_items(now) if before else None
         return now if known is None else items("generator", known[before:])
 
@@ -125,7 +125,7 @@ def cut(m: Machine, frame: Frame, node: ast.AST, value: Value, count: int | None
 
         def go(item: Value) -> None:
             taken = consumed(m, scope) + 1 if told else SOME
-            m.store[scope.ident, CONSUMED] = constant(taken)
+            set_consumed(m, scope, taken)
             give(item)
             if m.dead:
                 return

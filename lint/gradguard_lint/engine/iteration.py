@@ -17,6 +17,7 @@ from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
     Atom,
+    Const,
     External,
     Flow,
     Frame,
@@ -42,7 +43,7 @@ from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
 
 CONSUMED = "<consumed>"
-"""Store key: how many items of a generator were consumed."""
+"""Store key: how many items of a generator were consumed, and the line of the last ``yield``."""
 
 SOME, ALL = -1, -2
 """An unknown number of items was consumed; all of them were."""
@@ -94,8 +95,28 @@ class Recorded:
 
 def consumed(m: Machine, frame: Frame) -> int:
     """How many items of the generator with that `frame` were consumed."""
-    number = (m.store.get((frame.ident, CONSUMED)) or constant(0)).constant
-    return number if isinstance(number, int) else SOME
+    held = m.store.get((frame.ident, CONSUMED))
+    if held is None:
+        return 0
+    numbers = {_count(atom)[0] for atom in held.atoms}
+    return numbers.pop() if len(numbers) == 1 else SOME
+
+
+def set_consumed(m: Machine, frame: Frame, number: int) -> None:
+    """Note that so many items were consumed when the body came to this statement."""
+    m.store[frame.ident, CONSUMED] = constant((number, getattr(m.statement, "lineno", 0)))
+
+
+def lines_of_yield(m: Machine, frame: Frame) -> list[tuple[int, Conditions]]:
+    """Where a generator is suspended, on each way."""
+    held = m.read(frame.ident, CONSUMED)
+    choices = held.choices if held is not None else ()
+    return [(_count(it.atom)[1], it.when) for it in choices]
+
+
+def _count(atom: Atom) -> tuple[int, int]:
+    value = atom.value if isinstance(atom, Const) else None
+    return value if isinstance(value, tuple) else (SOME, 0)
 
 
 def has_next_known(m: Machine, atom: Generator) -> bool:
@@ -129,7 +150,7 @@ def run(
     function, inner = atom.function, atom.frame
     sources = function.sources if isinstance(function, Flow) else ()
     counts = not sources  # else the sources do
-    marks = () if isinstance(function, Flow) else function.marks
+    begun = modes = m.modes
     before = consumed(m, inner) if counts else 0
     if before == ALL:
         return NOTHING
@@ -137,7 +158,7 @@ def run(
         each(UNKNOWN)
         return UNKNOWN
     recorded = Recorded(m) if before > 0 and isinstance(function, Function) else None
-    outside, modes, assumed = _Position(m), m.modes, m.assumed.copy()
+    outside, assumed = _Position(m), m.assumed.copy()
     passed = 0
 
     def give(value: Value) -> None:
@@ -148,10 +169,10 @@ def run(
                 recorded.put_back(m)  # that was done when these items were consumed
             return
         if counts:
-            m.store[inner.ident, CONSUMED] = constant(SOME if inner.loop_names else passed)
+            set_consumed(m, inner, SOME if inner.loop_names else passed)
         inside, own = _Position(m), m.modes
         outside.restore(m)
-        if marks:
+        if begun is not modes:
             m.modes = modes
         each(value)
         inside.restore(m)
@@ -169,8 +190,8 @@ def run(
         if is_context(atom):  # it is passed to code that is not followed
             is_called = node is function.node
             message = f"`{function.name}` is called" if is_called else f"calls `{function.name}`"
-        m.modes = marked_modes(m, frame, node, function, modes)
-        run_body(m, frame, node, atom, body_of(function), give, message)
+        m.modes = begun = marked_modes(m, frame, node, function, modes)
+        run_body(m, frame, node, atom, body_of(function.node), give, message)
         left = m.left.pop(inner.ident)
         returns = [(value, place) for value, place, _ in left.returns]
         m.last_returns = (function.module, function.name, returns)
@@ -178,7 +199,7 @@ def run(
         m.state.assumed, m.state.modes = assumed, modes
         returned = join([value for value, _ in returns]) if returns else NOTHING
     if counts and not m.dead:
-        m.store[inner.ident, CONSUMED] = constant(ALL)
+        set_consumed(m, inner, ALL)
     return returned
 
 
@@ -207,9 +228,9 @@ def run_body(
         del m.givers[inner.ident]
 
 
-def body_of(function: Function) -> list[ast.stmt]:
+def body_of(code: ast.AST) -> list[ast.stmt]:
     """The statements of a function; a lambda has none."""
-    body = function.node.body
+    body = getattr(code, "body", None)
     return body if isinstance(body, list) else []
 
 

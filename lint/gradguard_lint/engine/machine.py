@@ -205,8 +205,6 @@ class Machine:
         self.within: dict[tuple[int, ast.AST], tuple[list[Value], Modes]] = {}
         """What ``with`` statements have entered in such generators, by the frame of these, and
         what was in force before."""
-        self.rests: dict[tuple[ast.AST, object, str | None], list[ast.stmt]] = {}
-        """What is left of such a generator to run, by its ``yield`` and what is raised there."""
         self.cached_calls: dict[int, dict[CallKey, int]] = {}
         """The calls of functions whose results are cached, on any way, each with its number."""
         self.making: tuple[tuple[Instance, ast.AST], ...] = ()
