@@ -17,7 +17,9 @@ def cut_backwards(program: Program) -> Iterator[tuple[Effect, list[ParallelCall]
     # Where torch itself pickles, it refuses such a result: no backward is reached. Under the
     # caller's `no_grad` one process gives no graph either.
     calls = {
-        call.ident: call for call in program.calls if not call.forking_pickler and call.modes.grad
+        call.ident: call
+        for call in program.calls
+        if not call.channel.forking_pickler and call.modes.grad
     }
     # Where the gradient of the results themselves is asked for, it goes on from there by hand.
     # What is detached in place wants none, by whatever name it is used.

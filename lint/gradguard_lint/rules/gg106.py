@@ -78,19 +78,21 @@ def _direct(task: TaskRun) -> str | None:
 
 def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
     given = [*_had(task)]
-    for made in program.process_tasks() if task.call.made else ():
-        if made.call.ident == task.call.made:
+    for made in program.process_tasks() if task.call.traits.actor else ():
+        if made.call.ident == task.call.traits.actor:
             given += _had(made)
     shipped = {ident for _, own in given for ident in own}
-    if not shipped or not (_returns_numbers(task) if task.call.answers else _keeps(task, shipped)):
+    if not shipped or not (
+        _returns_numbers(task) if task.call.channel.answers else _keeps(task, shipped)
+    ):
         return
-    if not all(map(_returns_numbers, program.of_object(task.call.made))):
+    if not all(map(_returns_numbers, program.of_object(task.call.traits.actor))):
         return  # another method may give them back
     if any(map(_leaves_gradients, task.effects)):
         return
     cleared: set[int] = set()
     # What an actor has are copies of what it was made with.
-    given_as = program.sent_back if task.call.made else {}
+    given_as = program.sent_back if task.call.traits.actor else {}
     for effect in task.effects:
         target = {given_as.get(ident, ident) for ident in idents(effect.target)}
         if isinstance(effect.payload, GradClear):

@@ -82,7 +82,7 @@ def _handed_over(task: TaskRun, found: Iterable[Atom]) -> bool:
     """Whether torch hands the memory itself to the workers: it tells the pickler of
     `multiprocessing` how, once it is imported."""
     of_torch = (not isinstance(atom, Tensor) or atom.framework == "torch" for atom in found)
-    return task.call.forking_pickler and all(of_torch)
+    return task.call.channel.forking_pickler and all(of_torch)
 
 
 def _forks_now(task: TaskRun, found: Iterable[Atom]) -> bool:

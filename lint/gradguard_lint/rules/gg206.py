@@ -45,7 +45,7 @@ def check(program: Program) -> Iterator[Report]:
 
 def _why_not(task: TaskRun, loader: Thing) -> str | None:
     """Why the loader cannot start workers where the task runs; None where it may."""
-    if task.call.daemons:
+    if task.call.traits.daemons:
         return "they are daemons, and Python does not let daemons start processes."
     if task.call.start != "loky":
         return None

@@ -50,7 +50,7 @@ def check(program: Program) -> Iterator[Report]:
         kept = call.inherited if call.start in INHERITING else Modes()
         for task in call.tasks:
             if kept.grad and not modes.grad and modes.grad_site is not None:
-                seen = _graph(task, loads=call.prepared)
+                seen = _graph(task, loads=call.traits.prepared)
                 if seen is not None and not _sets(task, "grad mode") and not _differentiates(task):
                     condition = _condition(modes.grad_site)
                     yield Report(

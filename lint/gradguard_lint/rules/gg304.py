@@ -109,7 +109,9 @@ def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect[Draw], str,
             by_initializer = number < task.initialised
             same = by_initializer and done.value.constant is not None
             same = same and _arrives(task, done.framework)
-            if task.call.prepared:  # by whoever has a seed of its own, unless all of them get this
+            if (
+                task.call.traits.prepared
+            ):  # by whoever has a seed of its own, unless all of them get this
                 same = same and task.task.repeated and effect.when <= task.call.when
             if not same:
                 seeded.add(done.framework)
@@ -130,7 +132,7 @@ def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect[Draw], str,
         told: Why | None
         if framework in alike:
             told = f"the initializer seeds it alike in all {task.call.workers}", ()
-        elif task.call.prepared:
+        elif task.call.traits.prepared:
             told = None
         elif task.call.start == "fork":
             told = _inherited(program, task, draw)
@@ -146,7 +148,7 @@ def _inherited(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | Non
     call, framework = task.call, draw.payload.framework
     if framework == "random":
         return None  # Python seeds it anew in each process that is forked
-    if not call.answers and _moves_on(program, call, draw):
+    if not call.channel.answers and _moves_on(program, call, draw):
         return None
     if not _may_be_there(program, call, framework):
         return None  # each worker makes its own, seeded at random
