@@ -55,7 +55,7 @@ def check(program: Program) -> Iterator[Report]:
 
 def _sender(program: Program, task: TaskRun, update: Effect) -> TaskCall:
     """What the module crosses with that `update` changes: the task, or its worker's initializer."""
-    for sent, crossing in task.parted(task.contents):
+    for sent, crossing in task.split_by_initializer(task.contents):
         if _updates(program, update, _modules_in(crossing)):
             return sent
     return task.task

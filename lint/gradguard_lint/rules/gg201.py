@@ -144,7 +144,7 @@ def _is_alone(call: ParallelCall, calls: list[ParallelCall]) -> bool:
     if (
         not call.traits.single
         or not call.schedule.awaited
-        or any(it in calls for it in call.schedule.overlaps)
+        or any(it in calls for it in call.overlaps)
     ):
         return False
     return all(
@@ -225,7 +225,7 @@ def _on_other_branches(instead: list[Effect]) -> Iterator[Step]:
 def _fails(task: TaskRun, effect: Effect) -> bool:
     """Whether CUDA certainly cannot be initialised there."""
     return effect.gpu_use == "context" and any(
-        task.meets(effect, first) for first in started_cuda(task.call)
+        task.same_path(effect, first) for first in started_cuda(task.call)
     )
 
 

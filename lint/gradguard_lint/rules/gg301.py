@@ -56,11 +56,11 @@ def check(program: Program) -> Iterator[Report]:
                     yield Report(
                         call.site,
                         f"Gradients are off here{condition}, but not in {call.workers}: "
-                        f"`{task.doer(seen)}` builds graphs there.",
+                        f"`{task.function_of(seen)}` builds graphs there.",
                         (
                             Step(modes.grad_site, "gradients are turned off here"),
                             *chain(seen),
-                            Step(seen.site, f"`{task.doer(seen)}` computes with torch here"),
+                            Step(seen.site, f"`{task.function_of(seen)}` computes with torch here"),
                         ),
                         call=call,
                         # a decorator would hold where gradients are on, too
@@ -73,11 +73,11 @@ def check(program: Program) -> Iterator[Report]:
                     yield Report(
                         call.site,
                         f"Autocast is on here, but not in {call.workers}: "
-                        f"`{task.doer(seen)}` runs in full precision there.",
+                        f"`{task.function_of(seen)}` runs in full precision there.",
                         (
                             Step(modes.autocast, "autocast is turned on here"),
                             *chain(seen),
-                            Step(seen.site, f"`{task.doer(seen)}` computes with torch here"),
+                            Step(seen.site, f"`{task.function_of(seen)}` computes with torch here"),
                         ),
                         call=call,
                         fix=_decorated(program, call, _AUTOCAST),
