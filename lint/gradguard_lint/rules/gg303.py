@@ -59,8 +59,8 @@ def _refused(call: ParallelCall) -> Iterator[Report]:
             yield Report(
                 call.site,
                 f"`{task.function_of(work)}` takes gradients in {call.workers}, after the "
-                "parent has taken some, in a program that uses a GPU: autograd has threads of its own there, "
-                "which a fork does not copy, and refuses to run in the worker.",
+                "parent has taken some, in a program that uses a GPU: autograd has threads of its "
+                "own there, which a fork does not copy, and refuses to run in the worker.",
                 (
                     *before_fork(call, first, "autograd runs in the parent here"),
                     *come_to(work, "autograd runs in the worker here"),
