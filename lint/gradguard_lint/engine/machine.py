@@ -22,7 +22,7 @@ from gradguard_lint.domain.effects import (
     Told,
 )
 from gradguard_lint.domain.options import Options
-from gradguard_lint.domain.payloads import Backward, GradClear, OptimizerStep, Write
+from gradguard_lint.domain.payloads import Backward, Event, GradClear, OptimizerStep, Write
 from gradguard_lint.domain.questions import Key, is_question
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import PROCESS
@@ -418,7 +418,7 @@ class Machine:
         key: tuple[Hashable, ...] = (
             type(payload).__name__,
             *(id(node), what, self.worker_ident, self.root, links),
-            *(getattr(payload, name) for name in payload.distinct_by),
+            *payload.key(),
         )
         effect = self.recorded.get(key)
         when = self.assumed.facts | under
@@ -454,7 +454,7 @@ class Machine:
                 for it in calls
                 if self.made.get(it.ident, 0) > made and self.still_runs(it)
             )
-        if payload.ordered:
+        if isinstance(payload, Event):
             known = past.get(effect)
             past[effect] = when if known is None else known & when
 

@@ -86,10 +86,10 @@ def backward(
     known = bool(tensors) and not any(isinstance(atom, Unknown) for atom in inner(target))
     forwards = frozenset[int]().union(*(tensor.severed for tensor in tensors))
     go = partial(_credited, m, frame, node, wrapped, tensors, inputs, known=known)
-    _told_apart(m, forwards, go)
+    _split_by_value(m, forwards, go)
 
 
-def _told_apart(
+def _split_by_value(
     m: Machine, forwards: frozenset[int], go: Callable[[], None], most: int = WAYS
 ) -> None:
     """Let `go` run on each of the ways that tell of which modules `forwards` are, `most` of all."""
@@ -106,7 +106,7 @@ def _told_apart(
     for choice in note.choices:
         m.state = before.copy()
         assume(m.assumed, choice.when)
-        _told_apart(m, forwards - {ident}, go, most // ways)
+        _split_by_value(m, forwards - {ident}, go, most // ways)
         ends.append(m.state)
     m.meet(ends)
     m.state.assumed = before.assumed
