@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
+from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner as inner_atoms
 from gradguard_lint.domain.shapes import items, known_items, sequence
 from gradguard_lint.domain.values import (
@@ -184,7 +185,8 @@ def _note_gradients(m: Machine, frame: Frame, node: Comprehension, element: Valu
     if any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner_atoms(element)):
         part = node.value if isinstance(node, ast.DictComp) else node.elt
         place = m.site(frame, node)
-        m.effect(frame, "gradient-collected", part, "one gradient", target=element, place=place)
+        collects = LibraryUse("collects gradients", (element,), place=place)
+        m.effect(frame, part, "one gradient", collects)
 
 
 def _scope(m: Machine, frame: Frame, node: ast.expr) -> Frame:
