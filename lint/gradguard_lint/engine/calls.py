@@ -53,6 +53,9 @@ RESIZING = words(
 """The methods after which a container may be longer or shorter."""
 
 
+PRIMITIVES = "gradguard_lint.models.primitives."
+"""Where the full names of the primitives begin that stubs call."""
+
 UNCHANGING = words(
     "casefold count endswith find index isdigit lower partition removeprefix removesuffix replace "
     "rpartition rsplit rstrip split startswith strip upper"
@@ -65,7 +68,10 @@ def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
         return _super(m, frame, node)
     function = m.eval(frame, node.func)
     args = arguments(m, frame, node)
-    result = call(m, frame, node, function, args)
+    if frame.module.is_stub:
+        result = call_from_stub(m, frame, node, function, args)
+    else:
+        result = call(m, frame, node, function, args)
     _change_receiver(m, frame, node, function, args)
     return result
 
@@ -246,7 +252,7 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
 def _not_seen(atom: Atom) -> bool:
     """Whether calling `atom` runs code that is not of the project."""
     if isinstance(atom, External):
-        return not atom.name.startswith("builtins.")
+        return not atom.name.startswith(("builtins.", PRIMITIVES))
     return isinstance(atom, (Method, Thing, Tensor, Unknown))
 
 
@@ -256,16 +262,18 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         plain = replace(function, marks=function.marks - {keeping.KEPT})
         return keeping.again(m, function, args, lambda: apply(m, frame, node, plain, args))
     code = function.node
+    frame, node = m.in_program(frame, node)
+    is_stub = function.module.is_stub
     if m.budget.used_up:
         end = code.end_lineno or code.lineno
         m.budget.cut[id(code)] = (function.module.path, code.lineno, end)
         return UNKNOWN
     m.reached.add(id(code))
-    if args.written and not takes(function, args):
+    if args.written and not is_stub and not takes(function, args):
         m.leave_by(TypeError)
         return UNKNOWN
     place = (function.module.path, code.lineno)
-    if m.worker is None and place not in m.reached_in:
+    if m.worker is None and not is_stub and place not in m.reached_in:
         m.reached_in[place] = (id(code), m.root_line)
     if m.is_deep_in(code):
         return UNKNOWN
@@ -275,6 +283,8 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         message = f"`{function.name}` is called"  # by what is not seen
     elif isinstance(node, ast.ClassDef):
         message = f"an object of `{node.name}` is made"
+    if is_stub:
+        message = ""
     inner = Frame(m.new_ident(), function.module, function.frame, function, born=m.worker_ident)
     if _makes_generator(m, function):
         bind_arguments(m, inner, node, function, args)
@@ -286,6 +296,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     m.modes = begun = marked_modes(m, frame, node, function, modes)
     m.stack.append(code)
     around = m.around.get(code)
+    caller = enter_code(m, frame, node, function)
     try:
         with m.called_from(frame, node, message):
             if around is not None:
@@ -300,6 +311,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     finally:
         m.stack.pop()
         m.loop_depth = depth
+        m.stub_caller = caller
     result = _returned(m, inner)
     if around is not None:
         m.models.exit_context(m, inner, *around, None)
@@ -320,6 +332,29 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         m.returned[code] += m.last_returns[2]
     del m.left[inner.ident]
     return result
+
+
+def enter_code(
+    m: Machine, frame: Frame, node: ast.AST, function: Function
+) -> tuple[Frame, ast.AST] | None:
+    """Note that the body of `function`, which the program calls at `node`, runs from here on: of a
+    stub, or of the program again; what to put back after it."""
+    caller = m.stub_caller
+    if not function.module.is_stub:
+        m.stub_caller = None
+    elif caller is None:
+        m.stub_caller = (frame, node)
+    return caller
+
+
+def call_from_stub(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -> Value:
+    """A call that a stub makes: it happens where the program calls the library."""
+    saved = m.stub_calls
+    m.stub_calls = (*saved, id(node))
+    try:
+        return call(m, *m.in_program(frame, node), function, args)
+    finally:
+        m.stub_calls = saved
 
 
 def _makes_generator(m: Machine, function: Function) -> bool:

@@ -26,7 +26,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
-from gradguard_lint.engine.calls import marked_modes
+from gradguard_lint.engine.calls import enter_code, marked_modes
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.resuming import enter, is_context, leave
@@ -53,11 +53,13 @@ class _Place:
         self.chain, self.statement, self.raised = m.chain, m.statement, m.raised
         self.stack, self.depth = m.stack, m.loop_depth
         self.loops, self.turns, self.elements = m.loops, m.turns, m.elements
+        self.stub_caller, self.stub_calls = m.stub_caller, m.stub_calls
 
     def go(self, m: Machine) -> None:
         m.chain, m.statement, m.raised = self.chain, self.statement, self.raised
         m.stack, m.loop_depth = self.stack, self.depth
         m.loops, m.turns, m.elements = self.loops, self.turns, self.elements
+        m.stub_caller, m.stub_calls = self.stub_caller, self.stub_calls
 
 
 class Before:
@@ -104,6 +106,8 @@ def run(
     if is_context(atom):  # it is given to what is not seen
         name = f"`{function.name}`"
         message = f"{name} is called" if node is code else f"calls {name}"
+    if function.module.is_stub:
+        message = ""
     passed = 0
 
     def give(value: Value) -> None:
@@ -123,6 +127,7 @@ def run(
         m.modes = own
 
     m.givers[inner.ident] = give
+    enter_code(m, *m.in_program(frame, node), function)
     m.modes = marked_modes(m, frame, node, function, modes)
     m.stack, m.raised = [*m.stack, code], [*m.raised]
     m.loops, m.turns, m.elements = [*m.loops], [*m.turns], [*m.elements]

@@ -32,14 +32,25 @@ def module_frame(m: Machine, name: str, *, lasts: bool = False) -> Frame | None:
     if name in m.frames:
         return m.frames[name]
     module = m.project.load(name)
-    if module is None:
-        return None
+    return None if module is None else new_frame(m, name, module, lasts=lasts)
+
+
+def stub_value(m: Machine, stub: Module, name: str) -> Value | None:
+    """What the stub of a library's module defines as `name`; None where it does not."""
+    key = f"<stub> {stub.name}"
+    frame = m.frames.get(key) or new_frame(m, key, stub)
+    value = m.read(frame.ident, name)
+    return None if value is None or any(value.of(External)) else value
+
+
+def new_frame(m: Machine, key: str, module: Module, *, lasts: bool = False) -> Frame:
+    """The frame of `module`, which is run here, and is known by `key` from here on."""
     frame = Frame(m.new_ident(), module)
     frame.shared = True
-    m.frames[name] = frame
+    m.frames[key] = frame
     before = m.state
     mark = before.store.mark()
-    run_module(m, frame, module, constant(name), before.modes if lasts else None)
+    run_module(m, frame, module, constant(module.name), before.modes if lasts else None)
     after = m.state.store
     modes = before.modes.after(m.modes) if lasts else before.modes
     for place in after.since(mark):
@@ -58,7 +69,8 @@ def run_module(
     importing, m.importing = m.importing, module.name
     making, m.making = m.making, ()
     m.worker, m.chain, m.loop_depth, m.raised = None, (), 0, []
-    m.program.imports.setdefault(module.name, set())
+    if not module.is_stub:
+        m.program.imports.setdefault(module.name, set())
     m.state = State(m.store, Assumed(), m.state.past, modes or Modes())
     m.store[frame.ident, "__name__"] = name
     try:
@@ -88,6 +100,10 @@ def star_import(m: Machine, frame: Frame, name: str) -> Value | None:
 
 def do_Import(m: Machine, frame: Frame, node: ast.Import) -> None:
     for alias in node.names:
+        if frame.module.is_stub:
+            full = alias.name if alias.asname else alias.name.partition(".")[0]
+            m.write(frame, alias.asname or full, of(External(full)))
+            continue
         m.models.imported(m, frame, alias, alias.name)
         if m.project.is_module(alias.name):
             _noted(m, frame, alias, alias.name)
@@ -115,6 +131,10 @@ def import_named(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
 def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
     base = frame.module.base_of(node)
     for alias in node.names:
+        if frame.module.is_stub:
+            own = m.models.external(m, f"{base}.{alias.name}")
+            m.write(frame, alias.asname or alias.name, own)
+            continue
         if alias.name == "*":
             if m.project.is_module(base):
                 _noted(m, frame, alias, base)

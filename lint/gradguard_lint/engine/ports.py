@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from gradguard_lint.domain.shapes import ABSENT
 from gradguard_lint.domain.values import (
@@ -152,6 +152,13 @@ class Args:
         if self.rest is not None and position is not None:
             return self.rest
         return UNKNOWN if any(name and self.may_give(name) for name in names) else None
+
+    def after(self, position: int, names: Container[str]) -> Args:
+        """The arguments from `position` on that have none of these `names`."""
+        keywords = {name: value for name, value in self.keywords.items() if name not in names}
+        perhaps = {name: value for name, value in self.perhaps.items() if name not in names}
+        rest = self.positional[position:]
+        return Args(rest, keywords, self.rest, self.open, self.written, perhaps)
 
     def may_give(self, name: str) -> bool:
         """Whether `name`, which is none of the keywords, may be given all the same."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from gradguard_lint.domain.starts import Start
+from gradguard_lint.domain.values import Value
+from gradguard_lint.engine.imports import stub_value
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.models.rows import Registry
+from gradguard_lint.models.stub_files import load
 
 
 class Known:
@@ -12,6 +15,12 @@ class Known:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
+
+    def stub(self, m: Machine, name: str) -> Value | None:
+        """What a stub says that the full name `name` of a library is; None where none does."""
+        module, _, own = self.registry.canonical(name).rpartition(".")
+        path = self.registry.stubs.get(module)
+        return None if path is None else stub_value(m, load(path, module), own)
 
 
 def registry_of(m: Machine) -> Registry:

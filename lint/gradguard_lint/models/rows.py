@@ -12,6 +12,7 @@ from functools import cache, cached_property
 from importlib import import_module
 
 from gradguard_lint.domain.starts import Start, Vocabulary
+from gradguard_lint.models.stub_files import FOLDER, stubs_in
 from gradguard_lint.words import words
 from pytest_gradguard.records import fields, replace
 
@@ -207,7 +208,7 @@ CALLED_BY_HOSTS = words("training_step")
 CALLED_BY_CALLS = words("forward call run")
 """Methods that run where an object is called, as those of modules and layers, or started."""
 
-OTHERS = frozenset({"__init__", "known", "rows"})
+OTHERS = frozenset({"__init__", "known", "primitives", "rows", "stub_files"})
 """The modules of this package that are no library."""
 
 
@@ -224,6 +225,8 @@ class Registry:
             for name in row.names.split()
         )
         """What the user's own rows name."""
+        self.stubs = stubs_in(FOLDER)
+        """The stub files, by the modules that they describe."""
         self.tops = frozenset(top for library in self.libraries for top in library.tops)
         self.exact: dict[str, Row] = {}
         self.prefixes: dict[str, list[Row]] = {}

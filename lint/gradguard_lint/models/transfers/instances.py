@@ -31,7 +31,6 @@ from gradguard_lint.models.transfers import (
     samplers,
     tensorflow_calls,
     torch_modules,
-    trainers,
     unknown_calls,
     work,
 )
@@ -43,7 +42,6 @@ _MADE = {
     "pool": work.init_pool,
     "loader": loaders.init_instance,
     "sampler": samplers.init_instance,
-    "trainer": trainers.init_instance,
     optimizers.KIND: optimizers.init_instance,
     "estimator": estimators.init_instance,
     "gpu-estimator": estimators.init_instance,
@@ -130,7 +128,7 @@ def method(
         gpu = torch_modules.instance_on_gpu(m, instance)
         result = torch_modules.model_method(
             m, frame, node, instance, instance.ident, gpu, name, args
-        ) or trainers.lightning_method(m, frame, node, instance, name, args)
+        )
     elif what == "keras":
         result = tensorflow_calls.model_method(m, frame, node, instance, name, args)
     elif what in _MADE and name == "__init__":
@@ -141,8 +139,6 @@ def method(
         processes.joined(m, node, instance.ident, args)
     elif what in ("process", "thread") and name == "is_alive":
         result = processes.is_alive(m, node, instance.ident)
-    elif what == "trainer":
-        result = trainers.trainer_method(m, frame, node, instance, name, args)
     elif what == "pool":
         result = work.pool_method(m, frame, node, instance, name, args)
     elif what == optimizers.KIND:

@@ -34,7 +34,6 @@ from gradguard_lint.models.transfers import (
     tensorflow_calls,
     torch_modules,
     torch_tensors,
-    trainers,
     work,
 )
 from gradguard_lint.models.transfers.devices import gpu_touched
@@ -153,7 +152,6 @@ def _on_gpu(*methods: str) -> Methods:
 
 METHODS: dict[str, Methods] = {
     attribute_tables.KIND: attribute_tables.method,
-    "accelerator": trainers.accelerator_method,
     "bag": dask_work.bag_method,
     "cached": _cached,
     "context": processes.context_method,
@@ -187,6 +185,5 @@ METHODS: dict[str, Methods] = {
     "session": tensorflow_calls.session_method,
     torch_modules.STATE: torch_modules.state_method,
     "variates": arrays.variates_method,
-    "trainer": trainers.trainer_method,
     "tape": tensorflow_calls.tape_method,
 }

@@ -37,6 +37,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import is_fixed
 from gradguard_lint.models.known import Known
+from gradguard_lint.models.primitives import PRIMITIVES
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
 from gradguard_lint.models.torch import NOT_WRITING
 from gradguard_lint.models.transfers import (
@@ -103,7 +104,7 @@ class Meaning(Known):
 
     def imported_star(self, m: Machine, frame: Frame, module: str) -> None:
         for name in self.registry.under(self.registry.canonical(module)):
-            m.write(frame, name, of(External(f"{module}.{name}")))
+            m.write(frame, name, self.external(m, f"{module}.{name}"))
 
     def name_from_star(self, name: str) -> Value:
         return of(External(name)) if name in self.registry.tops else UNKNOWN
@@ -143,6 +144,9 @@ class Meaning(Known):
     def external(self, m: Machine, name: str) -> Value:
         if self.registry.canonical(name).startswith("keras.") and environment.keras_elsewhere(m):
             return UNKNOWN
+        stub = self.stub(m, name)
+        if stub is not None:
+            return stub
         known = self.registry.constants.get(name)
         if known is None or (known and m.options.start_method == "spawn"):  # as on other systems
             return of(External(name))
@@ -151,6 +155,9 @@ class Meaning(Known):
     # -- calls ----------------------------------------------------------------------------------
 
     def call(self, m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> Value:
+        primitive = PRIMITIVES.get(name)
+        if primitive is not None:
+            return primitive(m, frame, node, args)
         plain = self.registry.canonical(name)
         row = self.registry.exact.get(name) or self.registry.row(plain)
         if row is not None:
@@ -454,9 +461,12 @@ class Meaning(Known):
 
     def of_kind(self, m: Machine, kind: Value) -> Value | None:
         atom = kind.only
+        if isinstance(atom, Class) and atom.module.is_stub:
+            ident = m.ident_of(("given", atom.full_name))
+            return of(Instance(atom, ident, m.worker_ident))
         name = self.registry.canonical(atom.name) if isinstance(atom, External) else ""
         row = self.registry.row(name)
-        if row is None or row.does not in ("accelerator", "click-context"):
+        if row is None or row.does != "click-context":
             return None
         return of(Thing(row.does, name, m.ident_of(("given", name)), m.worker_ident))
 

@@ -36,7 +36,6 @@ from gradguard_lint.models.transfers import (
     tensorflow_calls,
     torch_calls,
     torch_tensors,
-    trainers,
     unknown_calls,
     work,
 )
@@ -94,7 +93,6 @@ def _dispatch(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 TRANSFERS: dict[str, Transfer] = {
     "applied": torch_calls.applied,
-    "accelerator": trainers.accelerator,
     "array": arrays.array,
     "asks-grad": torch_calls.asks_grad,
     "asks-gpu": _tells(("gpu-present",), False),
@@ -195,7 +193,6 @@ TRANSFERS: dict[str, Transfer] = {
     "pool": work.pool,
     "process": processes.process,
     "process-group": _records("process-group"),
-    "prepared": trainers.prepared,
     "product": python_calls.product,
     "reduced": data_parallel.reduced,
     "remote": remote.remote,
@@ -219,7 +216,6 @@ TRANSFERS: dict[str, Transfer] = {
     "to-thread": work.to_thread,
     "tensor": torch_calls.tensor,
     "told-device": unknown_calls.told_device,
-    "trainer": trainers.trainer,
     "total-norm": torch_calls.total_norm,
     "tensor-function": torch_calls.tensor_function,
     "symbol": tensorflow_calls.symbol,
