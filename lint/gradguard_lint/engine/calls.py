@@ -42,6 +42,7 @@ from gradguard_lint.engine.fields import give_fields
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.same_object import changed_in_place
+from gradguard_lint.engine.stub_calls import Caller
 from gradguard_lint.engine.tree import yields
 from gradguard_lint.engine.turns import given_apart, given_to_all, turning
 from gradguard_lint.words import words
@@ -264,6 +265,8 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     code = function.node
     frame, node = m.in_program(frame, node)
     is_stub = function.module.is_stub
+    if is_stub and m.stub_caller is None:
+        args = args.told_apart()
     if m.budget.used_up:
         end = code.end_lineno or code.lineno
         m.budget.cut[id(code)] = (function.module.path, code.lineno, end)
@@ -296,7 +299,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     m.modes = begun = marked_modes(m, frame, node, function, modes)
     m.stack.append(code)
     around = m.around.get(code)
-    caller = enter_code(m, frame, node, function)
+    caller = enter_code(m, frame, node, function, args)
     try:
         with m.called_from(frame, node, message):
             if around is not None:
@@ -335,15 +338,15 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
 
 
 def enter_code(
-    m: Machine, frame: Frame, node: ast.AST, function: Function
-) -> tuple[Frame, ast.AST] | None:
+    m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args
+) -> Caller | None:
     """Note that the body of `function`, which the program calls at `node`, runs from here on: of a
     stub, or of the program again; what to put back after it."""
     caller = m.stub_caller
     if not function.module.is_stub:
         m.stub_caller = None
     elif caller is None:
-        m.stub_caller = (frame, node)
+        m.stub_caller = Caller(frame, node, args)
     return caller
 
 

@@ -127,7 +127,7 @@ def run(
         m.modes = own
 
     m.givers[inner.ident] = give
-    enter_code(m, *m.in_program(frame, node), function)
+    enter_code(m, *m.in_program(frame, node), function, Args())
     m.modes = marked_modes(m, frame, node, function, modes)
     m.stack, m.raised = [*m.stack, code], [*m.raised]
     m.loops, m.turns, m.elements = [*m.loops], [*m.turns], [*m.elements]

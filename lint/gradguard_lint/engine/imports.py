@@ -32,25 +32,14 @@ def module_frame(m: Machine, name: str, *, lasts: bool = False) -> Frame | None:
     if name in m.frames:
         return m.frames[name]
     module = m.project.load(name)
-    return None if module is None else new_frame(m, name, module, lasts=lasts)
-
-
-def stub_value(m: Machine, stub: Module, name: str) -> Value | None:
-    """What the stub of a library's module defines as `name`; None where it does not."""
-    key = f"<stub> {stub.name}"
-    frame = m.frames.get(key) or new_frame(m, key, stub)
-    value = m.read(frame.ident, name)
-    return None if value is None or any(value.of(External)) else value
-
-
-def new_frame(m: Machine, key: str, module: Module, *, lasts: bool = False) -> Frame:
-    """The frame of `module`, which is run here, and is known by `key` from here on."""
+    if module is None:
+        return None
     frame = Frame(m.new_ident(), module)
     frame.shared = True
-    m.frames[key] = frame
+    m.frames[name] = frame
     before = m.state
     mark = before.store.mark()
-    run_module(m, frame, module, constant(module.name), before.modes if lasts else None)
+    run_module(m, frame, module, constant(name), before.modes if lasts else None)
     after = m.state.store
     modes = before.modes.after(m.modes) if lasts else before.modes
     for place in after.since(mark):
@@ -59,6 +48,20 @@ def new_frame(m: Machine, key: str, module: Module, *, lasts: bool = False) -> F
             m.loaded[place] = value
     m.state = State(after, before.assumed, m.state.past, modes, before.dead)
     return frame
+
+
+def stub_value(m: Machine, stub: Module, name: str) -> Value | None:
+    """What the stub of a library's module defines as `name`; None where it does not."""
+    key = f"<stub> {stub.name}"
+    if key not in m.frames:
+        frame = m.frames[key] = Frame(m.new_ident(), stub)
+        frame.shared = True
+        before, m.state = m.state, State()  # it is the same on all ways of the program
+        run_module(m, frame, stub, constant(stub.name))
+        m.loaded.update(m.store.held())
+        m.state = before
+    value = m.read(m.frames[key].ident, name)
+    return None if value is None or any(value.of(External)) else value
 
 
 def run_module(

@@ -59,6 +59,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.budget import Budget, OutOfSteps
 from gradguard_lint.engine.ports import Args, Models, Project
+from gradguard_lint.engine.stub_calls import Caller
 from pytest_gradguard.records import fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -124,7 +125,7 @@ class Machine:
         # where the run is
         self.worker: TaskRun | None = None
         self.chain: tuple[Step, ...] = ()
-        self.stub_caller: tuple[Frame, ast.AST] | None = None
+        self.stub_caller: Caller | None = None
         """While a stub runs: where the program itself calls the library."""
         self.stub_calls: tuple[int, ...] = ()
         """The calls within stubs that led here, by the identity of their expressions."""
@@ -371,7 +372,7 @@ class Machine:
         calls = tuple(id(step.site.node) for step in self.chain[-3:])
         newest = self.fresh
         if self.stub_caller is not None:
-            more = (*more, id(self.stub_caller[1]), self.stub_calls)
+            more = (*more, id(self.stub_caller.node), self.stub_calls)
         elif self.stub_calls:
             more = (*more, self.stub_calls)
         ident = self.ident_of((id(node), calls, self.worker_ident, *more))
@@ -409,7 +410,7 @@ class Machine:
     def in_program(self, frame: Frame, node: ast.AST) -> tuple[Frame, ast.AST]:
         """Where the program is: for what a stub does, where it calls the library."""
         if self.stub_caller is not None and frame.module.is_stub:
-            return self.stub_caller
+            return self.stub_caller.frame, self.stub_caller.node
         return frame, node
 
     def site(self, frame: Frame, node: ast.AST) -> Site:

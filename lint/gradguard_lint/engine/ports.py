@@ -23,7 +23,7 @@ from gradguard_lint.domain.values import (
     constant,
     join,
 )
-from pytest_gradguard.records import field, fields
+from pytest_gradguard.records import field, fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -107,6 +107,11 @@ class Project(Protocol):
         those of the project that this imports."""
 
 
+def _own_value(value: Value) -> Value:
+    """A value that equals `value`, and is no other object's."""
+    return Value(value.choices)
+
+
 SETTER = "<setter>"
 """What is added to the name of a property for the function that sets it."""
 
@@ -159,6 +164,12 @@ class Args:
         perhaps = {name: value for name, value in self.perhaps.items() if name not in names}
         rest = self.positional[position:]
         return Args(rest, keywords, self.rest, self.open, self.written, perhaps)
+
+    def told_apart(self) -> Args:
+        """The same arguments, of which each has a value of its own."""
+        keywords = {name: _own_value(value) for name, value in self.keywords.items()}
+        positional = [_own_value(value) for value in self.positional]
+        return replace(self, positional=positional, keywords=keywords)
 
     def may_give(self, name: str) -> bool:
         """Whether `name`, which is none of the keywords, may be given all the same."""

@@ -15,7 +15,7 @@ import ast
 import inspect
 from collections.abc import Callable
 
-from gradguard_lint.domain.shapes import items
+from gradguard_lint.domain.shapes import items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -24,17 +24,35 @@ from gradguard_lint.domain.values import (
     Instance,
     Items,
     Table,
+    TaskCall,
     Thing,
     Unknown,
     Value,
+    constant,
+    join,
     of,
 )
+from gradguard_lint.domain.values import unknown as value_of
+from gradguard_lint.engine import turns, waiting
 from gradguard_lint.engine.calls import PRIMITIVES as PREFIX
+from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.stub_calls import Caller
+from gradguard_lint.engine.tasks import in_line
 from gradguard_lint.engine.truth import truthy
-from gradguard_lint.models.transfers import collectives, data_parallel, optimizers, options
-from gradguard_lint.models.transfers.devices import asks_for_cpu, driver_started
+from gradguard_lint.models.transfers import (
+    collectives,
+    dask_work,
+    data_parallel,
+    optimizers,
+    options,
+    processes,
+    starting,
+    work,
+)
+from gradguard_lint.models.transfers.devices import RANK, asks_for_cpu, driver_started
+from gradguard_lint.models.transfers.handing import task_given, tasks_of_each, tasks_of_tuples
 from gradguard_lint.models.transfers.own_gradients import goes_backward
 from pytest_gradguard.records import fields
 
@@ -51,6 +69,11 @@ class At:
     m: Machine
     frame: Frame
     node: ast.AST
+
+    @property
+    def caller(self) -> Caller:
+        """The program's call, with its arguments."""
+        return self.m.stub_caller or Caller(self.frame, self.node, Args())
 
 
 def primitive(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -109,6 +132,157 @@ def output(at: At, outputs: Value, name: str) -> Value:
         return of(atom)
 
     return outputs.map(part)
+
+
+@primitive
+def certainly(at: At, condition: Value) -> Value:
+    """Whether `condition` is known to hold."""
+    return constant(condition.constant is True)
+
+
+# -- workers --------------------------------------------------------------------------------------
+
+
+@primitive
+def task(at: At, function: Value, given: Args) -> Value:
+    """A task that calls `function` with what follows; nothing if `function` is None."""
+    if function.is_none:
+        return NOTHING
+    return of(task_given(at.m, at.caller, function, given))
+
+
+@primitive
+def each(at: At, function: Value, *iterables: Value) -> Value:
+    """A list of tasks, which call `function` with an item of each of `iterables`."""
+    return sequence(of(tasks_of_each(at.m, at.caller, function, iterables)))
+
+
+@primitive
+def unpacked(at: At, function: Value, iterable: Value, others: bool = False) -> Value:
+    """A list of tasks, which call `function` with the items of each tuple in `iterable`; with
+    `others`, what is no tuple is given as it is."""
+    made = tasks_of_tuples(at.m, at.caller, function, iterable, others=others)
+    return sequence(of(made))
+
+
+@primitive
+def hand_out(
+    at: At, pool: Value, tasks: Value, gives: str = "", callback: Value | None = None
+) -> Value:
+    """What the workers of `pool` give for a task, or for a list of them.
+
+    `gives` is "" if the call waits for that, "future" if it gives a future of it, and "futures" if
+    it gives one for each task; `callback` is called with the result. The class of `pool` says in
+    `_library`, `_torch_pickles`, `_forks` and `_daemons` what kind of pool it is, the object in
+    `_method` how its workers start.
+    """
+    given = (tasks, gives, callback)
+    pools = pool.of(Instance)
+    return join(work.give_work(at.m, at.frame, at.node, it, *given) for it in pools)
+
+
+@primitive
+def run_here(at: At, tasks: Value) -> Value:
+    """The results of a list of tasks that run one after the other, in no worker."""
+    return sequence(in_line(at.m, at.frame, list(element_of(at.m, tasks).of(TaskCall))))
+
+
+@primitive
+def run_processes(
+    at: At, task: Value, library: str, start: Value, several: Value, daemon: bool
+) -> Value:
+    """Run `task` in a process of its own, or in `several` of them, which start as `start` says."""
+    processes.run_processes(
+        *(at.m, at.frame, at.node, list(task.of(TaskCall)), start, library),
+        several=constant(several.constant is not False),
+        torch_pickles=True,
+        daemons=daemon,
+    )
+    return UNKNOWN
+
+
+@primitive
+def start_process(at: At, worker: Value) -> Value:
+    """Start `worker`: a process or thread that runs its own `run`, or its `_task`."""
+    for instance in worker.of(Instance):
+        processes.start_instance(at.m, at.frame, at.node, instance)
+    return NOTHING
+
+
+@primitive
+def begin_pool(at: At, pool: Value) -> Value:
+    """A pool is made: from here on its workers may be there."""
+    for instance in pool.of(Instance):
+        work.begin_pool(at.m, instance)
+    return NOTHING
+
+
+@primitive
+def wait_for(at: At, worker: Value, timeout: Value | None = None) -> Value:
+    """The program waits for the end of `worker`; with a `timeout`, that may not have come."""
+    for instance in worker.of(Instance):
+        if timeout is None or timeout.is_none:
+            waiting.wait_for(at.m, instance.ident)
+        else:
+            waiting.ask_for_end(at.m, at.node, instance.ident)
+    return NOTHING
+
+
+@primitive
+def ask_for_end(at: At, worker: Value) -> Value:
+    """Whether `worker` has come to its end."""
+    keys = (waiting.ask_for_end(at.m, at.node, it.ident) for it in worker.of(Instance))
+    return join(map(value_of, keys))
+
+
+@primitive
+def results(at: At, futures: Value) -> Value:
+    """What `futures` hold, for which the program waits."""
+    return sequence(work.result_of(at.m, element_of(at.m, futures)))
+
+
+@primitive
+def default_start(at: At, library: str) -> Value:
+    """How the processes of `library` start unless a call says it."""
+    return starting.default_start(at.m, library)
+
+
+@primitive
+def start_method(at: At, context: Value, library: str) -> Value:
+    """How processes start that are given `context`; without one, how those of `library` do."""
+    return starting.start_in(at.m, context, library)
+
+
+@primitive
+def in_loop(at: At) -> Value:
+    """Whether the call stands in a loop."""
+    return constant(turns.in_loop(at.m, at.frame))
+
+
+@primitive
+def place(at: At) -> Value:
+    """The place of the call, for reports."""
+    return of(Thing("place", "", site=at.m.site(at.frame, at.node)))
+
+
+@primitive
+def rank(at: At) -> Value:
+    """The number of a process among others that run the same."""
+    return value_of(RANK)
+
+
+@primitive
+def set_client(at: At, client: Value) -> Value:
+    """From here on, dask computes with `client`."""
+    at.m.store[dask_work.CLIENT] = client
+    return NOTHING
+
+
+@primitive
+def drop_client(at: At) -> Value:
+    """From here on, dask computes with no client."""
+    at.m.store.drop(dask_work.CLIENT)
+    return NOTHING
 
 
 # -- gradients and ranks --------------------------------------------------------------------------

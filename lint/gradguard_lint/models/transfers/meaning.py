@@ -59,7 +59,6 @@ from gradguard_lint.models.transfers import (
     options,
     parallel,
     part_calls,
-    processes,
     remote,
     samplers,
     stated_fields,
@@ -291,8 +290,6 @@ class Meaning(Known):
                 what = self.registry.base(self.registry.canonical(base.name))
             elif isinstance(base, Class):
                 what = base.what
-            elif isinstance(base, Method) and (name := processes.name_in_context(base)):
-                what = self.registry.base(name)
             if what:
                 return what
         return ""
