@@ -201,7 +201,7 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
             m.reached_of.add((id(atom.function.node), id(atom.receiver.cls.node)))
         positional = [of(atom.receiver), *args.positional]
         bound = replace(args, positional=positional)
-        result = apply(m, frame, node, atom.function, bound)
+        result = apply(m, frame, node, atom.function, bound, receivers=1)
         if isinstance(atom.receiver, Instance) and atom.receiver.cls.what:
             m.models.ran(m, frame, node, atom.receiver, atom.function.name, args)
         return result
@@ -257,8 +257,15 @@ def _not_seen(atom: Atom) -> bool:
     return isinstance(atom, (Method, Thing, Tensor, Unknown))
 
 
-def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args) -> Value:
-    """Run the body of `function` on `args`."""
+def apply(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    function: Function,
+    args: Args,
+    receivers: int = 0,
+) -> Value:
+    """Run the body of `function` on `args`, of which as many are `receivers`."""
     if keeping.KEPT in function.marks:
         plain = replace(function, marks=function.marks - {keeping.KEPT})
         return keeping.again(m, function, args, lambda: apply(m, frame, node, plain, args))
@@ -299,7 +306,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     m.modes = begun = marked_modes(m, frame, node, function, modes)
     m.stack.append(code)
     around = m.around.get(code)
-    caller = enter_code(m, frame, node, function, args)
+    caller = enter_code(m, frame, node, function, args.after(receivers) if is_stub else args)
     try:
         with m.called_from(frame, node, message):
             if around is not None:

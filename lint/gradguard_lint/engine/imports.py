@@ -52,7 +52,7 @@ def module_frame(m: Machine, name: str, *, lasts: bool = False) -> Frame | None:
 
 def stub_value(m: Machine, stub: Module, name: str) -> Value | None:
     """What the stub of a library's module defines as `name`; None where it does not."""
-    key = f"<stub> {stub.name}"
+    key = f"<stub> {stub.path}"
     if key not in m.frames:
         frame = m.frames[key] = Frame(m.new_ident(), stub)
         frame.shared = True
@@ -78,7 +78,7 @@ def run_module(
     m.store[frame.ident, "__name__"] = name
     try:
         m.block(frame, module.tree.body)
-        for own, what in m.models.described_in(module.name):
+        for own, what in () if module.is_stub else m.models.described_in(m, module.name):
             m.store[frame.ident, own] = what
     finally:
         m.worker, m.chain, m.statement, m.loop_depth, m.raised = saved

@@ -158,7 +158,7 @@ class Args:
             return self.rest
         return UNKNOWN if any(name and self.may_give(name) for name in names) else None
 
-    def after(self, position: int, names: Container[str]) -> Args:
+    def after(self, position: int, names: Container[str] = ()) -> Args:
         """The arguments from `position` on that have none of these `names`."""
         keywords = {name: value for name, value in self.keywords.items() if name not in names}
         perhaps = {name: value for name, value in self.perhaps.items() if name not in names}
@@ -322,7 +322,7 @@ class Models(Protocol[M]):
     def described(self, m: M, frame: Frame, name: str) -> Value | None:
         """What the configuration says that a definition of the project is."""
 
-    def described_in(self, module: str) -> list[tuple[str, Value]]:
+    def described_in(self, m: M, module: str) -> list[tuple[str, Value]]:
         """The names of a module that others import, and what the configuration says they are,
         wherever the module has them from."""
 

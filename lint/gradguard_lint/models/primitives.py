@@ -189,13 +189,19 @@ def run_here(at: At, tasks: Value) -> Value:
 
 @primitive
 def run_processes(
-    at: At, task: Value, library: str, start: Value, several: Value, daemon: bool
+    at: At,
+    task: Value,
+    library: str,
+    start: Value,
+    several: Value,
+    daemon: bool,
+    torch_pickles: bool = True,
 ) -> Value:
     """Run `task` in a process of its own, or in `several` of them, which start as `start` says."""
     processes.run_processes(
         *(at.m, at.frame, at.node, list(task.of(TaskCall)), start, library),
         several=constant(several.constant is not False),
-        torch_pickles=True,
+        torch_pickles=torch_pickles,
         daemons=daemon,
     )
     return UNKNOWN
@@ -242,14 +248,9 @@ def results(at: At, futures: Value) -> Value:
 
 
 @primitive
-def default_start(at: At, library: str) -> Value:
-    """How the processes of `library` start unless a call says it."""
-    return starting.default_start(at.m, library)
-
-
-@primitive
 def start_method(at: At, context: Value, library: str) -> Value:
-    """How processes start that are given `context`; without one, how those of `library` do."""
+    """How workers start that are given `context`: a context or the name of a start method; if it
+    is None, how the processes of `library` do."""
     return starting.start_in(at.m, context, library)
 
 

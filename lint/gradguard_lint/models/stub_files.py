@@ -9,7 +9,11 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from gradguard_lint.reading.source import Module, parse
+from pytest_gradguard.records import Record, record
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.reading.source import Module
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stubs")
 
@@ -29,19 +33,31 @@ def stubs_in(folder: str) -> dict[str, str]:
     return found
 
 
-def load(path: str, module: str) -> Module:
-    """The stub of `module` that the file at `path` holds.
+@record
+class Stub(Record):
+    """One stub: the module that it describes, the path that errors name, and its text."""
 
-    Raises:
-        OSError: it cannot be read.
-        SourceError: it is not Python that can be read.
-    """
-    return _parsed(path, module, os.stat(path).st_mtime_ns)
+    module: str
+    path: str
+    text: str
 
 
 @cache
-def _parsed(path: str, module: str, changed: int) -> Module:
-    with open(path, "rb") as stream:
-        data = stream.read()
-    package = module if os.path.basename(path) == "__init__.py" else module.rpartition(".")[0]
-    return parse(data, path, module, package, is_stub=True)
+def load(path: str, module: str) -> Module:
+    """The stub of `module` that the file at `path` holds; one of ours can be read."""
+    with open(path, encoding="utf-8") as stream:
+        return parsed(Stub(module, path, stream.read()))
+
+
+@cache
+def parsed(stub: Stub) -> Module:
+    """The program of `stub`.
+
+    Raises:
+        SourceError: it is not Python that can be read.
+    """
+    from gradguard_lint.reading.source import parse
+
+    is_package = os.path.basename(stub.path) == "__init__.py"
+    package = stub.module if is_package else stub.module.rpartition(".")[0]
+    return parse(stub.text.encode(), stub.path, stub.module, package, is_stub=True)

@@ -128,17 +128,19 @@ class Meaning(Known):
     def described(self, m: Machine, frame: Frame, name: str) -> Value | None:
         if not self.registry.described or frame.function is not None or frame.is_class:
             return None
+        if frame.module.is_stub:
+            return None
         full = f"{frame.module.name}.{name}"
         if full in self.registry.described:
-            return of(External(full))
+            return self.external(m, full)
         for known in sorted(self.registry.described):
             if m.project.origin(known) == full:
-                return of(External(known))
+                return self.external(m, known)
         return None
 
-    def described_in(self, module: str) -> list[tuple[str, Value]]:
+    def described_in(self, m: Machine, module: str) -> list[tuple[str, Value]]:
         parts = ((full, *full.rpartition(".")) for full in self.registry.described)
-        return [(own, of(External(full))) for full, home, _, own in parts if home == module]
+        return [(own, self.external(m, full)) for full, home, _, own in parts if home == module]
 
     def external(self, m: Machine, name: str) -> Value:
         if self.registry.canonical(name).startswith("keras.") and environment.keras_elsewhere(m):

@@ -2,7 +2,7 @@
 
 import multiprocessing
 
-from gradguard_lint.models.primitives import default_start, each, hand_out, task
+from gradguard_lint.models.primitives import each, hand_out, start_method, task
 
 
 class Process(multiprocessing.BaseProcess):
@@ -40,5 +40,5 @@ class ThreadPool(ProcessPool):
 
 
 def get_context(method=None):
-    method = method or default_start("multiprocess")
+    method = start_method(method, "multiprocess")
     return multiprocessing.BaseContext(method, "multiprocess", False)

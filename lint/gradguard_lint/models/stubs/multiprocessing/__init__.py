@@ -9,11 +9,11 @@ import multiprocessing
 from gradguard_lint.models.primitives import (
     ask_for_end,
     begin_pool,
-    default_start,
     each,
     hand_out,
     in_loop,
     place,
+    start_method,
     start_process,
     task,
     unpacked,
@@ -53,7 +53,7 @@ class BasePool:
     _daemons = True
 
     def __init__(self, processes=None, initializer=None, initargs=(), *args, **kwargs):
-        self._method = self._start or default_start(self._library)
+        self._method = start_method(self._start, self._library)
         self._single = processes == 1
         self._initializer = task(initializer, *initargs)
         self._place = place()
@@ -83,6 +83,9 @@ class BasePool:
 
     def apply_async(self, func, args=(), kwds={}, callback=None, error_callback=None):
         return hand_out(self, task(func, *args, **kwds), "future", callback)
+
+    def submit(self, func, /, *args, **kwargs):  # of executors: what is like a pool may have it
+        return hand_out(self, task(func, *args, **kwargs), "future")
 
     def join(self):
         wait_for(self)
@@ -122,4 +125,4 @@ class BaseContext:
 
 
 def get_context(method=None):
-    return BaseContext(method or default_start("multiprocessing"))
+    return BaseContext(start_method(method, "multiprocessing"))

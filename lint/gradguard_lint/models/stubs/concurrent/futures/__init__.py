@@ -19,7 +19,9 @@ class Executor:
     _daemons = False
 
     def __init__(self, max_workers=None, mp_context=None, initializer=None, initargs=(), **kwargs):
-        self._method = self._start or start_method(mp_context, self._library)
+        self._method = start_method(
+            mp_context if self._start is None else self._start, self._library
+        )
         self._single = max_workers == 1
         self._initializer = task(initializer, *initargs)
         self._place = place()

@@ -2,7 +2,7 @@
 
 import multiprocessing
 
-from gradguard_lint.models.primitives import default_start, rank, run_processes, task
+from gradguard_lint.models.primitives import rank, run_processes, start_method, task
 
 
 class Process(multiprocessing.BaseProcess):
@@ -14,7 +14,7 @@ class Pool(multiprocessing.BasePool):
 
 
 def get_context(method=None):
-    method = method or default_start("torch.multiprocessing")
+    method = start_method(method, "torch.multiprocessing")
     return multiprocessing.BaseContext(method, "torch.multiprocessing")
 
 
