@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.payloads import Capture
 from gradguard_lint.domain.shapes import (
     ABSENT,
     arrived,
@@ -72,13 +73,14 @@ def captured(
     if any(of_a_library(atom) or (is_global and isinstance(atom, Instance)) for atom in held):
         m.effect(
             frame,
-            "capture",
             node,
             name,
-            value=value,
-            values=() if first is None else (first,),
-            home=home.module.name,
-            is_global=is_global,
+            Capture(
+                value,
+                on_import=first,
+                module=home.module.name,
+                is_global=is_global,
+            ),
         )
     if m.in_process_worker:
         return arrived(value, m.worker_ident)
@@ -141,18 +143,11 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
     value = m.read(atom.ident, name)
     if value is not None:
         if m.worker is not None and atom.born != m.worker.ident:
-            shipped = m.in_process_worker and m.worker.call.ships
+            shipped = m.in_process_worker and m.worker.call.channel.ships
             if shipped and m.pickles_itself(atom) and (atom.ident, ARRIVED) not in m.store:
                 return UNKNOWN
             if any(map(of_a_library, value.atoms)):
-                m.effect(
-                    frame,
-                    "capture",
-                    node,
-                    f"self.{name}",
-                    value=value,
-                    ident=atom.ident,
-                )
+                m.effect(frame, node, f"self.{name}", Capture(value, owner=atom.ident))
             if m.in_process_worker:
                 return arrived(value, m.worker_ident)
         return belonging(m, atom, value, name)

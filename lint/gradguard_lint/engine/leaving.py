@@ -112,7 +112,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
         pairs = list(zip(raised, caught, strict=True))
         caught_here = [state for (_, state), here in pairs if here is not False]
         passes_on = isinstance(handler.body[-1], ast.Raise)
-        _catch(m, before, [before, after], caught_here, told_apart=0 if passes_on else FEW)
+        _catch(m, before, [before, after], caught_here, split_by_value=0 if passes_on else FEW)
         raised = [one for one, here in pairs if not here]
         passed = [one for one in passed if (one, False) in pairs]
         if missing is not None:
@@ -173,13 +173,13 @@ def _tries_imports(node: ast.Try) -> bool:
 
 
 def _catch(
-    m: Machine, before: State, around: list[State], raised: list[State], told_apart: int = FEW
+    m: Machine, before: State, around: list[State], raised: list[State], split_by_value: int = FEW
 ) -> None:
     """Go on where an exception of a body is caught that found things as they are `before`.
 
     What is found is that at a raise; and that before and after the body, `around` it, where
     anything in it may raise. What the body did is done for certain only at a raise. So many of
-    these are `told_apart`: where the others differ, it may be anything.
+    these are `split_by_value`: where the others differ, it may be anything.
     """
     certain: Past = {}
     mark = before.store.mark()
@@ -191,9 +191,9 @@ def _catch(
         for event, when in state.past.items():
             when = when | there
             certain[event] = certain[event] & when if event in certain else when
-    m.meet([*around, *raised[:told_apart]])
+    m.meet([*around, *raised[:split_by_value]])
     m.state = m.state.copy()
-    for state in raised[told_apart:]:
+    for state in raised[split_by_value:]:
         loosened(m.state.store, state.store)
     m.state.past = {**certain, **before.past}
     m.state.assumed = before.assumed.copy()

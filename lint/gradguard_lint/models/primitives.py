@@ -15,6 +15,7 @@ import ast
 import inspect
 from collections.abc import Callable
 
+from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -298,7 +299,7 @@ def backward(at: At, loss: Value, what: str) -> Value:
 @primitive
 def joins_group(at: At, what: str) -> Value:
     """This process may join others that train together; reports call the call `what`."""
-    at.m.effect(at.frame, "process-group", at.node, what)
+    at.m.effect(at.frame, at.node, what, LibraryUse("process group"))
     return NOTHING
 
 

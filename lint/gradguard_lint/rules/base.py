@@ -13,7 +13,8 @@ import os
 from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Autograd, Capture, GpuSetting, GpuUse
 from gradguard_lint.domain.shapes import inner, name_of
 from gradguard_lint.domain.values import (
     Atom,
@@ -31,7 +32,6 @@ from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
     from gradguard_lint.fixes.changes import Fix
 
 Examples = dict[str, str]
@@ -182,15 +182,16 @@ def returns_to_gpu(atom: Atom) -> bool:
 def started_cuda(call: ParallelCall, *, named: bool = False) -> Iterator[Effect]:
     """What the parent did before workers were forked so that CUDA fails in them; also where it has
     to be told to, if something is there that shows that it was: it `named` the GPU."""
-    unasked = call.start == "fork" and bool(call.earlier("gpu-unasked"))
-    kinds = (*_STARTS, "gpu-named") if named else _STARTS
-    for kind in kinds if call.start == "fork" else ():
-        for first in call.certain(kind):
-            if not (unasked and kind == "gpu-driver" and first.framework == "torch"):
-                yield first
-
-
-_STARTS: tuple[Kind, ...] = ("gpu-init", "gpu-driver", "autograd")
+    if call.start != "fork":
+        return
+    unasked = any(it.payload.setting == "unasked" for it in call.earlier(GpuSetting))
+    used = call.certain(GpuUse)
+    yield from (it for it in used if it.gpu_use == "context")
+    for first in used:
+        if first.gpu_use == "driver" and not (unasked and first.payload.framework == "torch"):
+            yield first
+    yield from call.certain(Autograd)
+    yield from (it for it in used if named and it.gpu_use == "named")
 
 
 def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site]]:
@@ -200,13 +201,13 @@ def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site
     inherits everything and pickles neither.
     """
     for effect in variables(task):
-        if effect.is_global and (
+        if effect.payload.is_global and (
             task.call.start not in ("loky", "dask")
-            or effect.home != program.entry
+            or effect.payload.module != program.entry
             or task.call.root != 1
         ):
             continue
-        yield effect.what, effect.value, effect.site
+        yield effect.what, effect.payload.value, effect.site
 
 
 def brought(task: TaskRun, value: Value) -> Iterator[Atom]:
@@ -216,10 +217,10 @@ def brought(task: TaskRun, value: Value) -> Iterator[Atom]:
             yield atom
 
 
-def variables(task: TaskRun) -> Iterator[Effect]:
+def variables(task: TaskRun) -> Iterator[Effect[Capture]]:
     """The uses of variables from outside by a worker's function, but for attributes of `self`."""
-    for effect in task.effects:
-        if effect.kind == "capture" and not effect.what.startswith("self."):
+    for effect in of_kinds(task.effects, Capture):
+        if not effect.what.startswith("self."):
             yield effect
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.payloads import (
+    Backward,
+    GradClear,
+    GradRead,
+    GradWrite,
+    Hook,
+    OptimizerStep,
+)
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import GRADIENT, Atom, TaskCall, Tensor
+from gradguard_lint.domain.values import GRADIENT, UNKNOWN, Atom, TaskCall, Tensor
 from gradguard_lint.rules.base import (
     Examples,
     Report,
@@ -19,13 +27,9 @@ from gradguard_lint.rules.base import (
     sent_with,
 )
 
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
-
 CODE = "GG101"
 
-_WANTING: tuple[Kind, ...] = ("backward", "grad-read", "grad-write", "hook", "step", "zero-grad")
+_WANTING = (Backward, GradClear, GradRead, GradWrite, Hook, OptimizerStep)
 """What shows that the parent wants a gradient itself."""
 
 
@@ -40,7 +44,7 @@ def check(program: Program) -> Iterator[Report]:
     nested = (task for call in program.nested for task in call.tasks)
     for task in (*program.process_tasks(), *nested):
         found = False
-        for sent, crossing in task.parted(task.contents):
+        for sent, crossing in task.split_by_initializer(task.contents):
             path, atom = next(
                 ((path, atom) for path, atom, _ in crossing if _stays_behind(program, task, atom)),
                 ("", None),
@@ -84,34 +88,35 @@ def _is_the_tasks(program: Program, task: TaskRun, atom: Atom) -> bool:
         and any(_asks_for(effect, atom) for effect in task.effects)
         and not any(
             effect.worker is None and (effect.target.is_unknown or _concerns(effect, atom))
-            for effect in program.kinds(*_WANTING)
+            for effect in program.effects_of(*_WANTING)
         )
     )
 
 
 def _asks_for(effect: Effect, leaf: Tensor) -> bool:
     """Whether the gradient of `leaf` is computed there by its name, or read."""
-    if effect.kind == "grad-read":
+    if isinstance(effect.payload, GradRead):
         asked = effect.target
-    elif effect.kind == "backward":
-        asked = effect.value
+    elif isinstance(effect.payload, Backward):
+        asked = effect.payload.inputs
     else:
         return False
     return any(isinstance(it, Tensor) and it.ident == leaf.ident for it in inner(asked))
 
 
 def _concerns(effect: Effect, leaf: Tensor) -> bool:
-    return leaf.ident in idents(effect.target) | idents(effect.value)
+    asked = effect.payload.inputs if isinstance(effect.payload, Backward) else UNKNOWN
+    return leaf.ident in idents(effect.target) | idents(asked)
 
 
 def _happens(task: TaskRun, sent: TaskCall, path: str, *, history: bool) -> str:
     workers, named = task.call.workers, capitalised(code(as_written(sent, path)))
-    if history and task.call.forking_pickler:
+    if history and task.call.channel.forking_pickler:
         fails = "the call fails with an error" if sent is task.task else "no worker starts"
         return (
             f"{named} has history and goes to {workers}: torch refuses to pickle it, and {fails}."
         )
-    if task.call.forking_pickler:
+    if task.call.channel.forking_pickler:
         gets = "the worker shares its memory, not its graph, and no gradient comes back."
     else:
         gets = "the worker gets a copy, and no gradient comes back to the graph here."

@@ -45,7 +45,11 @@ def _in_threads(found: Sequence[ParallelCall]) -> Fix | None:
     changes: list[Change] = []
     for call in found:
         own = in_threads(call)
-        if not own or call.maker is None or _TRANSFORMS.search(call.maker.module.data):
+        if (
+            not own
+            or call.traits.maker is None
+            or _TRANSFORMS.search(call.traits.maker.module.data)
+        ):
             return None  # the threads do not know of a transform that is active here
         changes += own
     return Fix("unsafe", "run the tasks in threads, which share the graph", tuple(changes))

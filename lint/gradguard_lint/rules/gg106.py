@@ -6,7 +6,21 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import consistent
-from gradguard_lint.domain.effects import Effect, Program, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import (
+    Backward,
+    Capture,
+    Escape,
+    GradClear,
+    GradRead,
+    GradWrite,
+    MemoryUse,
+    ModelChange,
+    ModelUse,
+    OptimizerStep,
+    UnknownCall,
+    Write,
+)
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     FIGURE,
@@ -64,24 +78,26 @@ def _direct(task: TaskRun) -> str | None:
 
 def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
     given = [*_had(task)]
-    for made in program.process_tasks() if task.call.made else ():
-        if made.call.ident == task.call.made:
+    for made in program.process_tasks() if task.call.traits.actor else ():
+        if made.call.ident == task.call.traits.actor:
             given += _had(made)
     shipped = {ident for _, own in given for ident in own}
-    if not shipped or not (_returns_numbers(task) if task.call.answers else _keeps(task, shipped)):
+    if not shipped or not (
+        _returns_numbers(task) if task.call.channel.answers else _keeps(task, shipped)
+    ):
         return
-    if not all(map(_returns_numbers, program.of_object(task.call.made))):
+    if not all(map(_returns_numbers, program.of_object(task.call.traits.actor))):
         return  # another method may give them back
     if any(map(_leaves_gradients, task.effects)):
         return
     cleared: set[int] = set()
     # What an actor has are copies of what it was made with.
-    given_as = program.sent_back if task.call.made else {}
+    given_as = program.sent_back if task.call.traits.actor else {}
     for effect in task.effects:
         target = {given_as.get(ident, ident) for ident in idents(effect.target)}
-        if effect.kind == "zero-grad":
+        if isinstance(effect.payload, GradClear):
             cleared |= target
-        if effect.kind != "backward" or "backward" not in effect.what:
+        if not isinstance(effect.payload, Backward) or "backward" not in effect.what:
             continue  # `autograd.grad` gives the gradients back, and leaves none
         reached = shipped & target
         if not reached:
@@ -106,11 +122,10 @@ def _had(task: TaskRun) -> Iterator[tuple[str, set[int]]]:
     for path, atom, _ in task.given:
         if _trainable(atom):
             yield path, idents(of(atom))
-    for effect in task.effects:
-        if effect.kind == "capture":
-            for atom in brought(task, effect.value):
-                if _trainable(atom):
-                    yield effect.what, idents(of(atom))
+    for effect in of_kinds(task.effects, Capture):
+        for atom in brought(task, effect.payload.value):
+            if _trainable(atom):
+                yield effect.what, idents(of(atom))
 
 
 def _and_wholes(given: list[tuple[str, set[int]]], reached: set[int]) -> set[int]:
@@ -155,34 +170,35 @@ def _returns_numbers(task: TaskRun) -> bool:
 def _leaves_gradients(effect: Effect) -> bool:
     """Whether gradients are saved, or given to something unknown: the parent may read them from a
     file."""
-    return effect.kind in ("handed-on", "model-use") and any(
+    given = effect.payload
+    reachable = given.reachable if isinstance(given, Escape) else ()
+    return (isinstance(given, Escape) or _is_saved(effect)) and any(
         isinstance(atom, Tensor) and GRADIENT in (atom.ident, *atom.sources)
-        for value in (effect.target, *effect.values)
+        for value in (effect.target, *reachable)
         for atom in inner(value)
     )
 
 
-_LETS_OUT = (
-    "exact-write",
-    "grad-read",
-    "grad-write",
-    "handed-on",
-    "in-place",
-    "memory-write",
-    "model-change",
-    "model-use",
-    "step",
-    "unknown-call",
-)
-"""What brings more than plain numbers out of a process that returns nothing: by shared memory, a
-queue or a file."""
+def _is_saved(effect: Effect) -> bool:
+    return isinstance(effect.payload, ModelUse) and effect.payload.does == "save"
+
+
+_LETS_OUT = (Escape, GradRead, GradWrite, ModelChange, OptimizerStep, UnknownCall, Write)
+
+
+def _lets_out(effect: Effect) -> bool:
+    """Whether it brings more than plain numbers out of a process that returns nothing: by shared
+    memory, a queue or a file."""
+    if isinstance(effect.payload, MemoryUse):
+        return effect.payload.does == "written"
+    return _is_saved(effect) or isinstance(effect.payload, _LETS_OUT)
 
 
 def _keeps(task: TaskRun, shipped: set[int]) -> bool:
     """Whether the gradients of what is `shipped` certainly stay in the process that it is."""
     return task.known and not any(
-        (effect.kind in _LETS_OUT and not _is_empty(task, shipped, effect))
-        or (effect.kind == "backward" and "backward" not in effect.what)
+        (_lets_out(effect) and not _is_empty(task, shipped, effect))
+        or (isinstance(effect.payload, Backward) and "backward" not in effect.what)
         for effect in task.effects
     )
 
@@ -190,7 +206,8 @@ def _keeps(task: TaskRun, shipped: set[int]) -> bool:
 def _is_empty(task: TaskRun, shipped: set[int], effect: Effect) -> bool:
     """Whether what the worker gives to something unknown, or writes to, never comes to what it
     trains."""
-    if effect.kind == "in-place":
+    given = effect.payload
+    if isinstance(given, Write) and not given.exact:
         return all(
             isinstance(atom, Tensor)
             and atom.born == task.ident
@@ -202,13 +219,13 @@ def _is_empty(task: TaskRun, shipped: set[int], effect: Effect) -> bool:
             for atom in effect.target.atoms
         )
     return (
-        effect.kind == "handed-on"
-        and bool(effect.values)
+        isinstance(given, Escape)
+        and bool(given.reachable)
         and not any(
             (isinstance(atom, Thing) and atom.kind in ("model", "optimizer"))
             or (isinstance(atom, Tensor) and not _is_apart(shipped, atom))
             or (isinstance(atom, Instance) and (atom.cls.what or atom.born != task.ident))
-            for value in effect.values
+            for value in given.reachable
             for atom in value.atoms
         )
     )
@@ -246,7 +263,7 @@ def _used_by_parent(
     for effect in program.effects:
         if effect.worker is not None:
             continue
-        if effect.kind == "grad-write" and (
+        if isinstance(effect.payload, GradWrite) and (
             effect.target.is_unknown or reached & idents(effect.target)
         ):
             return None  # it may have shared them, or brings them in
@@ -254,13 +271,16 @@ def _used_by_parent(
             continue
         if not consistent(task.call.when, effect.when):
             continue  # the program comes to one or the other
-        if effect.kind == "backward":
+        use = effect.payload
+        if isinstance(use, Backward):
             return None  # from here on the parent has gradients of its own
-        if task.call.ident not in effect.waits or (anew and True in effect.value.constants()):
+        if task.call.ident not in effect.waits or not isinstance(use, (GradRead, OptimizerStep)):
             continue
-        if effect.kind == "step":
+        if anew and use.fresh:
+            continue
+        if isinstance(use, OptimizerStep):
             return f"the parent's optimizer steps without them ({place(effect.site, seen_from)})"
-        if effect.kind == "grad-read" and _is_read(effect):
+        if _is_read(effect):
             return f"the parent reads `.grad` ({place(effect.site, seen_from)})"
     return None
 

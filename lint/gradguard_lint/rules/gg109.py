@@ -6,9 +6,26 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.payloads import (
+    Capture,
+    GlobalWrite,
+    ModelChange,
+    OptimizerStep,
+    Payload,
+    Write,
+)
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import INHERITING
-from gradguard_lint.domain.values import UNKNOWN, Atom, Instance, Table, Tensor, Thing, Value
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Instance,
+    Table,
+    Tensor,
+    Thing,
+    Value,
+)
 from gradguard_lint.rules.base import Examples, Report, brought, chain
 from gradguard_lint.rules.seeds import imported
 
@@ -24,25 +41,30 @@ def check(program: Program) -> Iterator[Report]:
         setters: dict[tuple[str, str], str | None] = {}
         """The functions that ask whether a global is set, and in which the parent set it: the
         worker does the same there."""
-        reached: dict[int, Effect] = {}
-        """The objects that globals hold, themselves or in others, each with the read of that."""
+        reached: dict[int, tuple[Effect, str]] = {}
+        """The objects that globals hold, themselves or in others, each with the read of that, and
+        the module of the global."""
         given = {atom.ident for _, atom, _ in task.given if isinstance(atom, Instance)}
         for effect in task.effects:
-            if effect.kind == "global-change":
-                own.add((effect.home, effect.what))
-            if effect.kind != "capture":
+            captured = effect.payload
+            if isinstance(captured, GlobalWrite):
+                own.add((captured.module, effect.what))
+            if not isinstance(captured, Capture):
                 continue
-            read = effect if effect.is_global else reached.get(effect.ident)
-            if read is None or read.home == program.entry or (read.home, read.what) in own:
+            own_read = (effect, captured.module) if captured.is_global else None
+            found = own_read or reached.get(captured.owner)
+            if found is None:
                 continue
-            if next(brought(task, effect.value), None) is None:
+            read, home = found
+            if home == program.entry or (home, read.what) in own:
                 continue
-            home = read.home
-            used = _used(effect)
+            if next(brought(task, captured.value), None) is None:
+                continue
+            used = _used(effect, captured.value)
             for atom in used.atoms:
                 if isinstance(atom, Instance) and atom.ident not in given:
-                    reached.setdefault(atom.ident, read)
-            if not any(map(_trainable, (used, *effect.values))):
+                    reached.setdefault(atom.ident, found)
+            if not _trainable(used) and not _trainable(captured.on_import or NOTHING):
                 continue
             if _asked(effect):
                 setters.setdefault((home, read.what), effect.site.function)
@@ -50,7 +72,7 @@ def check(program: Program) -> Iterator[Report]:
             setter = setters.get((home, read.what))
             changes = (
                 change
-                for change in _changes(task, effect, used)
+                for change in _changes(task, (effect.what, captured.module), used)
                 if change.on_import not in known and not _done_in(change, home, setter)
             )
             change = next(changes, None)
@@ -66,11 +88,11 @@ def check(program: Program) -> Iterator[Report]:
                 break
 
 
-def _used(read: Effect) -> Value:
-    """What of the global is read there: of a dict, the item that is asked for."""
-    table, statement = read.value.only, read.site.statement
+def _used(read: Effect, value: Value) -> Value:
+    """What of the global's `value` is read there: of a dict, the item that is asked for."""
+    table, statement = value.only, read.site.statement
     if not isinstance(table, Table) or statement is None:
-        return read.value
+        return value
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript) and node.value is read.site.node:
             key = node.slice.value if isinstance(node.slice, ast.Constant) else None
@@ -115,15 +137,13 @@ def _done_in(change: Effect, home: str, function: str | None) -> bool:
     )
 
 
-def _changes(task: TaskRun, read: Effect, used: Value) -> Iterator[Effect]:
-    """What the parent did to the global of `read`, or what of it is `used`, before the call: where
-    the workers were there already, they do not hear of it either."""
+def _changes(task: TaskRun, read: tuple[str, str], used: Value) -> Iterator[Effect]:
+    """What the parent did to the global that is `read`, by its name and module, or to what of it is
+    `used`, before the call: where the workers were there already, they do not hear of it either."""
     wanted = idents(used)
-    for effect in task.call.so_far(
-        "global-change", "in-place", "exact-write", "model-change", "step"
-    ):
-        if effect.kind == "global-change":
-            if effect.what == read.what and effect.home == read.home:
+    for effect in task.call.so_far(GlobalWrite, ModelChange, OptimizerStep, Write):
+        if isinstance(effect.payload, GlobalWrite):
+            if (effect.what, effect.payload.module) == read:
                 yield effect
         elif wanted & idents(effect.target):
             yield effect
@@ -136,13 +156,18 @@ def _replaced(task: TaskRun, read: Effect, used: Value) -> bool:
     for effect in task.effects:
         passed = passed or effect is read
         if (
-            effect.framework == "whole"
-            and effect.kind in ("in-place", "model-change")
+            _is_whole(effect.payload)
             and effect.when <= read.when
             and all(any(_same(atom, it) for it in effect.target.atoms) for atom in used.atoms)
         ):
             return not passed or _receiver(effect) is read.site.node
     return False
+
+
+def _is_whole(change: Payload) -> bool:
+    if isinstance(change, Write):
+        return change.whole
+    return isinstance(change, ModelChange) and change.extent == "whole"
 
 
 def _same(one: Atom, other: Atom) -> bool:

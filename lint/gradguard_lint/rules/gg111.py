@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import ModelChange, ModelUse, OptimizerStep, Write
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     COPIED,
@@ -29,7 +30,7 @@ CODE = "GG111"
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         call = task.call
-        if not call.ships or not call.answers or call.forking_pickler:
+        if not call.channel.ships or not call.channel.answers or call.channel.forking_pickler:
             continue  # memory that is inherited; nothing that comes back; memory that is shared
         sent = _modules(program, task)
         update = next((effect for effect in task.effects if _updates(program, effect, sent)), None)
@@ -54,7 +55,7 @@ def check(program: Program) -> Iterator[Report]:
 
 def _sender(program: Program, task: TaskRun, update: Effect) -> TaskCall:
     """What the module crosses with that `update` changes: the task, or its worker's initializer."""
-    for sent, crossing in task.parted(task.contents):
+    for sent, crossing in task.split_by_initializer(task.contents):
         if _updates(program, update, _modules_in(crossing)):
             return sent
     return task.task
@@ -79,11 +80,15 @@ def _modules(program: Program, task: TaskRun) -> set[int]:
 
 def _updates(program: Program, effect: Effect, sent: set[int]) -> bool:
     """Whether a module that was sent changes its buffers."""
-    if effect.kind == "statistics" and effect.framework == "train":
+    if _trains(effect):
         return not idents(effect.target).isdisjoint(sent)
-    return effect.kind == "in-place" and any(
+    return isinstance(effect.payload, Write) and any(
         program.buffers.get(tensor.ident) in sent for tensor in effect.target.tensors()
     )
+
+
+def _trains(effect: Effect) -> bool:
+    return isinstance(effect.payload, ModelUse) and effect.payload.does == "train"
 
 
 def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
@@ -105,25 +110,25 @@ def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
             continue
         elif not isinstance(atom, (Const, Items, Table)):
             return True
-    return not parameters and any(effect.kind == "step" for effect in task.effects)
+    return not parameters and any(of_kinds(task.effects, OptimizerStep))
 
 
 def _use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
     """Where the parent goes on with a module that was sent, and does not write its buffers."""
     found = None
-    for effect in program.kinds("in-place", "model-change", "model-use", "statistics", "step"):
+    for effect in program.effects_of(ModelChange, ModelUse, OptimizerStep, Write):
         if effect.worker is not None or task.call.ident not in effect.calls:
             continue
         reached = {program.buffers.get(ident, ident) for ident in idents(effect.target)}
         if reached.isdisjoint(sent):
             continue
-        if effect.kind == "model-change":
+        if isinstance(effect.payload, ModelChange):
             if _leaves_buffers(program, effect, sent):
                 continue
             return None
-        if effect.kind == "statistics" and effect.framework == "train":
+        if _trains(effect):
             return None  # the parent collects them itself
-        if effect.kind != "in-place" or _in_forward(effect):
+        if not isinstance(effect.payload, Write) or _in_forward(effect):
             found = found or effect
         elif not idents(effect.target).isdisjoint(program.buffers):
             return None
@@ -132,9 +137,10 @@ def _use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
 
 def _leaves_buffers(program: Program, load: Effect, sent: set[int]) -> bool:
     """Whether a module takes over nothing but parameters that a worker returned."""
-    if load.framework != "partial":
+    change = load.payload
+    if not isinstance(change, ModelChange) or change.extent != "partial":
         return False
-    taken = [atom for atom in inner(load.value) if not isinstance(atom, (Items, Table))]
+    taken = [atom for atom in inner(change.value) if not isinstance(atom, (Items, Table))]
     return bool(taken) and all(
         isinstance(atom, Tensor)
         and (made_from := {atom.ident, *atom.sources} - {0, COPIED})

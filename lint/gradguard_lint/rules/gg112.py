@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
+from gradguard_lint.domain.payloads import (
+    Backward,
+    GradWrite,
+    ModelChange,
+    OptimizerChange,
+    OptimizerStep,
+    Write,
+)
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import GRADIENT, Atom, Instance, Tensor, Thing, Unknown
 from gradguard_lint.rules.base import Examples, Report, place
@@ -15,7 +23,7 @@ CODE = "GG112"
 def check(program: Program) -> Iterator[Report]:
     if not program.returned:
         return
-    for step in program.kinds("step"):
+    for step in program.effects_of(OptimizerStep):
         held = _held(program, step) if step.worker is None else set()
         for call in program.calls if held else ():
             if call.ident not in step.calls:
@@ -56,7 +64,7 @@ def _held(program: Program, step: Effect) -> set[int]:
         parameters = atom.part("parameters") if isinstance(atom, Thing) else None
         if parameters is None or any(isinstance(part, Unknown) for part in inner(parameters)):
             return set()
-        if any(atom in change.target.atoms for change in program.kinds("optimizer-change")):
+        if any(atom in change.target.atoms for change in program.effects_of(OptimizerChange)):
             return set()
         found |= idents(parameters)
     return found
@@ -88,15 +96,15 @@ def _through_the_other(
     """The parent's backward through what came `back`, where all of them go there, and nothing else
     changes that model."""
     found: Effect | None = None
-    for effect in program.kinds("backward", "grad-write", "step", "in-place", "model-change"):
+    for effect in program.effects_of(Backward, GradWrite, ModelChange, OptimizerStep, Write):
         if effect.worker is not None or call.ident not in effect.calls:
             continue
         reached = idents(effect.target)
-        if effect.kind == "grad-write":
+        if isinstance(effect.payload, GradWrite):
             if not reached or reached & held:
                 return None  # the gradients are carried over
             continue
-        if effect.kind == "backward" and effect.root == step.root:
+        if isinstance(effect.payload, Backward) and effect.root == step.root:
             if not reached or reached & held:
                 return None
             found = effect if reached & back else found
@@ -107,15 +115,16 @@ def _through_the_other(
 
 def _is_given_other_values(effect: Effect, models: set[int]) -> bool:
     """Whether a model is given values that none of `models` has had a part in."""
-    if effect.kind == "model-change":
+    change = effect.payload
+    if isinstance(change, ModelChange):
         return True
-    if effect.kind != "in-place" or effect.framework != "whole":
+    if not isinstance(change, Write) or not change.whole:
         return False
-    given = [*inner(effect.value)]
+    given = [*inner(change.value)]
     return (
         bool(given)
         and not any(isinstance(atom, Unknown) or _may_be_a_step(atom) for atom in given)
-        and idents(effect.value).isdisjoint(models)
+        and idents(change.value).isdisjoint(models)
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Backward, Graph, Hook, UnknownCall
 from gradguard_lint.domain.values import Atom, Instance, Tensor, Thing, Unknown
 from gradguard_lint.rules.base import (
     Examples,
@@ -22,14 +23,14 @@ CODE = "GG113"
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
-        hooks = _hooks(task) if task.call.ships else []
+        hooks = _hooks(task) if task.call.channel.ships else []
         if not hooks or _no_gradients(task):
             continue
         if task.own_pickling:
             continue  # it may put its hooks back on
         crossing = [
             (sent, path, atom)
-            for sent, found in task.parted(task.contents)
+            for sent, found in task.split_by_initializer(task.contents)
             for path, atom, _ in found
         ]
         crossing += [
@@ -53,18 +54,20 @@ def check(program: Program) -> Iterator[Report]:
                 break
 
 
-def _hooks(task: TaskRun) -> list[Effect]:
+def _hooks(task: TaskRun) -> list[Effect[Hook]]:
     """The hooks that are in place when the task is sent, and that the worker does not set again."""
-    removed = _tensors(task.call.earlier("unhook"))
-    removed |= _tensors([effect for effect in task.effects if effect.kind == "hook"])
+    before = task.call.earlier(Hook)
+    removed = _tensors(it for it in before if it.payload.removed)
+    removed |= _tensors(it for it in of_kinds(task.effects, Hook) if not it.payload.removed)
     return [
         effect
-        for effect in task.call.earlier("hook")
-        if effect.worker is None and not _tensors([effect]) & removed and task.meets(effect, effect)
+        for effect in before
+        if not effect.payload.removed and effect.worker is None
+        if not _tensors([effect]) & removed and task.same_path(effect, effect)
     ]
 
 
-def _tensors(effects: list[Effect]) -> set[Atom | int]:
+def _tensors(effects: Iterable[Effect]) -> set[Atom | int]:
     """What the hooks of `effects` are on: identities, and what is not known otherwise."""
     return {
         atom.ident if isinstance(atom, Tensor) else atom
@@ -75,8 +78,7 @@ def _tensors(effects: list[Effect]) -> set[Atom | int]:
 
 def _no_gradients(task: TaskRun) -> bool:
     """Whether the worker is known to take no gradients, so that no hook could run there."""
-    kinds = {effect.kind for effect in task.effects}
-    return task.known and kinds.isdisjoint({"backward", "graph", "unknown-call"})
+    return task.known and not any(of_kinds(task.effects, Backward, Graph, UnknownCall))
 
 
 def _holds(atom: Atom, hook: Effect) -> bool:

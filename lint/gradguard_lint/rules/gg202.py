@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from gradguard_lint.domain.conditions import GPU_PRESENT
-from gradguard_lint.domain.effects import Program, Step, TaskRun
+from gradguard_lint.domain.effects import Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Write
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Atom, Function, Site, TaskCall, Tensor, Thing
 from gradguard_lint.fixes.changes import Fix, Wrap
@@ -34,14 +35,14 @@ CODE = "GG202"
 _OF_DEVICES = words("is_cuda is_cpu get_device device")
 """What a worker may ask a tensor to see whether it is on a GPU."""
 
-_USES = frozenset({"gpu-init", "gpu-hint", "gpu-implied"})
+_USES = frozenset({"context", "hinted", "implied"})
 
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         if (GPU_PRESENT, False) in task.call.when:
             continue  # no GPU is used here
-        for sent, crossing in task.parted(task.contents):
+        for sent, crossing in task.split_by_initializer(task.contents):
             found = _found(program, task, sent, crossing)
             if found:
                 yield _report(task, sent, found)
@@ -81,7 +82,7 @@ def _handed_over(task: TaskRun, found: Iterable[Atom]) -> bool:
     """Whether torch hands the memory itself to the workers: it tells the pickler of
     `multiprocessing` how, once it is imported."""
     of_torch = (not isinstance(atom, Tensor) or atom.framework == "torch" for atom in found)
-    return task.call.forking_pickler and all(of_torch)
+    return task.call.channel.forking_pickler and all(of_torch)
 
 
 def _forks_now(task: TaskRun, found: Iterable[Atom]) -> bool:
@@ -143,7 +144,7 @@ def _place(task: TaskRun, atom: Atom) -> Site | None:
 def _on_the_cpu(task: TaskRun) -> Fix | None:
     """Tensors that leave the GPU before they are pickled, where the worker does not use it."""
     site = task.task.site
-    if not task.known or any(effect.kind in _USES for effect in task.effects):
+    if not task.known or any(effect.gpu_use in _USES for effect in task.effects):
         return None
     nodes: dict[int, ast.expr] = {}
     moved: set[int] = set()
@@ -171,11 +172,9 @@ def _on_the_cpu(task: TaskRun) -> Fix | None:
 def _writes(task: TaskRun, function: Function, moved: set[int]) -> bool:
     """Whether the task may write to what was `moved`: where one job runs in the caller, or torch
     shares the memory, the caller has that."""
-    for effect in task.effects:
+    for effect in of_kinds(task.effects, Write):
         changed = (atom for atom in inner(effect.target) if isinstance(atom, Tensor))
-        if effect.kind == "in-place" and any(
-            not moved.isdisjoint((it.ident, *it.sources)) for it in changed
-        ):
+        if any(not moved.isdisjoint((it.ident, *it.sources)) for it in changed):
             return True
     return any(
         (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))

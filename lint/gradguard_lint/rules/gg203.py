@@ -25,25 +25,21 @@ from gradguard_lint.rules.base import (
     started_cuda,
 )
 
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
-
 CODE = "GG203"
 
 
-_INITIALISE: tuple[Kind, ...] = ("gpu-init", "gpu-named")
+_INITIALISE = ("context", "named")
 _AGAIN = (
     "initialised CUDA before the fork",
     "CUDA cannot be initialised again in a forked process",
 )
-_DID: dict[Kind, tuple[str, str]] = {
+_DID = {
     **dict.fromkeys(_INITIALISE, _AGAIN),
-    "gpu-driver": (
+    "driver": (
         "called `{what}` before the fork, which starts the CUDA driver",
         "CUDA cannot be initialised in a forked process then",
     ),
-    "autograd": (
+    "": (  # autograd
         "took gradients before the fork, which starts the CUDA driver where there is a GPU",
         "CUDA cannot be initialised in a forked process then",
     ),
@@ -59,10 +55,10 @@ def check(program: Program) -> Iterator[Report]:
         if found is None:
             continue
         first, uses, used, when = found
-        did, why = _DID[first.kind]
+        did, why = _DID[first.gpu_use]
         asked = {*call.before.get(first, NONE), *call.when, *when}
         off = _asks_for_switch(program, frozenset(asked))
-        does = "initialises CUDA" if first.kind in _INITIALISE else "starts the CUDA driver"
+        does = "initialises CUDA" if first.gpu_use in _INITIALISE else "starts the CUDA driver"
         before = f"{code(first.what)} {does} in the parent"
         default = _none_by_default(program, call)
         yield Report(
@@ -113,9 +109,9 @@ def _found(call: ParallelCall) -> Found | None:
     for first in started_cuda(call):
         for task in call.tasks:
             for used in task.effects:
-                if _uses(call, used) and task.meets(used, first):
+                if _uses(call, used) and task.same_path(used, first):
                     uses = come_to(used, f"{code(used.what)} uses CUDA in the worker")
-                    return first, f"`{task.doer(used)}` uses CUDA", uses, used.when
+                    return first, f"`{task.function_of(used)}` uses CUDA", uses, used.when
     return None
 
 
@@ -145,9 +141,9 @@ def _holds(call: ParallelCall, choice: Choice) -> bool:
 
 def _uses(call: ParallelCall, effect: Effect) -> bool:
     """Whether `effect` needs CUDA: it says so, or certainly works on what lies on the GPU."""
-    if effect.kind == "gpu-used":
+    if effect.gpu_use == "work":
         return effect.when <= call.when | WITH_A_GPU
-    return effect.kind == "gpu-init"
+    return effect.gpu_use == "context"
 
 
 BAD: Examples = {

@@ -6,7 +6,23 @@ import ast
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
-from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.effects import (
+    Effect,
+    Modes,
+    ParallelCall,
+    Program,
+    Step,
+    TaskRun,
+    of_kinds,
+)
+from gradguard_lint.domain.payloads import (
+    Autograd,
+    Backward,
+    Compute,
+    Graph,
+    LibraryUse,
+    UnknownCall,
+)
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import Function, Site
 from gradguard_lint.fixes.changes import Change, Decorate, Fix
@@ -34,17 +50,17 @@ def check(program: Program) -> Iterator[Report]:
         kept = call.inherited if call.start in INHERITING else Modes()
         for task in call.tasks:
             if kept.grad and not modes.grad and modes.grad_site is not None:
-                seen = _graph(task, loads=call.prepared)
-                if seen is not None and not _sets(task, "grad") and not _differentiates(task):
+                seen = _graph(task, loads=call.traits.prepared)
+                if seen is not None and not _sets(task, "grad mode") and not _differentiates(task):
                     condition = _condition(modes.grad_site)
                     yield Report(
                         call.site,
                         f"Gradients are off here{condition}, but not in {call.workers}: "
-                        f"`{task.doer(seen)}` builds graphs there.",
+                        f"`{task.function_of(seen)}` builds graphs there.",
                         (
                             Step(modes.grad_site, "gradients are turned off here"),
                             *chain(seen),
-                            Step(seen.site, f"`{task.doer(seen)}` computes with torch here"),
+                            Step(seen.site, f"`{task.function_of(seen)}` computes with torch here"),
                         ),
                         call=call,
                         # a decorator would hold where gradients are on, too
@@ -57,11 +73,11 @@ def check(program: Program) -> Iterator[Report]:
                     yield Report(
                         call.site,
                         f"Autocast is on here, but not in {call.workers}: "
-                        f"`{task.doer(seen)}` runs in full precision there.",
+                        f"`{task.function_of(seen)}` runs in full precision there.",
                         (
                             Step(modes.autocast, "autocast is turned on here"),
                             *chain(seen),
-                            Step(seen.site, f"`{task.doer(seen)}` computes with torch here"),
+                            Step(seen.site, f"`{task.function_of(seen)}` computes with torch here"),
                         ),
                         call=call,
                         fix=_decorated(program, call, _AUTOCAST),
@@ -204,16 +220,17 @@ def _graph(task: TaskRun, *, any_compute: bool = False, loads: bool = False) -> 
     `loads`: it loads data, of which nothing requires grad unless that is known.
     """
     for effect in task.effects:
-        if loads and effect.kind != "graph":
+        work = effect.payload
+        if loads and not isinstance(work, Graph):
             continue
         near = len(effect.chain) <= 2  # what is far below may set the mode unseen
         if any_compute and effect.modes.autocast is not None:
             continue
-        if effect.framework == "torch" and (
-            effect.kind == "graph" or (effect.kind == "compute" and any_compute)
-        ):
+        if isinstance(work, Compute) and work.framework == "torch" and any_compute:
             return effect
-        model = effect.kind == "unknown-call" and effect.unknown
+        if isinstance(work, Graph):
+            return effect
+        model = isinstance(work, UnknownCall) and work.given
         if model and near and effect.modes.grad and not any_compute:
             return effect
     return None
@@ -221,7 +238,7 @@ def _graph(task: TaskRun, *, any_compute: bool = False, loads: bool = False) -> 
 
 def _differentiates(task: TaskRun) -> bool:
     """Whether the task takes gradients itself: it wants them on, whatever the caller wants."""
-    if any(effect.kind in ("backward", "autograd") for effect in task.effects):
+    if any(of_kinds(task.effects, Autograd, Backward)):
         return True
     function = function_of(task)
     return function is not None and any(
@@ -247,7 +264,7 @@ _OFF_IF = {"set_grad_enabled": "false", "inference_mode": "true"}
 
 
 def _sets(task: TaskRun, mode: str) -> bool:
-    return any(effect.kind == "mode-set" and effect.framework == mode for effect in task.effects)
+    return any(effect.payload.use == mode for effect in of_kinds(task.effects, LibraryUse))
 
 
 BAD: Examples = {

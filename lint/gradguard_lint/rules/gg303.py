@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import partial
+from itertools import takewhile
 
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Autograd, Compute, ComputeThreads, GpuUse
 from gradguard_lint.fixes.changes import Fix, SetKeyword
 from gradguard_lint.fixes.recipes import made_by
 from gradguard_lint.fixes.spawning import advice_case, without_fork
@@ -28,13 +30,14 @@ def check(program: Program) -> Iterator[Report]:
             yield from _refused(call)
             continue
         first, task, work = found
-        framework = work.framework
-        does = "computes" if first.kind == "compute" else f"starts its threads ({first.what})"
+        framework = work.payload.framework
+        idle = first.payload.threads_only
+        does = f"starts its threads ({first.what})" if idle else "computes"
         yield Report(
             call.site,
-            f"`{task.doer(work)}` computes with {framework} in {call.workers}, after the parent "
-            f"has started {framework}'s compute threads: a fork does not copy these, and the "
-            "worker can wait for them forever.",
+            f"`{task.function_of(work)}` computes with {framework} in {call.workers}, after the "
+            f"parent has started {framework}'s compute threads: a fork does not copy these, and "
+            "the worker can wait for them forever.",
             (
                 *before_fork(call, first, f"{framework} {does} in the parent here"),
                 *come_to(work, f"{framework} computes in the worker here"),
@@ -48,16 +51,16 @@ def check(program: Program) -> Iterator[Report]:
 
 def _refused(call: ParallelCall) -> Iterator[Report]:
     """Autograd that was at work in the parent of a program with a GPU: it has threads there."""
-    for first in call.certain("autograd"):
+    for first in call.certain(Autograd):
         for task in call.tasks:
             work = next(filter(partial(_takes_gradients, task, first), task.effects), None)
             if work is None:
                 continue
             yield Report(
                 call.site,
-                f"`{task.doer(work)}` takes gradients in {call.workers}, after the parent has "
-                "taken some, in a program that uses a GPU: autograd has threads of its own there, "
-                "which a fork does not copy, and refuses to run in the worker.",
+                f"`{task.function_of(work)}` takes gradients in {call.workers}, after the "
+                "parent has taken some, in a program that uses a GPU: autograd has threads of its "
+                "own there, which a fork does not copy, and refuses to run in the worker.",
                 (
                     *before_fork(call, first, "autograd runs in the parent here"),
                     *come_to(work, "autograd runs in the worker here"),
@@ -71,19 +74,21 @@ def _refused(call: ParallelCall) -> Iterator[Report]:
 
 def _takes_gradients(task: TaskRun, first: Effect, work: Effect) -> bool:
     """Whether the task needs autograd on a way with `first`, and with a GPU in the parent alone."""
-    if work.kind != "autograd" or not task.meets(work, first):
+    if not isinstance(work.payload, Autograd) or not task.same_path(work, first):
         return False
-    if any(effect.kind in ("gpu-init", "gpu-used") for effect in task.effects):
+    if any(effect.gpu_use in ("context", "work") for effect in task.effects):
         return False  # it fails for that (GG203)
-    return any(task.meets(work, gpu) for gpu in task.call.certain("gpu-init"))
+    return any(
+        gpu.gpu_use == "context" and task.same_path(work, gpu) for gpu in task.call.certain(GpuUse)
+    )
 
 
 def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
     """Where the fork has to stay: workers that use one thread need none of the parent's."""
     node = made_by(call)
-    if framework != "torch" or node is None or call.maker is None or len(node.args) > 1:
+    if framework != "torch" or node is None or call.traits.maker is None or len(node.args) > 1:
         return None
-    module = call.maker.module
+    module = call.traits.maker.module
     maker = dotted(module, node.func) or ast.unparse(node.func)
     if call.library == "joblib" or not maker.endswith(("Pool", "ProcessPoolExecutor")):
         return None
@@ -99,16 +104,19 @@ def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
     return Fix("unsafe", "let each worker compute in one thread", changes)
 
 
-def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
+def _found(call: ParallelCall) -> tuple[Effect[Compute], TaskRun, Effect[Compute]] | None:
     """What the parent computed first, and the task that computes after it, on one way."""
-    limited = {effect.framework for effect in call.earlier("set-threads")}
-    if call.prepared and not any(
-        effect.kind == "several-threads" for task in call.tasks for effect in task.effects
+    set_before = [effect.payload for effect in call.earlier(ComputeThreads)]
+    limited = {it.framework for it in set_before if not it.several}
+    if call.traits.prepared and not any(
+        effect.payload.several
+        for task in call.tasks
+        for effect in of_kinds(task.effects, ComputeThreads)
     ):
         limited.add("torch")  # a loader's workers compute in one thread
-    for first in (*call.certain("compute"), *call.certain("awake")):
-        framework = first.framework
-        small = first.kind == "compute" and not first.heavy
+    for first in sorted(call.certain(Compute), key=lambda it: it.payload.threads_only):
+        framework = first.payload.framework
+        small = not first.payload.threads_only and not first.payload.heavy
         if framework in limited or (small and framework not in _STARTED_AT_ONCE):
             continue
         if framework == "torch" and first.worker is not call.worker:
@@ -116,22 +124,25 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
         done = _compiled(call) if framework == "jax" else frozenset()
         for task in call.tasks:
             for work in _works(task, framework):
-                if (work.always or work.what not in done) and task.meets(work, first):
+                if (work.payload.always or work.what not in done) and task.same_path(work, first):
                     return first, task, work
     return None
 
 
 def _compiled(call: ParallelCall) -> frozenset[str]:
     """What the parent has run of JAX: a worker may do that again, as long as it is small."""
-    return frozenset(work.what for work in call.earlier("compute") if work.framework == "jax")
+    return frozenset(it.what for it in call.earlier(Compute) if it.payload.framework == "jax")
 
 
-def _works(task: TaskRun, framework: str) -> Iterator[Effect]:
+def _leaves_threads(effect: Effect) -> bool:
+    return not isinstance(effect.payload, ComputeThreads) or effect.payload.several
+
+
+def _works(task: TaskRun, framework: str) -> Iterator[Effect[Compute]]:
     """The large computations of the task, until it limits its threads."""
-    for effect in task.effects:
-        if effect.kind == "set-threads":
-            return
-        if effect.kind == "compute" and effect.heavy and effect.framework == framework:
+    before = takewhile(_leaves_threads, task.effects)
+    for effect in of_kinds(before, Compute):
+        if effect.payload.heavy and effect.payload.framework == framework:
             yield effect
 
 

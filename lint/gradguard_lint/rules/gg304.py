@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Compute, Draw, Loaded, Payload, Seed
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Site
 from gradguard_lint.rules.base import Examples, Report, chain, code, listed, place
@@ -14,7 +15,9 @@ from gradguard_lint.rules.seeds import FRESH, imports_of, repeats, seeds_on_impo
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
+    from typing import TypeVar
+
+    P = TypeVar("P", bound=Payload)
 
 CODE = "GG304"
 
@@ -58,39 +61,41 @@ def check(program: Program) -> Iterator[Report]:
                 severity="info" if all(it.endswith(_ONCE_USED) for _, it, _ in drawn) else None,
                 call=call,
                 when=effect.when,
-                case=f"only {effect.framework}" if seeded and not others else "",
+                case=f"only {effect.payload.framework}" if seeded and not others else "",
             )
 
 
-def _seeded_otherwise(task: TaskRun, draw: Effect) -> Iterator[Effect]:
+def _seeded_otherwise(task: TaskRun, draw: Effect[Draw]) -> Iterator[Effect[Seed]]:
     """The seeds of a task's own that come before a draw, and are for other generators than it draws
     from: one for each of these."""
-    seen = {"", draw.framework}
-    for effect in task.effects[: task.effects.index(draw)]:
-        own = effect.kind == "seed" and effect.value.constant is None
-        if own and effect.framework not in seen and not _on_gpu(draw):
-            seen.add(effect.framework)
+    seen = {"", draw.payload.framework}
+    for effect in of_kinds(task.effects[: task.effects.index(draw)], Seed):
+        framework = effect.payload.framework
+        own = effect.payload.value.constant is None
+        if own and framework not in seen and not _on_gpu(draw):
+            seen.add(framework)
             yield effect
 
 
-def _whose(draw: Effect) -> str:
+def _whose(draw: Effect[Draw]) -> str:
     """Which global generator is drawn from."""
     return "the GPU's" if _on_gpu(draw) else _titled(draw)
 
 
-def _titled(effect: Effect) -> str:
-    return f"{_TITLES.get(effect.framework, effect.framework)}'s"
+def _titled(effect: Effect[Draw | Seed]) -> str:
+    framework = effect.payload.framework
+    return f"{_TITLES.get(framework, framework)}'s"
 
 
 def _on_gpu(draw: Effect) -> bool:
     return any(tensor.gpu for tensor in draw.target.tensors())
 
 
-def _draws(draw: Effect) -> str:
+def _draws(draw: Effect[Draw]) -> str:
     return f"{code(draw.what)} draws from {_whose(draw)} global generator"
 
 
-def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple[Step, ...]]]:
+def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect[Draw], str, tuple[Step, ...]]]:
     """The first draw of the task from each generator that is in the same state in all workers;
     why it is, and where that is done."""
     seeded: set[str] = set()
@@ -99,61 +104,67 @@ def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple
     """Those that are certainly seeded alike since anything unknown may have seeded them."""
     found: set[str] = set()
     for number, effect in enumerate(task.effects):
-        if effect.kind == "seed":
+        done = effect.payload
+        if isinstance(done, Seed):
             by_initializer = number < task.initialised
-            same = by_initializer and effect.value.constant is not None and _arrives(task, effect)
-            if task.call.prepared:  # by whoever has a seed of its own, unless all of them get this
+            same = by_initializer and done.value.constant is not None
+            same = same and _arrives(task, done.framework)
+            if (
+                task.call.traits.prepared
+            ):  # by whoever has a seed of its own, unless all of them get this
                 same = same and task.task.repeated and effect.when <= task.call.when
             if not same:
-                seeded.add(effect.framework)
-                since = since - {effect.framework} if effect.framework else set()
+                seeded.add(done.framework)
+                since = since - {done.framework} if done.framework else set()
             else:
-                alike.add(effect.framework)
+                alike.add(done.framework)
                 if effect.when <= task.call.when:
-                    seeded.discard(effect.framework)
-                    since.add(effect.framework)
-        if effect.kind != "draw" or _whose(effect) in found:
+                    seeded.discard(done.framework)
+                    since.add(done.framework)
+        draw = next(of_kinds([effect], Draw), None)
+        if draw is None or _whose(draw) in found:
             continue
-        if effect.framework in seeded or ("" in seeded and effect.framework not in since):
+        framework = draw.payload.framework
+        if framework in seeded or ("" in seeded and framework not in since):
             continue
-        if _seeds(task, effect.site) or is_replaced(task, number):
+        if _seeds(task, draw.site) or is_replaced(task, number):
             continue  # each task makes a seed of its own of it, or nothing is left of it
         told: Why | None
-        if effect.framework in alike:
+        if framework in alike:
             told = f"the initializer seeds it alike in all {task.call.workers}", ()
-        elif task.call.prepared:
+        elif task.call.traits.prepared:
             told = None
         elif task.call.start == "fork":
-            told = _inherited(program, task, effect)
+            told = _inherited(program, task, draw)
         else:
-            told = _run_again(program, task, effect)
+            told = _run_again(program, task, draw)
         if told is not None:
-            found.add(_whose(effect))
-            yield effect, *told
+            found.add(_whose(draw))
+            yield draw, *told
 
 
-def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
+def _inherited(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | None:
     """Why a generator is in the same state in all workers that are forked."""
-    call = task.call
-    if draw.framework == "random":
+    call, framework = task.call, draw.payload.framework
+    if framework == "random":
         return None  # Python seeds it anew in each process that is forked
-    if not call.answers and _moves_on(program, call, draw):
+    if not call.channel.answers and _moves_on(program, call, draw):
         return None
-    if not _may_be_there(program, call, draw.framework):
+    if not _may_be_there(program, call, framework):
         return None  # each worker makes its own, seeded at random
     if _on_gpu(draw):
         # It is made in the worker, seeded at random unless the parent has asked for a seed.
-        seeds = [it for it in call.earlier("seed") if it.framework == draw.framework]
-        seed = next((it for it in reversed(seeds) if task.meets(draw, it)), None)
+        seeds = [it for it in call.earlier(Seed) if it.payload.framework == framework]
+        seed = next((it for it in reversed(seeds) if task.same_path(draw, it)), None)
         if seed is None:
             return None
         does = f"{code(seed.what)} of the parent ({place(seed.site, draw.site)})"
         step = Step(seed.site, f"{code(seed.what)} seeds the GPU's generator in each worker, too")
         return f"{does} seeds it alike in all {call.workers}", (step,)
     once = ""
-    if draw.framework == "numpy" and not _is_there(program, call, "numpy", "generator-loaded"):
+    if framework == "numpy" and not any(it.certain for it in _loaded(program, call, "numpy")):
         once = _ONCE_LOADED
-    elif draw.framework == "tensorflow":
+    elif framework == "tensorflow":
         used = _made_there(program, call)
         if used is not None:
             step = Step(used.site, f"{code(used.what)} creates that generator in the parent")
@@ -165,8 +176,15 @@ def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
 
 def _made_there(program: Program, call: ParallelCall) -> Effect | None:
     """What makes TensorFlow's global generator in the parent before the workers are forked."""
-    made = _before(program, call, _brought(program, call), "compute", "generator-loaded", "seed")
-    return next((effect for effect in made if effect.framework == "tensorflow"), None)
+    made = _before(program, call, _brought(program, call), Compute, Loaded, Seed)
+    return next((effect for effect in made if _makes_generator(effect.payload)), None)
+
+
+def _makes_generator(done: Payload) -> bool:
+    """Whether it makes TensorFlow's global generator, which is certain."""
+    certain = isinstance(done, Seed) or (isinstance(done, Loaded) and done.certain)
+    certain = certain or (isinstance(done, Compute) and not done.threads_only)
+    return certain and getattr(done, "framework", "") == "tensorflow"
 
 
 def _of_a_test(call: ParallelCall) -> bool:
@@ -191,27 +209,23 @@ def _may_be_there(program: Program, call: ParallelCall, framework: str) -> bool:
     brought = _brought(program, call)
     if not brought <= program.imports.keys():
         return True  # nobody has looked at what one of them imports
-    return any(
-        effect.framework == framework
-        for effect in _before(program, call, brought, "may-load", "generator-loaded")
-    )
+    return any(_loaded(program, call, framework))
 
 
-def _is_there(program: Program, call: ParallelCall, framework: str, *kinds: Kind) -> bool:
-    """Whether the parent has done one of these things with that framework before the workers are
-    forked, which make its global generator."""
-    return any(
-        effect.framework == framework
-        for effect in _before(program, call, _brought(program, call), *kinds)
-    )
+def _loaded(program: Program, call: ParallelCall, framework: str) -> Iterator[Loaded]:
+    """What the parent has loaded that may bring the global generator of that framework, before the
+    workers are forked."""
+    for effect in _before(program, call, _brought(program, call), Loaded):
+        if effect.payload.framework == framework:
+            yield effect.payload
 
 
 def _before(
-    program: Program, call: ParallelCall, brought: set[str], *kinds: Kind
-) -> Iterator[Effect]:
+    program: Program, call: ParallelCall, brought: set[str], *kinds: type[P]
+) -> Iterator[Effect[P]]:
     """What the parent did before the workers are forked, and on the import of what it imports."""
     yield from call.earlier(*kinds)
-    for effect in program.kinds(*kinds):
+    for effect in program.effects_of(*kinds):
         if effect.on_import in brought:
             yield effect
 
@@ -220,11 +234,11 @@ def _brought(program: Program, call: ParallelCall) -> set[str]:
     """The modules of the project that the parent has imported before the workers are forked."""
     parts = program.entry.split(".")
     around = {".".join(parts[:count]) for count in range(1, len(parts))}
-    asked = {effect.home for effect in call.earlier("imports")} | around
+    asked = {it.payload.module for it in call.earlier(Loaded) if it.payload.module} | around
     return imports_of(program, asked | program.imports.get(program.entry, set())) - {program.entry}
 
 
-def _run_again(program: Program, task: TaskRun, draw: Effect) -> Why | None:
+def _run_again(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | None:
     """Why it is in the same state in all workers that are fresh processes."""
     seed = _seed_on_import(program, task, draw)
     if seed is None:
@@ -234,10 +248,10 @@ def _run_again(program: Program, task: TaskRun, draw: Effect) -> Why | None:
     return f"all {task.call.workers} run {does} again as they import its file", (step,)
 
 
-def _arrives(task: TaskRun, seed: Effect) -> bool:
+def _arrives(task: TaskRun, framework: str) -> bool:
     """Whether the initializer seeds the worker's own generator: `random.seed` is a method of the
     parent's, which is pickled with a copy of it."""
-    if task.call.start == "fork" or seed.framework != "random":
+    if task.call.start == "fork" or framework != "random":
         return True
     own = task.initializer.function.atoms if task.initializer is not None else ()
     return any(isinstance(atom, Function) for atom in own)
@@ -251,21 +265,21 @@ _ONCE_LOADED = (
 )
 
 
-def _seed_on_import(program: Program, task: TaskRun, draw: Effect) -> Effect | None:
+def _seed_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Effect | None:
     """The seed, the same each time, that the workers run again before that draw."""
-    if draw.framework == "random" and task.call.start == "forkserver":
+    if draw.payload.framework == "random" and task.call.start == "forkserver":
         return None  # where the fork server imports the program, its children seed it anew
     seeds = seeds_on_import(program, task, draw)
-    if not all(repeats(seed.value) for seed in seeds):
+    if not all(repeats(seed.payload.value) for seed in seeds):
         return None
-    return next((seed for seed in reversed(seeds) if task.meets(draw, seed)), None)
+    return next((seed for seed in reversed(seeds) if task.same_path(draw, seed)), None)
 
 
 def _seeds(task: TaskRun, draw: Site) -> bool:
     """Whether what is drawn goes, with something else, to a call of the task that seeds."""
-    for effect in task.effects:
+    for effect in of_kinds(task.effects, Seed):
         seed = effect.site.node
-        if effect.kind != "seed" or effect.site.module is not draw.module:
+        if effect.site.module is not draw.module:
             continue
         if not isinstance(seed, ast.Call) or all(part is not draw.node for part in ast.walk(seed)):
             continue
@@ -279,7 +293,7 @@ def _seeds(task: TaskRun, draw: Site) -> bool:
 _LOOPS = (ast.For, ast.While, ast.AsyncFor, ast.ListComp, ast.SetComp, ast.GeneratorExp)
 
 
-def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
+def _moves_on(program: Program, call: ParallelCall, draw: Effect[Draw]) -> bool:
     """Whether the parent draws or seeds between the forks of its processes, in their loop."""
     around = [
         node
@@ -293,8 +307,8 @@ def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
 
     return any(
         effect.worker is None
-        and effect.kind in ("draw", "seed")
-        and effect.framework == draw.framework
+        and isinstance(effect.payload, (Draw, Seed))
+        and effect.payload.framework == draw.payload.framework
         and any(in_loop(site) for site in (effect.site, *(step.site for step in effect.chain)))
         for effect in program.effects
     ) or any(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import GeneratorDraw
 from gradguard_lint.domain.values import TaskCall, Thing
 from gradguard_lint.fixes.changes import Change, Fix, Replace, Wrap
 from gradguard_lint.fixes.written import argument, importing, source_of, spelled
@@ -28,12 +29,14 @@ def check(program: Program) -> Iterator[Report]:
         if not task.call.many:
             continue
         draws = {
-            effect.ident: (by, effect)
+            effect.payload.generator: (by, effect)
             for by in reversed([task, *program.of_object(task.call.ident)])
-            for effect in reversed(by.effects)
-            if effect.kind == "generator-draw" and not takes_its_own_part(task, effect)
+            for effect in of_kinds(reversed(by.effects), GeneratorDraw)
+            if not takes_its_own_part(task, effect)
         }
-        crossing = [(sent, *it) for sent, given in task.parted(task.given) for it in given]
+        crossing = [
+            (sent, *it) for sent, given in task.split_by_initializer(task.given) for it in given
+        ]
         for sent, path, atom, private in crossing:
             if not isinstance(atom, Thing) or atom.kind != "generator":
                 continue
@@ -41,7 +44,7 @@ def check(program: Program) -> Iterator[Report]:
                 continue
             draw = draws.get(atom.ident)
             if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
-                loads, own = task.call.prepared, sent is task.task
+                loads, own = task.call.traits.prepared, sent is task.task
                 report = _shared(task, sent, path, *draw, by_worker=loads or not own)
                 report.case = task.call.library if loads else atom.name
                 report.fix = _one_each(task, path, atom) if own and not private else None
@@ -52,7 +55,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _captured(
-    program: Program, task: TaskRun, draws: dict[int, tuple[TaskRun, Effect]]
+    program: Program, task: TaskRun, draws: dict[int, tuple[TaskRun, Effect[GeneratorDraw]]]
 ) -> Iterator[Report]:
     """A generator that the function uses, which is pickled with it or which a fork copies."""
     call = task.call
@@ -60,13 +63,13 @@ def _captured(
         return
     forked = call.start == "fork"
     pickled = captures(program, task)
-    inherited = ((it.what, it.value, it.site) for it in variables(task))
+    inherited = ((it.what, it.payload.value, it.site) for it in variables(task))
     for name, value, _ in inherited if forked else pickled:
         only = value.only
         draw = draws.get(only.ident) if isinstance(only, Thing) else None
         if not isinstance(only, Thing) or only.kind != "generator" or draw is None:
             continue
-        if not call.answers and _moves_on(program, only):
+        if not call.channel.answers and _moves_on(program, only):
             continue
         report = _shared(task, task.task, name, *draw, by_worker=forked)
         report.case = only.name
@@ -94,8 +97,8 @@ def _shared(
 def _moves_on(program: Program, generator: Thing) -> bool:
     """Whether the parent draws from it, which may be between the forks of its processes."""
     return any(
-        effect.worker is None and effect.ident == generator.ident
-        for effect in program.kinds("generator-draw")
+        effect.worker is None and effect.payload.generator == generator.ident
+        for effect in program.effects_of(GeneratorDraw)
     )
 
 

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import Condition
-from gradguard_lint.domain.effects import Effect, TaskRun
+from gradguard_lint.domain.effects import Effect, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Draw, ModelChange, Write
 from gradguard_lint.domain.questions import counted
 from gradguard_lint.domain.values import Instance, Site
 
@@ -14,7 +15,7 @@ from gradguard_lint.domain.values import Instance, Site
 def is_replaced(task: TaskRun, number: int) -> bool:
     """Whether that draw is for the state of a module that is being made, and that the task gives
     another state as a whole, later and in any case."""
-    draw = task.effects[number]
+    draw = next(of_kinds(task.effects[number:], Draw))
     filled = {owner.ident for owner in _filled(draw)}
     if not filled:
         return False
@@ -40,9 +41,10 @@ def _has_items(condition: Condition) -> bool:
 def _given(effect: Effect, *, parameters: bool) -> Iterator[int]:
     """The modules that are given another state as a whole there, or all `parameters` of them: what
     stands for each of these has the module's identity."""
-    if effect.kind == "model-change" and effect.framework != "partial":
+    given = effect.payload
+    if isinstance(given, ModelChange) and given.extent != "partial":
         yield from (model.ident for model in effect.target.of(Instance))
-    elif parameters and effect.kind == "in-place" and effect.framework == "whole":
+    elif parameters and isinstance(given, Write) and given.whole:
         yield from (tensor.ident for tensor in effect.target.tensors())
 
 
@@ -57,7 +59,7 @@ def _is_for_buffer(site: Site) -> bool:
     return isinstance(made, ast.Call) and getattr(made.func, "attr", "") == "register_buffer"
 
 
-def _filled(draw: Effect) -> Iterator[Instance]:
+def _filled(draw: Effect[Draw]) -> Iterator[Instance]:
     """The modules of its framework that are being made where that draw is, and of whose state
     alone what is drawn becomes a part."""
     path = _path(draw)
@@ -65,7 +67,7 @@ def _filled(draw: Effect) -> Iterator[Instance]:
     inside: set[ast.AST] = set()
     for owner, maker in reversed(draw.making):
         below = path[nodes.index(maker) + 1 :] if maker in nodes else path
-        if owner.cls.what != draw.framework or any(
+        if owner.cls.what != draw.payload.framework or any(
             _keeps(site) for site in below if site.node not in inside
         ):
             return
