@@ -21,6 +21,7 @@ from gradguard_lint.domain.values import (
     Const,
     Frame,
     Function,
+    Items,
     Unknown,
     Value,
     join,
@@ -40,9 +41,9 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
     args = Args(written=True)
     for item in node.args:
         if isinstance(item, ast.Starred):
-            args.written = False
             value = m.iterated(frame, item, m.eval(frame, item.value))
             given = side_by_side(value) if args.rest is None else None
+            args.written = args.written and frame.module.is_stub and is_tuple(value)
             if given is not None:
                 args.positional.extend(given)
             else:
@@ -58,9 +59,17 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
         if keyword.arg is not None:
             args.keywords[keyword.arg] = value
             continue
-        args.written = False
-        _unpack(args, m.models.mapping(m, frame, keyword.value, value))
+        mapping = m.models.mapping(m, frame, keyword.value, value)
+        args.written = args.written and frame.module.is_stub and closed(merged(EMPTY, mapping))
+        _unpack(args, mapping)
     return args
+
+
+def is_tuple(value: Value) -> bool:
+    """Whether `value` is a tuple of known length."""
+    return side_by_side(value) is not None and all(
+        isinstance(atom, Items) and atom.kind == "tuple" for atom in value.atoms
+    )
 
 
 def _unpack(args: Args, mapping: Value) -> None:
@@ -162,7 +171,9 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
 
 def _split_by_value(value: Value, inner: Frame, name: str) -> Value:
     """An argument of which nothing is known is the same thing each time that it is asked for."""
-    return unknown(("given", inner.ident, name)) if value == UNKNOWN else value
+    if value != UNKNOWN or inner.module.is_stub:
+        return value
+    return unknown(("given", inner.ident, name))
 
 
 def _annotated(

@@ -41,6 +41,7 @@ from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.fields import give_fields
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.stub_calls import Caller
 from gradguard_lint.engine.tree import yields
 from gradguard_lint.engine.turns import changed_in_place, note_arguments
 from gradguard_lint.words import words
@@ -51,6 +52,9 @@ RESIZING = words(
 )
 """The methods after which a container may be longer or shorter."""
 
+
+PRIMITIVES = "gradguard_lint.models.primitives."
+"""Where the full names of the primitives begin that stubs call."""
 
 UNCHANGING = words(
     "casefold count endswith find index isdigit lower partition removeprefix removesuffix replace "
@@ -64,7 +68,10 @@ def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
         return _super(m, frame, node)
     function = m.eval(frame, node.func)
     args = arguments(m, frame, node)
-    result = call(m, frame, node, function, args)
+    if frame.module.is_stub:
+        result = call_from_stub(m, frame, node, function, args)
+    else:
+        result = call(m, frame, node, function, args)
     _change_receiver(m, frame, node, function, args)
     return result
 
@@ -193,7 +200,7 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
             m.executed_methods.add((id(atom.function.node), id(atom.receiver.cls.node)))
         positional = [of(atom.receiver), *args.positional]
         bound = replace(args, positional=positional)
-        result = apply(m, frame, node, atom.function, bound)
+        result = apply(m, frame, node, atom.function, bound, receivers=1)
         if isinstance(atom.receiver, Instance) and atom.receiver.cls.what:
             m.models.ran(m, frame, node, atom.receiver, atom.function.name, args)
         return result
@@ -245,26 +252,37 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
 def _not_seen(atom: Atom) -> bool:
     """Whether calling `atom` runs code that is not of the project."""
     if isinstance(atom, External):
-        return not atom.name.startswith("builtins.")
+        return not atom.name.startswith(("builtins.", PRIMITIVES))
     return isinstance(atom, (Method, Thing, Tensor, Unknown))
 
 
-def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args) -> Value:
-    """Run the body of `function` on `args`."""
+def apply(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    function: Function,
+    args: Args,
+    receivers: int = 0,
+) -> Value:
+    """Run the body of `function` on `args`, of which as many are `receivers`."""
     if caching.CACHED in function.marks:
         plain = replace(function, marks=function.marks - {caching.CACHED})
         return caching.cached_call(m, function, args, lambda: apply(m, frame, node, plain, args))
     code = function.node
+    frame, node = m.in_program(frame, node)
+    is_stub = function.module.is_stub
+    if is_stub and m.stub_caller is None:
+        args = args.told_apart()
     if m.budget.used_up:
         end = code.end_lineno or code.lineno
         m.budget.cut[id(code)] = (function.module.path, code.lineno, end)
         return UNKNOWN
     m.reached.add(id(code))
-    if args.written and not takes(function, args):
+    if args.written and not is_stub and not takes(function, args):
         m.leave_by(TypeError)
         return UNKNOWN
     place = (function.module.path, code.lineno)
-    if m.worker is None and place not in m.reached_in:
+    if m.worker is None and not is_stub and place not in m.reached_in:
         m.reached_in[place] = (id(code), m.root_line)
     if m.is_deep_in(code):
         return UNKNOWN
@@ -274,6 +292,8 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         message = f"`{function.name}` is called"  # by what is not seen
     elif isinstance(node, ast.ClassDef):
         message = f"an object of `{node.name}` is made"
+    if is_stub:
+        message = ""
     inner = Frame(m.new_ident(), function.module, function.frame, function, born=m.worker_ident)
     if _makes_generator(m, function):
         bind_arguments(m, inner, node, function, args)
@@ -285,6 +305,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     m.modes = begun = marked_modes(m, frame, node, function, modes)
     m.stack.append(code)
     around = m.around.get(code)
+    caller = enter_code(m, frame, node, function, args.after(receivers) if is_stub else args)
     try:
         with m.called_from(frame, node, message):
             if around is not None:
@@ -298,6 +319,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
                     m.outcomes(inner).returns.append((NOTHING, code, m.state))
     finally:
         m.stack.pop()
+        m.stub_caller = caller
     result = _returned(m, inner)
     if around is not None:
         m.models.exit_context(m, inner, *around, None)
@@ -318,6 +340,29 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         m.returned[code] += m.last_returns[2]
     del m.left[inner.ident]
     return result
+
+
+def enter_code(
+    m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args
+) -> Caller | None:
+    """Note that the body of `function`, which the program calls at `node`, runs from here on: of a
+    stub, or of the program again; what to put back after it."""
+    caller = m.stub_caller
+    if not function.module.is_stub:
+        m.stub_caller = None
+    elif caller is None:
+        m.stub_caller = Caller(frame, node, args)
+    return caller
+
+
+def call_from_stub(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -> Value:
+    """A call that a stub makes: it happens where the program calls the library."""
+    saved = m.stub_calls
+    m.stub_calls = (*saved, id(node))
+    try:
+        return call(m, *m.in_program(frame, node), function, args)
+    finally:
+        m.stub_calls = saved
 
 
 def _makes_generator(m: Machine, function: Function) -> bool:

@@ -51,6 +51,20 @@ def module_frame(m: Machine, name: str, *, lasts: bool = False) -> Frame | None:
     return frame
 
 
+def stub_value(m: Machine, stub: Module, name: str) -> Value | None:
+    """What the stub of a library's module defines as `name`; None where it does not."""
+    key = f"<stub> {stub.path}"
+    if key not in m.frames:
+        frame = m.frames[key] = Frame(m.new_ident(), stub)
+        frame.shared = True
+        before, m.state = m.state, State()  # it is the same on all ways of the program
+        run_module(m, frame, stub, constant(stub.name))
+        m.loaded.update(m.store.held())
+        m.state = before
+    value = m.read(m.frames[key].ident, name)
+    return None if value is None or any(value.of(External)) else value
+
+
 def run_module(
     m: Machine, frame: Frame, module: Module, name: Value, modes: Modes | None = None
 ) -> None:
@@ -59,12 +73,13 @@ def run_module(
     importing, m.importing = m.importing, module.name
     making, m.making = m.making, ()
     m.worker, m.chain, m.turns.depth, m.raised = None, (), 0, []
-    m.program.imports.setdefault(module.name, set())
+    if not module.is_stub:
+        m.program.imports.setdefault(module.name, set())
     m.state = State(m.store, Assumed(), m.state.past, modes or Modes())
     m.store[frame.ident, "__name__"] = name
     try:
         m.block(frame, module.tree.body)
-        for own, what in m.models.described_in(module.name):
+        for own, what in () if module.is_stub else m.models.described_in(m, module.name):
             m.store[frame.ident, own] = what
     finally:
         m.worker, m.chain, m.statement, m.turns.depth, m.raised = saved
@@ -89,6 +104,10 @@ def star_import(m: Machine, frame: Frame, name: str) -> Value | None:
 
 def do_Import(m: Machine, frame: Frame, node: ast.Import) -> None:
     for alias in node.names:
+        if frame.module.is_stub:
+            full = alias.name if alias.asname else alias.name.partition(".")[0]
+            m.write(frame, alias.asname or full, of(External(full)))
+            continue
         m.models.imported(m, frame, alias, alias.name)
         if m.project.is_module(alias.name):
             _noted(m, frame, alias, alias.name)
@@ -116,6 +135,10 @@ def import_named(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
 def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
     base = frame.module.base_of(node)
     for alias in node.names:
+        if frame.module.is_stub:
+            own = m.models.external(m, f"{base}.{alias.name}")
+            m.write(frame, alias.asname or alias.name, own)
+            continue
         if alias.name == "*":
             if m.project.is_module(base):
                 _noted(m, frame, alias, base)

@@ -36,7 +36,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import each_way
-from gradguard_lint.engine.calls import marked_modes
+from gradguard_lint.engine.calls import enter_code, marked_modes
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -61,10 +61,12 @@ class _Position:
     def __init__(self, m: Machine) -> None:
         self.chain, self.statement, self.raised = m.chain, m.statement, m.raised
         self.stack, self.loops, self.depth = m.stack, m.turns.loops, m.turns.depth
+        self.stub_caller, self.stub_calls = m.stub_caller, m.stub_calls
 
     def restore(self, m: Machine) -> None:
         m.chain, m.statement, m.raised = self.chain, self.statement, self.raised
         m.stack, m.turns.loops, m.turns.depth = self.stack, self.loops, self.depth
+        m.stub_caller, m.stub_calls = self.stub_caller, self.stub_calls
 
     def fork(self, m: Machine) -> None:
         """Go on from here with lists that a suspended body can leave as they are at a ``yield``."""
@@ -218,10 +220,12 @@ def run_body(
     outside = _Position(m)
     outside.fork(m)
     m.stack.append(function.node)
+    frame, node = m.in_program(frame, node)
+    enter_code(m, frame, node, function, Args())
     m.givers[inner.ident] = give
     m.outcomes(inner)
     try:
-        with m.called_from(frame, node, message):
+        with m.called_from(frame, node, "" if function.module.is_stub else message):
             m.block(inner, body)
     finally:
         outside.restore(m)

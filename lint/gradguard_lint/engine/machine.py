@@ -58,6 +58,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.budget import Budget, OutOfSteps
 from gradguard_lint.engine.ports import Args, Models, Project
+from gradguard_lint.engine.stub_calls import Caller
 from gradguard_lint.engine.turn_state import Turns
 from pytest_gradguard.records import fields, replace
 
@@ -123,6 +124,10 @@ class Machine:
         # where the run is
         self.worker: TaskRun | None = None
         self.chain: tuple[Step, ...] = ()
+        self.stub_caller: Caller | None = None
+        """While a stub runs: where the program itself calls the library."""
+        self.stub_calls: tuple[int, ...] = ()
+        """The calls within stubs that led here, by the identity of their expressions."""
         self.stack: list[ast.AST] = []
         self.statement: ast.AST | None = None
         self.turns = Turns()
@@ -295,10 +300,12 @@ class Machine:
     def block(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
         """Execute statements, as far as they are reached."""
         budget = self.budget
+        is_stub = frame.module.is_stub
         for statement in body:
             if self.state.dead:
                 return
-            self.statement = statement
+            if not is_stub:
+                self.statement = statement
             budget.left -= 1
             if budget.left < 0:
                 raise OutOfSteps
@@ -338,6 +345,10 @@ class Machine:
         """An identity for what `node` makes here, the same each time it is run from here."""
         calls = tuple(id(step.site.node) for step in self.chain[-3:])
         newest = self.fresh
+        if self.stub_caller is not None:
+            more = (*more, id(self.stub_caller.node), self.stub_calls)
+        elif self.stub_calls:
+            more = (*more, self.stub_calls)
         ident = self.ident_of((id(node), calls, self.worker_ident, *more))
         if self.turns.depth or ident <= newest:
             self.new_ident()  # it may stand for several objects
@@ -370,7 +381,14 @@ class Machine:
 
     # -- the record -----------------------------------------------------------------------------
 
+    def in_program(self, frame: Frame, node: ast.AST) -> tuple[Frame, ast.AST]:
+        """Where the program is: for what a stub does, where it calls the library."""
+        if self.stub_caller is not None and frame.module.is_stub:
+            return self.stub_caller.frame, self.stub_caller.node
+        return frame, node
+
     def site(self, frame: Frame, node: ast.AST) -> Site:
+        frame, node = self.in_program(frame, node)
         return Site(frame.module, node, frame.name, self.statement)
 
     def effect(
@@ -392,6 +410,7 @@ class Machine:
         if self.state.dead:
             return
         links = tuple(id(step.site.node) for step in self.chain)
+        frame, node = self.in_program(frame, node)
         key: tuple[Hashable, ...] = (
             type(payload).__name__,
             *(id(node), what, self.worker_ident, self.root, links),
@@ -624,8 +643,11 @@ class Machine:
 
     @contextmanager
     def called_from(self, frame: Frame, node: ast.AST, message: str) -> Iterator[None]:
+        """Run a call that the program makes; with no `message`, a stub makes it."""
         saved, statement = self.chain, self.statement
-        if self.worker is None or node is not self.worker.task.site.node:
+        if not message:
+            pass
+        elif self.worker is None or node is not self.worker.task.site.node:
             self.chain = (*saved, Step(self.site(frame, node), message, frame))
         try:
             yield

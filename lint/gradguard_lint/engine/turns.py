@@ -112,16 +112,16 @@ def private_parts(
     names = bound_per_turn(frame)
     if not names:
         return frozenset(), frozenset()
-    positions = {index for index, item in enumerate(node.args) if _varies(item, names)}
+    positions = {index for index, item in enumerate(node.args) if varies(item, names)}
     if positions and any(isinstance(item, ast.Starred) for item in node.args):
         positions = _placed(positions, node.args, args)
     function = node.func
-    if isinstance(function, ast.Call) and any(_varies(item, names) for item in function.args):
+    if isinstance(function, ast.Call) and any(varies(item, names) for item in function.args):
         called = function.args[0] if function.args else function
         if any(isinstance(part, ast.Name) and part.id in names for part in descend(called)):
             positions.add(-1)
     keywords = {
-        item.arg for item in node.keywords if item.arg is not None and _varies(item.value, names)
+        item.arg for item in node.keywords if item.arg is not None and varies(item.value, names)
     }
     return frozenset(positions), frozenset(keywords)
 
@@ -130,11 +130,11 @@ def private_items(frame: Frame, node: ast.expr, count: int) -> frozenset[int]:
     """The positions that are per turn, of the `count` items of what `node` makes."""
     names = bound_per_turn(frame)
     if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == count:
-        return frozenset(i for i, item in enumerate(node.elts) if names and _varies(item, names))
-    return frozenset(range(count)) if names and _varies(node, names) else frozenset()
+        return frozenset(i for i, item in enumerate(node.elts) if names and varies(item, names))
+    return frozenset(range(count)) if names and varies(node, names) else frozenset()
 
 
-def _varies(item: ast.AST, names: frozenset[str]) -> bool:
+def varies(item: ast.AST, names: frozenset[str]) -> bool:
     """Whether `item` differs from turn to turn, as it calls something or has one of `names`."""
     return any(
         isinstance(part, ast.Call) or (isinstance(part, ast.Name) and part.id in names)

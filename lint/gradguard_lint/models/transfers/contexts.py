@@ -31,9 +31,9 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tree import descend, last_name
 from gradguard_lint.engine.turns import from_before
-from gradguard_lint.engine.waiting import started, wait_for
+from gradguard_lint.engine.waiting import started
 from gradguard_lint.models.known import registry_of
-from gradguard_lint.models.transfers.dask_work import CLIENT, leave_config
+from gradguard_lint.models.transfers.dask_work import leave_config
 from gradguard_lint.models.transfers.devices import driver_started, gpu_absent, gpu_touched
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.environment import PATCH, enter_patch, leave_patch
@@ -174,10 +174,6 @@ def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value, raised: 
         leave_config(m, thing)
     for thing in value.things(PATCH):
         leave_patch(m, thing)
-    for thing in value.things("executor"):
-        wait_for(m, thing.ident)
-        if thing.name == "dask.distributed.Client":
-            m.store.drop(CLIENT)
     if m.dead:
         return
     for generator in value.of(Generator):

@@ -172,7 +172,7 @@ def is_lightning(m: Machine, cls: Class) -> bool:
     """Whether `cls` is a LightningModule."""
     registry = registry_of(m)
     return any(
-        isinstance(base, External) and registry.canonical(base.name) in LIGHTNING
+        isinstance(base, External) and registry.canonical(base.name) == LIGHTNING
         for base in cls.outside()
     )
 

@@ -38,6 +38,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import is_fixed
 from gradguard_lint.models.known import Known
+from gradguard_lint.models.primitives import PRIMITIVES
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
 from gradguard_lint.models.torch import NOT_WRITING
 from gradguard_lint.models.transfers import (
@@ -59,7 +60,6 @@ from gradguard_lint.models.transfers import (
     options,
     parallel,
     part_calls,
-    processes,
     remote,
     samplers,
     stated_fields,
@@ -104,7 +104,7 @@ class Meaning(Known):
 
     def imported_star(self, m: Machine, frame: Frame, module: str) -> None:
         for name in self.registry.under(self.registry.canonical(module)):
-            m.write(frame, name, of(External(f"{module}.{name}")))
+            m.write(frame, name, self.external(m, f"{module}.{name}"))
 
     def name_from_star(self, name: str) -> Value:
         return of(External(name)) if name in self.registry.tops else UNKNOWN
@@ -129,21 +129,26 @@ class Meaning(Known):
     def described(self, m: Machine, frame: Frame, name: str) -> Value | None:
         if not self.registry.described or frame.function is not None or frame.is_class:
             return None
+        if frame.module.is_stub:
+            return None
         full = f"{frame.module.name}.{name}"
         if full in self.registry.described:
-            return of(External(full))
+            return self.external(m, full)
         for known in sorted(self.registry.described):
             if m.project.origin(known) == full:
-                return of(External(known))
+                return self.external(m, known)
         return None
 
-    def described_in(self, module: str) -> list[tuple[str, Value]]:
+    def described_in(self, m: Machine, module: str) -> list[tuple[str, Value]]:
         parts = ((full, *full.rpartition(".")) for full in self.registry.described)
-        return [(own, of(External(full))) for full, home, _, own in parts if home == module]
+        return [(own, self.external(m, full)) for full, home, _, own in parts if home == module]
 
     def external(self, m: Machine, name: str) -> Value:
         if self.registry.canonical(name).startswith("keras.") and environment.keras_elsewhere(m):
             return UNKNOWN
+        stub = self.stub(m, name)
+        if stub is not None:
+            return stub
         known = self.registry.constants.get(name)
         if known is None or (known and m.options.start_method == "spawn"):  # as on other systems
             return of(External(name))
@@ -152,6 +157,9 @@ class Meaning(Known):
     # -- calls ----------------------------------------------------------------------------------
 
     def call(self, m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> Value:
+        primitive = PRIMITIVES.get(name)
+        if primitive is not None:
+            return primitive(m, frame, node, args)
         plain = self.registry.canonical(name)
         row = self.registry.exact.get(name) or self.registry.row(plain)
         if row is not None:
@@ -285,8 +293,6 @@ class Meaning(Known):
                 what = self.registry.base(self.registry.canonical(base.name))
             elif isinstance(base, Class):
                 what = base.what
-            elif isinstance(base, Method) and (name := processes.name_in_context(base)):
-                what = self.registry.base(name)
             if what:
                 return what
         return ""
@@ -455,9 +461,12 @@ class Meaning(Known):
 
     def of_kind(self, m: Machine, kind: Value) -> Value | None:
         atom = kind.only
+        if isinstance(atom, Class) and atom.module.is_stub:
+            ident = m.ident_of(("given", atom.full_name))
+            return of(Instance(atom, ident, m.worker_ident))
         name = self.registry.canonical(atom.name) if isinstance(atom, External) else ""
         row = self.registry.row(name)
-        if row is None or row.does not in ("accelerator", "click-context"):
+        if row is None or row.does != "click-context":
             return None
         return of(Thing(row.does, name, m.ident_of(("given", name)), m.worker_ident))
 

@@ -201,9 +201,6 @@ def set_attribute(
         return None
     if isinstance(atom, Thing) and atom.kind in KERAS_KINDS and target.attr == "trainable":
         tensorflow_calls.frozen_by(m, atom, value)
-    if isinstance(atom, Thing) and atom.kind == "process" and target.attr == "daemon":
-        parts = tuple(part for part in atom.parts if part[0] != "daemon")
-        return of(replace(atom, parts=(*parts, ("daemon", value))))
     if isinstance(atom, Thing) and atom.kind == "estimator":
         estimators.set_attribute(m, frame, target, atom, target.attr, value)
     if isinstance(atom, Thing) and atom.kind == "optimizer" and target.attr == "param_groups":

@@ -18,11 +18,13 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.stub_calls import Caller
 from gradguard_lint.engine.tasks import hand_out
 from gradguard_lint.engine.turns import in_loop
 from gradguard_lint.models.known import registry_of, start_called
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.work import future, task_of
+from gradguard_lint.models.transfers.handing import task_given
+from gradguard_lint.models.transfers.work import future
 from pytest_gradguard.records import replace
 
 
@@ -104,8 +106,8 @@ def actor_call(
 def _remotely(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, row: Row, function: Value, args: Args
 ) -> Value:
-    assert row.hands is not None
-    task = task_of(m, frame, node, row.hands, args, function, 0, thing.name)
+    args = args.told_apart()
+    task = task_given(m, Caller(frame, node, args), function, args)
     meant, made = thing.part("meant"), thing.part("made")
     ident = made.constant if made is not None else 0
     return hand_out(

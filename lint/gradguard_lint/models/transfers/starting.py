@@ -16,6 +16,7 @@ from gradguard_lint.domain.values import (
     UNKNOWN,
     Const,
     Frame,
+    Instance,
     Thing,
     Unknown,
     Value,
@@ -44,17 +45,6 @@ def start_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
     """``set_start_method(...)``."""
     m.store[_method(name)] = args.get(*row.argument) or UNKNOWN
     return NOTHING
-
-
-def start_context(
-    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
-) -> Value:
-    """``get_context(...)``."""
-    method = args.get(*row.argument)
-    if method is None or method.is_none:
-        method = default_start(m, name)
-    module = name.rpartition(".")[0]
-    return of(Thing("context", module, parts=(("start", method),)))
 
 
 def _method(name: str) -> tuple[int, str]:
@@ -102,26 +92,22 @@ def start_method_now(
     return told or NOTHING
 
 
+def start_in(m: Machine, context: Value | None, library: str) -> Value:
+    """How the workers of `library` start that are given `context`, if any."""
+    if context is None or context.is_none:
+        return default_start(m, library)
+    for instance in context.of(Instance):
+        return m.read(instance.ident, "_method") or UNKNOWN
+    return context
+
+
 _SAY_HOW = ("mp_context", "context", "multiprocessing_context", "start_method")
 """The arguments that say how workers start."""
-
-_ARE_TOLD = ("executor", "loader")
-"""What usually has such an argument."""
 
 
 def start_value(m: Machine, row: Row, args: Args) -> Value:
     """What says how the workers of a call start."""
-    if row.start:
-        return constant(row.start)
-    second = 1 if row.does == "executor" else None  # a pool's is its initializer
-    context = args.get(second, *_SAY_HOW)
-    if args.open and row.does not in _ARE_TOLD and not args.keywords.keys() & set(_SAY_HOW):
-        context = None
-    if context is None or context.is_none:
-        return default_start(m, row.names)
-    for thing in context.things("context"):
-        return thing.part("start") or UNKNOWN
-    return context
+    return constant(row.start) if row.start else start_in(m, args.get(None, *_SAY_HOW), row.names)
 
 
 def start_of(m: Machine, value: Value | None) -> Start | None:
