@@ -149,10 +149,10 @@ def _turn(
 ) -> tuple[Value | None, bool]:
     """What a comprehension makes of `item`: None where it passes no test, and whether that is
     certain; `several`: this is one of several turns."""
-    began, assumed = m.turns.began, m.state.assumed
-    m.turns.depth += several
+    began, assumed = m.place.turns.began, m.state.assumed
+    m.place.turns.depth += several
     if several:
-        m.turns.began = m.new_ident()
+        m.place.turns.began = m.new_ident()
         consume(m, item)
     inner, certain = _scope(m, frame, node), True
     m.state.assumed = assumed.copy()
@@ -169,8 +169,8 @@ def _turn(
                     return None, certain
         return _element(m, inner, node), certain
     finally:
-        m.turns.depth -= several
-        m.turns.began, m.state.assumed = began, assumed
+        m.place.turns.depth -= several
+        m.place.turns.began, m.state.assumed = began, assumed
 
 
 def _element(m: Machine, inner: Frame, node: Comprehension) -> Value:

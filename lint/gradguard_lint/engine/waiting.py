@@ -14,8 +14,8 @@ from gradguard_lint.engine.machine import FINISHED, Machine
 
 def started(m: Machine, ident: int) -> None:
     """The workers of the pool `ident` come into being here, on this way."""
-    m.moments.append(Moment(dict(m.state.past), m.modes))
-    m.store[ident, "<started>"] = of(Const(len(m.moments) - 1, "int"))
+    m.facts.pool_starts.append(Moment(dict(m.state.past), m.modes))
+    m.store[ident, "<started>"] = of(Const(len(m.facts.pool_starts) - 1, "int"))
 
 
 def forget_start(m: Machine, ident: int) -> None:
@@ -33,7 +33,7 @@ def moment_of(m: Machine, ident: int) -> Moment | None:
     for choice in number.choices if number is not None else ():
         if not isinstance(choice.atom, Const) or not isinstance(choice.atom.value, int):
             return None
-        then = m.moments[choice.atom.value]
+        then = m.facts.pool_starts[choice.atom.value]
         past, modes = then.past, then.modes
         if choice.when:
             past = {event: when | choice.when for event, when in past.items()}
@@ -98,7 +98,7 @@ def running(m: Machine) -> list[ParallelCall]:
 
 def turn_of(m: Machine) -> tuple[int, ...]:
     """The turn of the loops around."""
-    return (*m.turns.numbers(), m.turns.began)
+    return (*m.place.turns.numbers(), m.place.turns.began)
 
 
 def in_loop_of(m: Machine, call: ParallelCall) -> bool:
@@ -106,9 +106,9 @@ def in_loop_of(m: Machine, call: ParallelCall) -> bool:
     *turns, inner = call.schedule.turn
     around = len(call.schedule.loops)
     outer = around - 1
-    here = m.turns.loops
+    here = m.place.turns.loops
     return 0 < around <= len(here) and (
-        call.schedule.loops == m.turns.sites()[:around]
+        call.schedule.loops == m.place.turns.sites()[:around]
         and turns[:outer] == [loop.turn for loop in here[:outer]]
         and inner in turns  # else a comprehension did
     )

@@ -74,7 +74,7 @@ class At:
     @property
     def caller(self) -> Caller:
         """The program's call, with its arguments."""
-        return self.m.stub_caller or Caller(self.frame, self.node, Args())
+        return self.m.place.stub_caller or Caller(self.frame, self.node, Args())
 
 
 def primitive(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -317,7 +317,7 @@ def prepared(at: At, by: str, *values: Value) -> Value:
     def change(atom: Atom) -> Value:
         if optimizers.optimizers(at.m, of(atom)):
             return of(atom)
-        shown = isinstance(atom, Unknown) and atom.key in at.m.unknown_modules
+        shown = isinstance(atom, Unknown) and atom.key in at.m.facts.unknown_modules
         model = isinstance(atom, Thing) and atom.kind == "model"
         if shown or model or isinstance(atom, Instance):
             return data_parallel.wrap(at.m, at.node, by, atom)
