@@ -1,9 +1,8 @@
-"""What a rule is: a code, a check on the semantics, and examples that prove it.
+"""What a rule is: a code, and a check on the semantics.
 
-A rule is a module named after its code. It sets ``CODE``, ``check`` and the examples ``BAD`` and
-``GOOD``: complete programs. In a bad example each line that is reported ends in a comment with
-the code; a good example has none. Examples of several files are joined by lines
-``# file: name.py``; the first file is the program that is started.
+A rule is a module named after its code that sets ``CODE`` and ``check``. The page beside it, a
+Markdown file of the same name, holds complete programs that tests check. In it each reported line
+ends in a comment with the code, and a ``diff`` block below a program is its repair.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from gradguard_lint.domain.effects import Kind
     from gradguard_lint.fixes.changes import Fix
-
-Examples = dict[str, str]
 
 
 @fields

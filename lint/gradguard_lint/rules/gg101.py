@@ -8,7 +8,6 @@ from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import GRADIENT, Atom, TaskCall, Tensor
 from gradguard_lint.rules.base import (
-    Examples,
     Report,
     as_written,
     brought,
@@ -117,83 +116,3 @@ def _happens(task: TaskRun, sent: TaskCall, path: str, *, history: bool) -> str:
         gets = "the worker gets a copy, and no gradient comes back to the graph here."
     kind = "has history" if history else "requires grad"
     return f"{named} {kind} and is pickled for {workers}: {gets}"
-
-
-BAD: Examples = {
-    "argument": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def scale(tensor, factor):
-    return (tensor * factor).detach()
-
-
-if __name__ == "__main__":
-    weights = torch.ones(4, requires_grad=True)
-    parts = Parallel(n_jobs=2)(delayed(scale)(weights, k) for k in range(3))  # GG101
-    print(parts)
-""",
-    "keyword with history": """\
-import torch
-from concurrent.futures import ProcessPoolExecutor
-
-
-def total(values):
-    return float(values.sum())
-
-
-def main():
-    weights = torch.ones(4).requires_grad_()
-    doubled = weights * 2
-    with ProcessPoolExecutor() as pool:
-        future = pool.submit(total, values=doubled)  # GG101
-        print(future.result())
-
-
-main()
-""",
-    "captured by a closure": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def run():
-    weights = torch.nn.Linear(3, 3)(torch.ones(2, 3))
-
-    def work(k):
-        return weights.sum().item() * k
-
-    return Parallel(n_jobs=-1)(delayed(work)(k) for k in range(3))  # GG101
-
-
-run()
-""",
-}
-
-GOOD: Examples = {
-    "detached": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def scale(tensor, factor):
-    return tensor * factor
-
-
-weights = torch.ones(4, requires_grad=True)
-parts = Parallel(n_jobs=2)(delayed(scale)(weights.detach(), k) for k in range(3))
-""",
-    "threads share it": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def scale(tensor, factor):
-    return tensor * factor
-
-
-weights = torch.ones(4, requires_grad=True)
-parts = Parallel(n_jobs=2, prefer="threads")(delayed(scale)(weights, k) for k in range(3))
-""",
-}

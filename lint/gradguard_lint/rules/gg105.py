@@ -16,7 +16,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     of,
 )
-from gradguard_lint.rules.base import Examples, Report, severed_by
+from gradguard_lint.rules.base import Report, severed_by
 
 CODE = "GG105"
 
@@ -118,75 +118,3 @@ def check(program: Program) -> Iterator[Report]:
                     call=call,
                 )
                 break
-
-
-BAD: Examples = {
-    "threads": """\
-import tensorflow as tf
-from joblib import Parallel, delayed
-
-weights = tf.Variable([1.0, 2.0])
-
-
-def part(variable, k):
-    return tf.reduce_sum(variable * k)
-
-
-with tf.GradientTape() as tape:
-    parts = Parallel(n_jobs=2, backend="threading")(  # GG105
-        delayed(part)(weights, k) for k in (1.0, 2.0)
-    )
-    loss = tf.add_n(parts)
-print(tape.gradient(loss, weights))
-""",
-    "processes": """\
-import tensorflow as tf
-from joblib import Parallel, delayed
-
-model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
-
-
-def forward(net, x):
-    return net(x)
-
-
-def step(batches, optimizer):
-    with tf.GradientTape() as tape:
-        outputs = Parallel(n_jobs=2)(delayed(forward)(model, x) for x in batches)  # GG105
-        loss = tf.reduce_mean(tf.stack(outputs))
-    return tape.gradient(loss, model.trainable_variables)
-""",
-}
-
-GOOD: Examples = {
-    "tape in the worker": """\
-import tensorflow as tf
-from joblib import Parallel, delayed
-
-
-def gradient(value, k):
-    variable = tf.Variable(value)
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(variable * k)
-    return tape.gradient(loss, variable).numpy()
-
-
-grads = Parallel(n_jobs=2)(delayed(gradient)([1.0, 2.0], k) for k in (1.0, 2.0))
-""",
-    "files under a tape": """\
-import tensorflow as tf
-from joblib import Parallel, delayed
-
-
-def read(path):
-    with open(path) as stream:
-        return len(stream.read())
-
-
-weights = tf.Variable([1.0, 2.0])
-with tf.GradientTape() as tape:
-    sizes = Parallel(n_jobs=2, prefer="threads")(delayed(read)(path) for path in ["a", "b"])
-    loss = tf.reduce_sum(weights) * sum(sizes)
-print(tape.gradient(loss, weights))
-""",
-}

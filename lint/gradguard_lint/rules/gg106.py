@@ -26,7 +26,7 @@ from gradguard_lint.domain.values import (
     is_number,
     of,
 )
-from gradguard_lint.rules.base import Examples, Report, brought, chain, handed_out, place
+from gradguard_lint.rules.base import Report, brought, chain, handed_out, place
 
 CODE = "GG106"
 
@@ -283,98 +283,3 @@ def _is_read(effect: Effect) -> bool:
     if not isinstance(around, ast.Compare) or not isinstance(around.ops[0], (ast.Is, ast.IsNot)):
         return True
     return isinstance(statement, ast.Assert) and isinstance(around.ops[0], ast.IsNot)
-
-
-BAD: Examples = {
-    "loss.backward as the task": """\
-import torch
-from joblib import Parallel, delayed
-
-weights = torch.ones(3, requires_grad=True)
-losses = [(weights * k).sum() for k in range(3)]
-Parallel(n_jobs=2)(delayed(loss.backward)() for loss in losses)  # GG101 GG106
-""",
-    "the optimizer steps in the parent": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def accumulate(net, batch):
-    loss = net(batch).pow(2).mean()
-    loss.backward()  # GG106
-    return loss.item()
-
-
-if __name__ == "__main__":
-    net = torch.nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for epoch in range(2):
-        optimizer.zero_grad()
-        losses = Parallel(n_jobs=2)(
-            delayed(accumulate)(net, torch.ones(2, 3)) for _ in range(2)
-        )
-        optimizer.step()
-""",
-}
-
-GOOD: Examples = {
-    "gradients are returned": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def gradients(net, batch):
-    net(batch).pow(2).mean().backward()
-    return [p.grad for p in net.parameters()]
-
-
-net = torch.nn.Linear(3, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-results = Parallel(n_jobs=2)(delayed(gradients)(net, torch.ones(2, 3)) for _ in range(2))
-for parameter, *grads in zip(net.parameters(), *results):
-    parameter.grad = sum(grads)
-optimizer.step()
-""",
-    "one model a worker": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def train(net, seed):
-    torch.manual_seed(seed)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        net(torch.randn(4, 3)).pow(2).mean().backward()
-        optimizer.step()
-    return net.state_dict()
-
-
-states = Parallel(n_jobs=2)(delayed(train)(torch.nn.Linear(3, 1), s) for s in range(2))
-""",
-    "the parent goes on with gradients of its own": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def score(net, x, rate):
-    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = net(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-    return loss.item()
-
-
-net = torch.nn.Linear(3, 1)
-x = torch.randn(8, 3)
-rates = [0.1, 0.01]
-scores = Parallel(n_jobs=2)(delayed(score)(net, x, rate) for rate in rates)
-optimizer = torch.optim.SGD(net.parameters(), lr=rates[scores.index(min(scores))])
-for _ in range(3):
-    optimizer.zero_grad()
-    net(x).pow(2).mean().backward()
-    optimizer.step()
-""",
-}

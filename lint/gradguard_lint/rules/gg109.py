@@ -9,7 +9,7 @@ from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import UNKNOWN, Atom, Instance, Table, Tensor, Thing, Value
-from gradguard_lint.rules.base import Examples, Report, brought, chain
+from gradguard_lint.rules.base import Report, brought, chain
 from gradguard_lint.rules.seeds import imported
 
 CODE = "GG109"
@@ -156,106 +156,3 @@ def _receiver(change: Effect) -> ast.AST | None:
     """What the method is called of that makes `change`."""
     receiver: ast.AST | None = getattr(getattr(change.site.node, "func", None), "value", None)
     return receiver.value if isinstance(receiver, ast.Subscript) else receiver
-
-
-BAD: Examples = {
-    "loaded after import": """\
-import torch
-from joblib import Parallel, delayed
-
-import store
-
-
-def main(path):
-    store.net.load_state_dict(torch.load(path))
-    return Parallel(n_jobs=2)(delayed(store.predict)([float(k)]) for k in range(3))
-
-
-if __name__ == "__main__":
-    main("weights.pt")
-# file: store.py
-import torch
-
-net = torch.nn.Linear(1, 1)
-
-
-def predict(row):
-    with torch.no_grad():
-        return net(torch.tensor(row)).item()  # GG109
-""",
-    "in a dict": """\
-import torch
-from joblib import Parallel, delayed
-
-from store import STATE, predict
-
-
-def main(path):
-    STATE["net"].load_state_dict(torch.load(path))
-    return Parallel(n_jobs=2)(delayed(predict)([float(k)]) for k in range(3))
-
-
-if __name__ == "__main__":
-    main("weights.pt")
-# file: store.py
-import torch
-
-STATE = {"net": torch.nn.Linear(1, 1), "scale": 2.0}
-
-
-def predict(row):
-    with torch.no_grad():
-        return STATE["net"](torch.tensor(row)).item() * STATE["scale"]  # GG109
-""",
-}
-
-GOOD: Examples = {
-    "handed over": """\
-import torch
-from joblib import Parallel, delayed
-
-import store
-
-
-def main(path):
-    store.net.load_state_dict(torch.load(path))
-    return Parallel(n_jobs=2)(delayed(store.predict)(store.net, [float(k)]) for k in range(3))
-
-
-if __name__ == "__main__":
-    main("weights.pt")
-# file: store.py
-import torch
-
-net = torch.nn.Linear(1, 1)
-
-
-def predict(model, row):
-    with torch.no_grad():
-        return model(torch.tensor(row)).item()
-""",
-    "another item of the same dict": """\
-import torch
-from joblib import Parallel, delayed
-
-from store import STATE, predict
-
-
-def main(path):
-    STATE["old"].load_state_dict(torch.load(path))
-    return Parallel(n_jobs=2)(delayed(predict)([float(k)]) for k in range(3))
-
-
-if __name__ == "__main__":
-    main("weights.pt")
-# file: store.py
-import torch
-
-STATE = {"net": torch.nn.Linear(1, 1), "old": torch.nn.Linear(1, 1), "scale": 2.0}
-
-
-def predict(row):
-    with torch.no_grad():
-        return STATE["net"](torch.tensor(row)).item() * STATE["scale"]
-""",
-}

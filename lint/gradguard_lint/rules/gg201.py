@@ -16,7 +16,7 @@ from gradguard_lint.fixes.futures import asked
 from gradguard_lint.fixes.recipes import made_by
 from gradguard_lint.fixes.task_functions import function_of, handed_out_alone
 from gradguard_lint.fixes.written import evaluable, keyword, source_of
-from gradguard_lint.rules.base import MOST, Examples, Report, chain, code, handed_out, started_cuda
+from gradguard_lint.rules.base import MOST, Report, chain, code, handed_out, started_cuda
 from gradguard_lint.rules.exclusive import excludes
 
 CODE = "GG201"
@@ -354,109 +354,3 @@ def _first(task: TaskRun) -> list[Effect]:
         if found:
             return found
     return []
-
-
-BAD: Examples = {
-    "in the worker": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def train(seed):
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch = torch.ones(8, 3).to(device)  # GG201
-    return batch.sum().item() + seed
-
-
-scores = Parallel(n_jobs=4)(delayed(train)(seed) for seed in range(8))
-""",
-    "one call below, device from the constructor": """\
-import torch
-from joblib import Parallel, delayed
-
-
-class Trainer:
-    def __init__(self, device="cuda:0"):
-        self.device = device
-
-    def build(self):
-        return torch.nn.Linear(3, 1).to(self.device)  # GG201
-
-    def fit(self, seed):
-        net = self.build()
-        return seed, sum(p.numel() for p in net.parameters())
-
-    def run(self):
-        return Parallel(n_jobs=-1)(delayed(self.fit)(seed) for seed in range(3))
-""",
-    "moved as it is returned": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def load(k):
-    return (torch.ones(3) * k).to("cuda")  # GG201
-
-
-batches = Parallel(n_jobs=2)(delayed(load)(k) for k in range(2))
-print([batch.is_cuda for batch in batches])  # repaired: [True, True]
-""",
-    "cupy in a pool": """\
-import cupy as cp
-from multiprocessing import get_context
-
-
-def norm(k):
-    return float(cp.linalg.norm(cp.arange(k)))  # GG201
-
-
-with get_context("spawn").Pool(2) as pool:
-    print(pool.map(norm, [10, 20]))
-""",
-}
-
-FIXED: Examples = {
-    "moved as it is returned": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def load(k):
-    return torch.ones(3) * k  # GG201
-
-
-batches = [result.to("cuda") for result in Parallel(n_jobs=2)(delayed(load)(k) for k in range(2))]
-print([batch.is_cuda for batch in batches])  # repaired: [True, True]
-""",
-}
-
-GOOD: Examples = {
-    "only where there is no GPU": """\
-import torch
-from joblib import Parallel, delayed
-
-device = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def work(k):
-    return (torch.ones(3, device=device) * k).sum().item()
-
-
-if device == "cpu":
-    results = Parallel(n_jobs=4)(delayed(work)(k) for k in range(4))
-else:
-    results = [work(k) for k in range(4)]
-""",
-    "threads, and one job": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def work(k):
-    return (torch.ones(3).cuda() * k).sum().item()
-
-
-threads = Parallel(n_jobs=4, require="sharedmem")(delayed(work)(k) for k in range(4))
-serial = Parallel(n_jobs=1)(delayed(work)(k) for k in range(4))
-""",
-}

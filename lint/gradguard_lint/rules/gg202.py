@@ -14,7 +14,6 @@ from gradguard_lint.fixes.task_functions import asks, function_of, reached
 from gradguard_lint.fixes.written import argument
 from gradguard_lint.rules.base import (
     MOST,
-    Examples,
     Report,
     as_written,
     brought,
@@ -184,72 +183,3 @@ def _writes(task: TaskRun, function: Function, moved: set[int]) -> bool:
         for called in reached(function.module, function.node)
         for node in ast.walk(called)
     )
-
-
-BAD: Examples = {
-    "a tensor": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def total(batch):
-    return batch.sum().item()
-
-
-batch = torch.ones(3).to("cuda")
-sums = Parallel(n_jobs=2)(delayed(total)(batch) for _ in range(3))  # GG202
-print(sums)  # repaired: [3.0, 3.0, 3.0]
-""",
-    "a module": """\
-import torch
-from joblib import Parallel, delayed
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = torch.nn.Linear(3, 1)
-
-    def forward(self, x):
-        return self.head(x)
-
-
-def count(net, k):
-    return k
-
-
-net = Net().cuda()
-counts = Parallel(n_jobs=2)(delayed(count)(net, k) for k in range(3))  # GG202
-""",
-}
-
-FIXED: Examples = {
-    "a tensor": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def total(batch):
-    return batch.sum().item()
-
-
-batch = torch.ones(3).to("cuda")
-sums = Parallel(n_jobs=2)(delayed(total)(batch.cpu()) for _ in range(3))  # GG202
-print(sums)  # repaired: [3.0, 3.0, 3.0]
-""",
-}
-
-GOOD: Examples = {
-    "moved back first": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def total(batch):
-    return batch.sum().item()
-
-
-batch = torch.ones(3).to("cuda")
-sums = Parallel(n_jobs=2)(delayed(total)(batch.cpu()) for _ in range(3))
-""",
-}

@@ -8,7 +8,7 @@ from gradguard_lint.domain.effects import Program, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.unknowns import is_own
 from gradguard_lint.domain.values import Class, Const, Unknown, Value
-from gradguard_lint.rules.base import Examples, Report, chain, code
+from gradguard_lint.rules.base import Report, chain, code
 
 CODE = "GG204"
 
@@ -61,70 +61,3 @@ def _depends_on_task(value: Value | None) -> bool:
     return value is not None and any(
         isinstance(atom, Unknown) and atom.key is None for atom in inner(value)
     )
-
-
-BAD: Examples = {
-    "a device for each task": """\
-import os
-
-import torch
-from joblib import Parallel, delayed
-
-
-def train(index):
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(index % 2)  # GG204
-    return torch.ones(3, device="cuda").sum().item()  # GG201
-
-
-scores = Parallel(n_jobs=2)(delayed(train)(index) for index in range(4))
-""",
-}
-
-GOOD: Examples = {
-    "before the workers start": """\
-import os
-
-from joblib import Parallel, delayed
-
-os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
-
-
-def work(index):
-    return index ** 2
-
-
-scores = Parallel(n_jobs=2)(delayed(work)(index) for index in range(4))
-""",
-    "no GPU for the workers": """\
-import os
-
-from joblib import Parallel, delayed
-
-
-def work(index):
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    return index ** 2
-
-
-scores = Parallel(n_jobs=2)(delayed(work)(index) for index in range(4))
-""",
-    "each actor for itself": """\
-import os
-
-import ray
-
-
-@ray.remote
-class Worker:
-    def __init__(self, gpu):
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
-
-    def see(self, gpus):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-
-
-for gpu in range(4):
-    worker = Worker.remote(gpu)
-    ray.get(worker.see.remote([gpu, gpu + 1]))
-""",
-}

@@ -9,7 +9,7 @@ from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import Instance, Tensor, Thing
-from gradguard_lint.rules.base import Examples, Report, chain, code
+from gradguard_lint.rules.base import Report, chain, code
 
 CODE = "GG302"
 
@@ -103,90 +103,3 @@ def _shared(effect: Effect, task: TaskRun) -> bool:
             ):
                 return True
     return False
-
-
-BAD: Examples = {
-    "one optimizer": """\
-import torch
-from joblib import Parallel, delayed
-
-net = torch.nn.Linear(3, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-
-
-def step(batch):
-    loss = net(batch).pow(2).mean()
-    optimizer.zero_grad()  # GG302
-    loss.backward()
-    optimizer.step()  # GG302
-    return loss.item()
-
-
-losses = Parallel(n_jobs=4, backend="threading")(
-    delayed(step)(torch.ones(2, 3)) for _ in range(8)
-)
-""",
-    "a running sum": """\
-from concurrent.futures import ThreadPoolExecutor
-
-import torch
-
-total = torch.zeros(3)
-
-
-def add(k):
-    total.add_(torch.ones(3) * k)  # GG302
-
-
-with ThreadPoolExecutor() as pool:
-    list(pool.map(add, range(10)))
-""",
-    "an object's executor": """\
-from concurrent.futures import ThreadPoolExecutor
-
-import torch
-
-
-class Trainer:
-    def __init__(self):
-        self.net = torch.nn.Linear(3, 1)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-        self.pool = ThreadPoolExecutor(4)
-
-    def train(self, batches):
-        return list(self.pool.map(self.step, batches))
-
-    def step(self, batch):
-        loss = self.net(batch).pow(2).mean()
-        loss.backward()
-        self.optimizer.step()  # GG302
-        return loss.item()
-""",
-}
-
-GOOD: Examples = {
-    "each its own, or a lock": """\
-import threading
-
-import torch
-from joblib import Parallel, delayed
-
-total = torch.zeros(3)
-lock = threading.Lock()
-
-
-def train(net, batch):
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    loss = net(batch).pow(2).mean()
-    loss.backward()
-    optimizer.step()
-    with lock:
-        total.add_(1)
-    return loss.item()
-
-
-losses = Parallel(n_jobs=4, backend="threading")(
-    delayed(train)(torch.nn.Linear(3, 1), torch.ones(2, 3)) for _ in range(8)
-)
-""",
-}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Site
-from gradguard_lint.rules.base import Examples, Report, chain, code, listed, place
+from gradguard_lint.rules.base import Report, chain, code, listed, place
 from gradguard_lint.rules.initial_draws import is_replaced
 from gradguard_lint.rules.seeds import FRESH, imports_of, repeats, seeds_on_import
 
@@ -302,71 +302,3 @@ def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
         for loop in around
         for node in ast.walk(loop)
     )
-
-
-BAD: Examples = {
-    "NumPy in a pool": """\
-from multiprocessing import Pool
-
-import numpy as np
-
-
-def simulate(k):
-    return np.random.normal(size=3) + k  # GG304
-
-
-if __name__ == "__main__":
-    with Pool(4) as pool:
-        print(pool.map(simulate, range(8)))
-""",
-    "torch under joblib's multiprocessing": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def simulate(k):
-    return (torch.randn(3) + k).tolist()  # GG304
-
-
-print(Parallel(n_jobs=2, backend="multiprocessing")(delayed(simulate)(k) for k in range(4)))
-""",
-}
-
-GOOD: Examples = {
-    "seeded by the task": """\
-from multiprocessing import Pool
-
-import numpy as np
-
-
-def simulate(k):
-    np.random.seed(k)
-    return np.random.normal(size=3)
-
-
-def with_its_own(k):
-    return np.random.default_rng(k).normal(size=3)
-
-
-def from_one(k):
-    np.random.seed(np.random.randint(5000) * (k + 1))
-    return np.random.normal(size=3)
-
-
-if __name__ == "__main__":
-    with Pool(4) as pool:
-        print(pool.map(simulate, range(8)), pool.map(with_its_own, range(8)))
-        print(pool.map(from_one, range(8)))
-""",
-    "loky": """\
-import numpy as np
-from joblib import Parallel, delayed
-
-
-def simulate(k):
-    return np.random.normal(size=3) + k
-
-
-print(Parallel(n_jobs=2)(delayed(simulate)(k) for k in range(4)))
-""",
-}

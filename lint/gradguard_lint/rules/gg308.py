@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
-from gradguard_lint.rules.base import Examples, Report, chain, code, listed
+from gradguard_lint.rules.base import Report, chain, code, listed
 
 CODE = "GG308"
 
@@ -81,105 +81,3 @@ def _meets_another(task: TaskRun, framework: str) -> bool:
         if other is not task
         for effect in other.effects[other.initialised :]
     )
-
-
-BAD: Examples = {
-    "joblib": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def sample(seed):
-    torch.manual_seed(seed)  # GG308
-    return torch.randn(3).tolist()
-
-
-print(Parallel(n_jobs=4, backend="threading")(delayed(sample)(seed) for seed in range(8)))
-""",
-    "a helper that seeds all": """\
-import random
-
-import numpy as np
-import torch
-from joblib import Parallel, delayed
-
-
-def seed_everything(seed):
-    random.seed(seed)  # GG308
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def sample(seed):
-    seed_everything(seed)
-    return torch.randn(3).tolist(), np.random.rand(), random.random()
-
-
-print(Parallel(n_jobs=4, backend="threading")(delayed(sample)(seed) for seed in range(8)))
-""",
-    "an executor, through a helper": """\
-from concurrent.futures import ThreadPoolExecutor
-
-import numpy as np
-
-
-def seeded(seed):
-    np.random.seed(seed)  # GG308
-
-
-def simulate(seed):
-    seeded(seed)
-    return np.random.normal(size=3).sum()
-
-
-with ThreadPoolExecutor(4) as pool:
-    print(list(pool.map(simulate, range(8))))
-""",
-}
-
-GOOD: Examples = {
-    "generators of their own, a lock, or one thread": """\
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
-import torch
-from joblib import Parallel, delayed
-
-lock = threading.Lock()
-
-
-def own(seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(3, generator=generator).tolist()
-
-
-def locked(seed):
-    with lock:
-        torch.manual_seed(seed)
-        return torch.randn(3).tolist()
-
-
-def sample(seed):
-    torch.manual_seed(seed)
-    return torch.randn(3).tolist()
-
-
-torch.manual_seed(0)
-print(Parallel(n_jobs=4, prefer="threads")(delayed(own)(seed) for seed in range(8)))
-print(Parallel(n_jobs=4, prefer="threads")(delayed(locked)(seed) for seed in range(8)))
-print(Parallel(n_jobs=4)(delayed(sample)(seed) for seed in range(8)))
-print(Parallel(n_jobs=1, prefer="threads")(delayed(sample)(seed) for seed in range(8)))
-with ThreadPoolExecutor(max_workers=1) as pool:
-    print(list(pool.map(sample, range(8))))
-with ThreadPoolExecutor() as pool:
-    print(pool.submit(sample, 0).result())
-threads = [
-    threading.Thread(target=torch.manual_seed, args=(0,)),
-    threading.Thread(target=print, args=("nothing that draws",)),
-]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-""",
-}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Site, Tensor
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.base import Report
 
 CODE = "GG404"
 
@@ -122,78 +122,3 @@ def _framework(effect: Effect) -> str:
     """Whose gradients are collected."""
     parts = (part for part in inner(effect.target, 2) if isinstance(part, Tensor))
     return next((part.framework for part in parts), "")
-
-
-BAD: Examples = {
-    "a tape for each example": """\
-import tensorflow as tf
-
-weights = tf.Variable([1.0, 2.0])
-
-
-def gradient(row):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(weights * row)
-    return tape.gradient(loss, weights)
-
-
-grads = []
-for row in tf.ones((8, 2)):  # GG404
-    grads.append(gradient(row))
-""",
-    "a backward for each example": """\
-import torch
-
-net = torch.nn.Linear(2, 1)
-grads = []
-for row in torch.ones(8, 2):  # GG404
-    net.zero_grad()
-    net(row).sum().backward()
-    grads.append(net.weight.grad.clone())
-""",
-}
-
-GOOD: Examples = {
-    "gradients that are there": """\
-import torch
-
-net = torch.nn.Linear(2, 1)
-net(torch.ones(8, 2)).mean().backward()
-dense = []
-for parameter in net.parameters():
-    dense.append(parameter.grad)
-""",
-    "batches": """\
-import tensorflow as tf
-
-weights = tf.Variable([1.0, 2.0])
-batches = tf.data.Dataset.from_tensor_slices(tf.ones((8, 2))).batch(4)
-grads = []
-for rows in batches:
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(weights * rows)
-    grads.append(tape.gradient(loss, weights))
-""",
-    "the rows of a Jacobian": """\
-import torch
-
-x = torch.ones(3, requires_grad=True)
-scores = torch.nn.Linear(3, 4)(x)
-rows = []
-for score in scores:
-    rows.append(torch.autograd.grad(score, x, retain_graph=True)[0])
-""",
-    "a training loop": """\
-import torch
-
-net = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-losses = []
-for batch in torch.ones(8, 4, 2):
-    optimizer.zero_grad()
-    loss = net(batch).mean()
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
-""",
-}

@@ -11,7 +11,7 @@ from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, UnderWith
 from gradguard_lint.fixes.written import bindings, dotted, importing, is_open, keyword, source_of
 from gradguard_lint.reading.source import Module
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.base import Report
 from gradguard_lint.words import words
 
 CODE = "GG405"
@@ -130,60 +130,3 @@ def _is_constant(module: Module, node: ast.expr) -> bool:
         )
         and not any(isinstance(it, ast.arg) and it.arg == node.id for it in ast.walk(module.tree))
     )
-
-
-BAD: Examples = {
-    "by argument": """\
-from joblib import Parallel, delayed
-
-results = Parallel(n_jobs=2, backend="dask")(delayed(abs)(k) for k in range(3))  # GG405
-""",
-    "by its place": """\
-from joblib import Parallel, delayed
-
-results = Parallel(2, "dask")(delayed(abs)(k) for k in range(3))  # GG405
-""",
-    "with a cluster": """\
-from dask.distributed import Client
-from joblib import Parallel, delayed
-
-if __name__ == "__main__":
-    with Client(n_workers=1, processes=False, dashboard_address=None):
-        parallel = Parallel(n_jobs=2, backend="dask")  # GG405
-        print(parallel(delayed(abs)(-k) for k in range(3)))  # repaired: [0, 1, 2]
-""",
-}
-
-FIXED: Examples = {
-    "by its place": """\
-from joblib import Parallel, delayed, parallel_config
-
-with parallel_config(backend="dask"):
-    results = Parallel(2)(delayed(abs)(k) for k in range(3))  # GG405
-""",
-    "by argument": """\
-from joblib import Parallel, delayed, parallel_config
-
-with parallel_config(backend="dask"):
-    results = Parallel(n_jobs=2)(delayed(abs)(k) for k in range(3))  # GG405
-""",
-    "with a cluster": """\
-from dask.distributed import Client
-from joblib import Parallel, delayed, parallel_config
-
-if __name__ == "__main__":
-    with Client(n_workers=1, processes=False, dashboard_address=None):
-        with parallel_config(backend="dask"):
-            parallel = Parallel(n_jobs=2)  # GG405
-        print(parallel(delayed(abs)(-k) for k in range(3)))  # repaired: [0, 1, 2]
-""",
-}
-
-GOOD: Examples = {
-    "by context": """\
-from joblib import Parallel, delayed, parallel_config
-
-with parallel_config(backend="dask"):
-    results = Parallel(n_jobs=2)(delayed(abs)(k) for k in range(3))
-""",
-}
