@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
@@ -97,6 +97,33 @@ def chain(effect: Effect) -> tuple[Step, ...]:
     return (*effect.chain, *origin)
 
 
+def sites_to(reached: Effect | ParallelCall) -> list[Site]:
+    """The places by which the program comes to an effect or a call, its own last."""
+    return [*(step.site for step in reached.chain), reached.site]
+
+
+def loops_around(sites: Sequence[Site]) -> list[ast.For | ast.AsyncFor | ast.While]:
+    """The loop statements that all `sites`, which are of one module, stand in."""
+    return [
+        node
+        for node in ast.walk(sites[0].module.tree)
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+        and all(site.stands_in(node) for site in sites)
+    ]
+
+
+def after_call(program: Program, call: ParallelCall, kinds: Iterable[Kind]) -> Iterator[Effect]:
+    """The parent's effects of these kinds that may come after `call`."""
+    for effect in program.kinds(*kinds):
+        if effect.worker is None and call.ident in effect.calls:
+            yield effect
+
+
+def origins(tensor: Tensor) -> set[int]:
+    """The identities of `tensor` and of all that it was computed from."""
+    return {tensor.ident, *tensor.sources}
+
+
 def place(site: Site, seen_from: Site) -> str:
     """The line, with the file where that is another one."""
     if site.module is seen_from.module:
@@ -139,26 +166,17 @@ def before_fork(call: ParallelCall, first: Effect, does: str) -> tuple[Step, ...
 
 def _earlier_iteration(call: ParallelCall, first: Effect) -> str:
     around: list[Site] = []
-    own = [*(step.site for step in first.chain), first.site]
-    forks = [*(step.site for step in call.chain), call.site]
-    for one, other in zip(own, forks, strict=False):
+    for one, other in zip(sites_to(first), sites_to(call), strict=False):
         if one == other:
             around.append(one)
             continue
         if one.module is not other.module or one.line <= other.line:
             return ""
         for inside in ((one, other), *((site,) for site in reversed(around))):
-            module = inside[0].module
-            loops = [
-                node.lineno
-                for node in ast.walk(module.tree)
-                if isinstance(node, (ast.For, ast.AsyncFor, ast.While))
-                and all(site.stands_in(node) for site in inside)
-            ]
+            loops = loops_around(inside)
             if loops:
-                where = f"line {max(loops)}"
-                if module is not first.site.module:
-                    where = f"{os.path.basename(module.path)}:{max(loops)}"
+                loop = max(loops, key=lambda node: node.lineno)
+                where = place(Site(inside[0].module, loop, None), first.site)
                 return f", in an earlier iteration of the loop ({where})"
         return ""
     return ""

@@ -9,7 +9,7 @@ from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import UNKNOWN, Atom, Instance, Table, Tensor, Thing, Value
-from gradguard_lint.rules.base import Report, brought, chain
+from gradguard_lint.rules.base import Report, brought, chain, sites_to
 from gradguard_lint.rules.seeds import imported
 
 CODE = "GG109"
@@ -109,9 +109,8 @@ def _asked(read: Effect) -> bool:
 
 def _done_in(change: Effect, home: str, function: str | None) -> bool:
     """Whether `change` is made in that function of the module `home`, or in what it calls."""
-    sites = (change.site, *(step.site for step in change.chain))
     return function is not None and any(
-        site.function == function and site.module.name == home for site in sites
+        site.function == function and site.module.name == home for site in sites_to(change)
     )
 
 

@@ -21,7 +21,19 @@ from gradguard_lint.domain.values import (
     Thing,
     is_number,
 )
-from gradguard_lint.rules.base import Report, captures, place, sent_with
+from gradguard_lint.rules.base import (
+    Report,
+    after_call,
+    captures,
+    origins,
+    place,
+    sent_with,
+    sites_to,
+)
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.effects import Kind
 
 CODE = "GG111"
 
@@ -93,7 +105,7 @@ def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
     parameters = False
     for atom in inner(task.result):
         if isinstance(atom, Tensor):
-            of_it = {atom.ident, *atom.sources, *program.copies.get(atom.ident, ())}
+            of_it = origins(atom) | program.copies.get(atom.ident, set())
             if not of_it.isdisjoint(program.buffers):
                 return True
             copied = atom.grad == "none" or COPIED in of_it
@@ -108,12 +120,13 @@ def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
     return not parameters and any(effect.kind == "step" for effect in task.effects)
 
 
+_GOING_ON: tuple[Kind, ...] = ("in-place", "model-change", "model-use", "statistics", "step")
+
+
 def _use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
     """Where the parent goes on with a module that was sent, and does not write its buffers."""
     found = None
-    for effect in program.kinds("in-place", "model-change", "model-use", "statistics", "step"):
-        if effect.worker is not None or task.call.ident not in effect.calls:
-            continue
+    for effect in after_call(program, task.call, _GOING_ON):
         reached = {program.buffers.get(ident, ident) for ident in idents(effect.target)}
         if reached.isdisjoint(sent):
             continue
@@ -137,7 +150,7 @@ def _leaves_buffers(program: Program, load: Effect, sent: set[int]) -> bool:
     taken = [atom for atom in inner(load.value) if not isinstance(atom, (Items, Table))]
     return bool(taken) and all(
         isinstance(atom, Tensor)
-        and (made_from := {atom.ident, *atom.sources} - {0, COPIED})
+        and (made_from := origins(atom) - {0, COPIED})
         and {program.sent_back.get(ident, ident) for ident in made_from} <= sent
         for atom in taken
     )
@@ -145,5 +158,4 @@ def _leaves_buffers(program: Program, load: Effect, sent: set[int]) -> bool:
 
 def _in_forward(effect: Effect) -> bool:
     """Whether a forward pass of the module does this."""
-    places = (effect.site, *(step.site for step in effect.chain))
-    return any((place.function or "").endswith(".forward") for place in places)
+    return any((site.function or "").endswith(".forward") for site in sites_to(effect))

@@ -7,7 +7,11 @@ from collections.abc import Iterator, Mapping
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import GRADIENT, Atom, Instance, Tensor, Thing, Unknown
-from gradguard_lint.rules.base import Report, place
+from gradguard_lint.rules.base import Report, after_call, origins, place
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.effects import Kind
 
 CODE = "GG112"
 
@@ -82,15 +86,16 @@ def _reached(links: Mapping[int, set[int]], idents: set[int]) -> set[int]:
     return found
 
 
+_CHANGING: tuple[Kind, ...] = ("backward", "grad-write", "step", "in-place", "model-change")
+
+
 def _through_the_other(
     program: Program, step: Effect, call: ParallelCall, held: set[int], back: set[int]
 ) -> Effect | None:
     """The parent's backward through what came `back`, where all of them go there, and nothing else
     changes that model."""
     found: Effect | None = None
-    for effect in program.kinds("backward", "grad-write", "step", "in-place", "model-change"):
-        if effect.worker is not None or call.ident not in effect.calls:
-            continue
+    for effect in after_call(program, call, _CHANGING):
         reached = idents(effect.target)
         if effect.kind == "grad-write":
             if not reached or reached & held:
@@ -121,6 +126,4 @@ def _is_given_other_values(effect: Effect, models: set[int]) -> bool:
 
 def _may_be_a_step(atom: Atom) -> bool:
     """Whether `atom` may be made of gradients."""
-    return isinstance(atom, Tensor) and (
-        atom.grad == "unknown" or GRADIENT in (atom.ident, *atom.sources)
-    )
+    return isinstance(atom, Tensor) and (atom.grad == "unknown" or GRADIENT in origins(atom))

@@ -10,7 +10,7 @@ from gradguard_lint.domain.values import Site, Thing
 from gradguard_lint.engine.tree import TRIES
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, Replace, SetKeyword
 from gradguard_lint.fixes.written import is_open, keyword
-from gradguard_lint.rules.base import Report, chain
+from gradguard_lint.rules.base import Report, chain, sites_to
 
 CODE = "GG206"
 
@@ -58,7 +58,7 @@ def _why_not(task: TaskRun, loader: Thing) -> str | None:
 
 def _is_caught(effect: Effect) -> bool:
     """Whether the task may go on where the loader's workers cannot be started."""
-    return any(map(_in_a_try, (effect.site, *(step.site for step in effect.chain))))
+    return any(map(_in_a_try, sites_to(effect)))
 
 
 def _in_a_try(site: Site) -> bool:

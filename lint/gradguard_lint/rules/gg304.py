@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Site
-from gradguard_lint.rules.base import Report, chain, code, listed, place
+from gradguard_lint.rules.base import Report, chain, code, listed, place, sites_to
 from gradguard_lint.rules.initial_draws import is_replaced
 from gradguard_lint.rules.seeds import FRESH, imports_of, repeats, seeds_on_import
 
@@ -171,10 +171,9 @@ def _made_there(program: Program, call: ParallelCall) -> Effect | None:
 
 def _of_a_test(call: ParallelCall) -> bool:
     """Whether the program comes to `call` by a test: whatever runs that computes nothing before."""
-    around = (call.site, *(step.site for step in call.chain))
     return any(
         name.lower().startswith("test") or name.endswith(_TESTS)
-        for site in around
+        for site in sites_to(call)
         for name in (site.function or "").split(".")
     )
 
@@ -295,7 +294,7 @@ def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
         effect.worker is None
         and effect.kind in ("draw", "seed")
         and effect.framework == draw.framework
-        and any(in_loop(site) for site in (effect.site, *(step.site for step in effect.chain)))
+        and any(map(in_loop, sites_to(effect)))
         for effect in program.effects
     ) or any(
         isinstance(node, ast.Call) and "seed" in ast.unparse(node.func).lower()

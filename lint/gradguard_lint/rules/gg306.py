@@ -11,7 +11,7 @@ from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Tensor, Unknown
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.later import reads_again
-from gradguard_lint.rules.base import Report, captures, chain
+from gradguard_lint.rules.base import Report, captures, chain, sites_to
 
 CODE = "GG306"
 
@@ -106,7 +106,7 @@ def _copied(task: TaskRun, memory: Key) -> Fix | None:
     if not made or any(
         reads_again(site)  # and would see what is written
         for effect in made
-        for site in (effect.site, *(step.site for step in effect.chain))
+        for site in sites_to(effect)
         if site != task.task.site
     ):
         return None

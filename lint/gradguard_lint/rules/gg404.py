@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Site, Tensor
-from gradguard_lint.rules.base import Report
+from gradguard_lint.rules.base import Report, sites_to
 
 CODE = "GG404"
 
@@ -44,10 +44,7 @@ def check(program: Program) -> Iterator[Report]:
 
 def _inside(loop: Site, effect: Effect) -> bool:
     """Whether `effect` happens in a loop: there, or in what is called there."""
-    return any(
-        site.path == loop.path and site.stands_in(loop.node)
-        for site in (effect.site, *(step.site for step in effect.chain))
-    )
+    return any(site.path == loop.path and site.stands_in(loop.node) for site in sites_to(effect))
 
 
 def _by_example(effect: Effect) -> bool:

@@ -11,7 +11,7 @@ from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, UnderWith
 from gradguard_lint.fixes.written import bindings, dotted, importing, is_open, keyword, source_of
 from gradguard_lint.reading.source import Module
-from gradguard_lint.rules.base import Report
+from gradguard_lint.rules.base import Report, sites_to
 from gradguard_lint.words import words
 
 CODE = "GG405"
@@ -86,7 +86,7 @@ def _has_others(program: Program, site: Site, parts: Sequence[ast.AST]) -> bool:
         call.maker.node
         for call in program.calls
         if call.library == "joblib" and call.maker is not None
-        if any(id(it.node) in inside for it in (call.site, *(step.site for step in call.chain)))
+        if any(id(it.node) in inside for it in sites_to(call))
     ]
     makers += [
         part

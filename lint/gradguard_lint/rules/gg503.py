@@ -9,7 +9,7 @@ from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.values import Atom, Const, Site, Thing
 from gradguard_lint.fixes.changes import Change, Fix, InsertBefore, Replace
 from gradguard_lint.fixes.written import importing, is_bound, spelled
-from gradguard_lint.rules.base import Report, place
+from gradguard_lint.rules.base import Report, place, sites_to
 from gradguard_lint.words import words
 from pytest_gradguard.records import fields
 
@@ -73,11 +73,10 @@ def _advice(effect: Effect, loop: Site) -> str:
 
 def _at_its_end(effect: Effect, loop: Site) -> bool:
     """Whether a loop over single batches begins a pass where the one before has ended."""
-    sites = [*(step.site for step in effect.chain), effect.site]
     return any(
         isinstance(node, ast.ExceptHandler) and site.module is loop.module and site.stands_in(node)
         for node in ast.walk(loop.node)
-        for site in sites
+        for site in sites_to(effect)
     )
 
 
@@ -86,7 +85,7 @@ def _at_times(effect: Effect, loop: Site) -> bool:
     may serve commands, or go over single batches."""
     if not isinstance(loop.node, ast.While):
         return False
-    sites = [*(step.site for step in effect.chain), effect.site]
+    sites = sites_to(effect)
     inside = [it for it in sites if it.module is loop.module and it.stands_in(loop.node)]
     first = sites.index(inside[0]) if inside else len(sites) - 1
     return any(
@@ -100,7 +99,7 @@ def _at_times(effect: Effect, loop: Site) -> bool:
 
 def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     """Whether the data is for training, where anything of the program is."""
-    sites = [*(step.site for step in effect.chain), effect.site]
+    sites = sites_to(effect)
     while len(sites) > 1 and _hands_on(sites[-1].statement, sites[-2]):
         sites.pop()
     around = sites.pop().statement

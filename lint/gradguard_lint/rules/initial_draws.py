@@ -9,6 +9,7 @@ from gradguard_lint.domain.conditions import Condition
 from gradguard_lint.domain.effects import Effect, TaskRun
 from gradguard_lint.domain.questions import counted
 from gradguard_lint.domain.values import Instance, Site
+from gradguard_lint.rules.base import sites_to
 
 
 def is_replaced(task: TaskRun, number: int) -> bool:
@@ -18,7 +19,7 @@ def is_replaced(task: TaskRun, number: int) -> bool:
     filled = {owner.ident for owner in _filled(draw)}
     if not filled:
         return False
-    parameters = not any(map(_is_for_buffer, _path(draw)))
+    parameters = not any(map(_is_for_buffer, sites_to(draw)))
     return any(
         all(map(_has_items, effect.when - draw.when))
         and not filled.isdisjoint(_given(effect, parameters=parameters))
@@ -46,10 +47,6 @@ def _given(effect: Effect, *, parameters: bool) -> Iterator[int]:
         yield from (tensor.ident for tensor in effect.target.tensors())
 
 
-def _path(draw: Effect) -> list[Site]:
-    return [*(step.site for step in draw.chain), draw.site]
-
-
 def _is_for_buffer(site: Site) -> bool:
     """Whether what comes about there is given to a module as no parameter of it."""
     statement = site.statement
@@ -60,7 +57,7 @@ def _is_for_buffer(site: Site) -> bool:
 def _filled(draw: Effect) -> Iterator[Instance]:
     """The modules of its framework that are being made where that draw is, and of whose state
     alone what is drawn becomes a part."""
-    path = _path(draw)
+    path = sites_to(draw)
     nodes = [site.node for site in path]
     inside: set[ast.AST] = set()
     for owner, maker in reversed(draw.making):

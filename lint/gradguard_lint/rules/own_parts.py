@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, TaskRun
 from gradguard_lint.domain.values import Bound, Const, Function, Unknown
 from gradguard_lint.engine.tree import last_name
+from gradguard_lint.rules.base import sites_to
 
 _ORDERING = ("permutation", "permuted", "randperm", "shuffle")
 """The draws that put something in order."""
@@ -26,14 +27,10 @@ def takes_its_own_part(task: TaskRun, draw: Effect) -> bool:
     call = draw.site.node
     if not isinstance(call, ast.Call) or getattr(call.func, "attr", "") not in _ORDERING:
         return False
-    sites = [draw.site, *(step.site for step in draw.chain)]
     functions = [getattr(atom, "function", atom) for atom in task.task.function.atoms]
     homes = [it.module for it in functions if isinstance(it, Function)]
-    parts = [
-        part
-        for tree in {id(it): it.tree for it in (*homes, *(site.module for site in sites))}.values()
-        for part in _parts(tree, None)
-    ]
+    modules = dict.fromkeys([*homes, *(site.module for site in sites_to(draw))])
+    parts = [part for module in modules for part in _parts(module.tree, None)]
     around = next((scope for scope, node in parts if node is call), None)
     statement = draw.site.statement
     if call.func.attr == "shuffle" and call.args:  # type: ignore[attr-defined]
