@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 @fields
 class Gone:
-    """What a library has no more, so that it does harm only where a project asks for the version.
+    """A name that newer versions of a library no longer have.
 
     Attributes:
-        packages: those that it was in, as indexes know them.
-        version: the first without it, of each.
-        said: the message that is left where a project asks for an older one.
+        packages: the distributions that had it.
+        version: the first version of each without it.
+        said: the message for projects that ask for an older version.
     """
 
     packages: tuple[str, ...]
@@ -51,48 +51,47 @@ class Gone:
 
 @fields
 class Report:
-    """What a rule says about one place."""
+    """A finding of a rule at one place."""
 
     site: Site
     message: str
     trace: tuple[Step, ...] = ()
     severity: str | None = None
-    """The severity, where it is not the catalogue's."""
+    """The severity, if it differs from the catalogue."""
     call: ParallelCall | None = None
-    """The parallel call that it is about."""
+    """The parallel call of the finding."""
     what: str = ""
-    """The expression or object that it is about."""
+    """The expression or object of the finding."""
     others: tuple[Site, ...] = ()
-    """The other calls that hand out work which comes here."""
+    """Further calls whose tasks reach this place."""
     fix: Fix | None = None
-    """How the program is repaired, where that can be said."""
+    """The repair, if one is known."""
     when: Conditions = NONE
-    """What has to hold for it, beside what its call asks for."""
+    """Conditions of the finding beyond those of its call."""
     case: str = ""
-    """The case of the pitfall that it is, where the catalogue's advice depends on it; by default
-    the library of `call`."""
+    """The case whose advice the catalogue gives; by default the library of `call`."""
     gone: Gone | None = None
-    """What it is about, where older versions of a library still have that."""
+    """The removed name of the finding, which older versions of its library have."""
     advice: str = ""
-    """What to do, where that names something of the program."""
+    """Advice with the names of the program, in place of the catalogue's."""
     otherwise: tuple[Report, ...] = ()
-    """What is said of other places where nothing is to be said of this one."""
+    """The findings to report if a comment silences this one."""
 
 
 def handed_out(task: TaskRun) -> Step:
-    """The step "these tasks are given to workers here"."""
+    """The step at which workers get the task."""
     return Step(task.call.site, task.runs)
 
 
 def sent_with(task: TaskRun, sent: TaskCall) -> Step:
-    """The step that ships what crosses with the task, or with the initializer of its worker."""
+    """The step at which the task, or its worker's initializer, is sent."""
     if sent is task.task:
         return handed_out(task)
     return Step(sent.site, f"the initializer runs in {task.call.workers}")
 
 
 def chain(effect: Effect) -> tuple[Step, ...]:
-    """How the program came to `effect`."""
+    """The steps to `effect`, with the one that named its device."""
     origin = (effect.origin,) if effect.origin is not None else ()
     return (*effect.chain, *origin)
 
@@ -125,28 +124,28 @@ def origins(tensor: Tensor) -> set[int]:
 
 
 def place(site: Site, seen_from: Site) -> str:
-    """The line, with the file where that is another one."""
+    """The line, with the file if it is another one."""
     if site.module is seen_from.module:
         return f"line {site.line}"
     return f"{os.path.basename(site.path)}:{site.line}"
 
 
 def code(what: str) -> str:
-    """`what`, an expression, as messages quote it."""
+    """An expression in backticks, unless it has some."""
     return what if "`" in what else f"`{what}`"
 
 
 def capitalised(text: str) -> str:
-    """`text` as a sentence begins with it."""
+    """`text` with a capital letter, for the start of a sentence."""
     return text[:1].upper() + text[1:]
 
 
 MOST = 5
-"""How many things of one kind a message names."""
+"""The largest number of names in a list of a message."""
 
 
 def listed(names: Sequence[str]) -> str:
-    """`names`, as a sentence has them: the first few, and how many more."""
+    """The first few names and the number of others, as an enumeration."""
     shown = list(names[:MOST])
     if len(names) > MOST:
         shown.append(f"{len(names) - MOST} more")
@@ -154,17 +153,17 @@ def listed(names: Sequence[str]) -> str:
 
 
 def come_to(effect: Effect, does: str) -> tuple[Step, ...]:
-    """How the parent, or a worker, comes to `effect`, with what to say there."""
+    """The steps to `effect`, with the message `does` at its place."""
     return (*effect.chain, Step(effect.site, does))
 
 
 def before_fork(call: ParallelCall, first: Effect, does: str) -> tuple[Step, ...]:
-    """How the parent comes to what it has done, and that this is before the workers of `call` are
-    forked: where it stands below that, in an earlier iteration of a loop."""
+    """The steps to `first`, an effect of the parent before the workers of `call` are forked."""
     return come_to(first, f"{does}, before the fork{_earlier_iteration(call, first)}")
 
 
 def _earlier_iteration(call: ParallelCall, first: Effect) -> str:
+    """The loop in whose earlier iteration `first` happens, if it stands below `call`."""
     around: list[Site] = []
     for one, other in zip(sites_to(first), sites_to(call), strict=False):
         if one == other:
@@ -183,20 +182,22 @@ def _earlier_iteration(call: ParallelCall, first: Effect) -> str:
 
 
 def on_gpu(atom: Atom) -> bool:
-    """Whether `atom` is known to live on a GPU."""
+    """Whether `atom` is certainly on a GPU."""
     if isinstance(atom, Tensor):
         return atom.gpu
     return isinstance(atom, Thing) and atom.gpu and atom.kind in ("model", "state")
 
 
 def returns_to_gpu(atom: Atom) -> bool:
-    """Whether unpickling `atom` puts it on the GPU again; other frameworks may pickle a copy."""
+    """Whether unpickling `atom` puts it on the GPU; other frameworks may pickle a CPU copy."""
     return on_gpu(atom) and (not isinstance(atom, Tensor) or atom.framework in ("torch", "cupy"))
 
 
 def started_cuda(call: ParallelCall, *, named: bool = False) -> Iterator[Effect]:
-    """What the parent did before workers were forked so that CUDA fails in them; also where it has
-    to be told to, if something is there that shows that it was: it `named` the GPU."""
+    """The parent's effects before the fork that make CUDA fail in the workers.
+
+    `named`: also uses of a GPU that the program is told to make, as other code shows.
+    """
     unasked = call.start == "fork" and bool(call.earlier("gpu-unasked"))
     kinds = (*_STARTS, "gpu-named") if named else _STARTS
     for kind in kinds if call.start == "fork" else ():
@@ -209,10 +210,10 @@ _STARTS: tuple[Kind, ...] = ("gpu-init", "gpu-driver", "autograd")
 
 
 def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site]]:
-    """The variables that are pickled with the worker function, with their values in the parent.
+    """The variables that are pickled with the worker function: name, parent's value, place.
 
-    Functions of an imported module are pickled by name, so their globals are not; a fork
-    inherits everything and pickles neither.
+    Functions of an imported module are pickled by name, without their globals; a fork pickles
+    nothing.
     """
     for effect in variables(task):
         if effect.is_global and (
@@ -225,22 +226,21 @@ def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site
 
 
 def brought(task: TaskRun, value: Value) -> Iterator[Atom]:
-    """What is in a captured `value`, but for what the task has put there itself."""
+    """The atoms of a captured `value` that the task did not create itself."""
     for atom in inner(value, 2):
         if not isinstance(atom, (Instance, Tensor, Thing)) or atom.born != task.ident:
             yield atom
 
 
 def variables(task: TaskRun) -> Iterator[Effect]:
-    """The uses of variables from outside by a worker's function, but for attributes of `self`."""
+    """The captures of a task, without attributes of `self`."""
     for effect in task.effects:
         if effect.kind == "capture" and not effect.what.startswith("self."):
             yield effect
 
 
 def as_written(sent: TaskCall, path: str) -> str:
-    """`path`; where it begins with what the task calls, or with the object whose method that is,
-    as the program writes these, or `code` quotes them."""
+    """`path`, with the called function or its object as the program writes them."""
     head, dot, rest = path.partition(".")
     bound = isinstance(sent.function.only, Bound)
     if head != ("self" if bound else CALLED):
@@ -256,7 +256,7 @@ def as_written(sent: TaskCall, path: str) -> str:
 
 
 def _called(sent: TaskCall) -> ast.expr | None:
-    """The expression of what the task calls, where the call that sends it has that."""
+    """The expression of the task's function in the call that sends it."""
     call = sent.site.node
     if not isinstance(call, ast.Call):
         return None
@@ -266,5 +266,5 @@ def _called(sent: TaskCall) -> ast.expr | None:
 
 
 def severed_by(value: Value) -> set[int]:
-    """What cut `value` off: the identities of calls and collectives."""
+    """The identities of the calls and collectives that cut the graph of `value`."""
     return {ident for atom in inner(value) if isinstance(atom, Tensor) for ident in atom.severed}

@@ -15,6 +15,7 @@ from gradguard_lint.rules.base import (
     captures,
     code,
     handed_out,
+    origins,
     sent_with,
 )
 
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 CODE = "GG101"
 
 _WANTING: tuple[Kind, ...] = ("backward", "grad-read", "grad-write", "hook", "step", "zero-grad")
-"""What shows that the parent wants a gradient itself."""
+"""Effects of the parent that show that it wants a gradient itself."""
 
 
 def carries_graph(atom: Atom) -> bool:
-    """Whether `atom` is a torch tensor, not a parameter, that is known to require grad."""
+    """Whether `atom` is a torch tensor that certainly requires grad, but no parameter."""
     return (
         isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad in ("leaf", "history")
     )
@@ -48,7 +49,7 @@ def check(program: Program) -> Iterator[Report]:
                 found = True
                 yield Report(
                     sent.site,
-                    _happens(task, sent, path, history=getattr(atom, "grad", "") == "history"),
+                    _message(task, sent, path, history=getattr(atom, "grad", "") == "history"),
                     (sent_with(task, sent),),
                     call=task.call,
                 )
@@ -67,16 +68,15 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _stays_behind(program: Program, task: TaskRun, atom: Atom) -> bool:
-    return carries_graph(atom) and not _is_the_tasks(program, task, atom)
+    return carries_graph(atom) and not _belongs_to_task(program, task, atom)
 
 
-def _is_the_tasks(program: Program, task: TaskRun, atom: Atom) -> bool:
-    """Whether that is a leaf whose gradient the task itself asks for and returns, and that no
-    backward of the parent may reach."""
+def _belongs_to_task(program: Program, task: TaskRun, atom: Atom) -> bool:
+    """Whether the task returns the gradient of this leaf, and the parent wants none of it."""
     if not isinstance(atom, Tensor) or atom.grad != "leaf" or atom.ident <= 0:
         return False
     found = task.result is not None and any(
-        isinstance(it, Tensor) and GRADIENT in (it.ident, *it.sources) for it in inner(task.result)
+        isinstance(it, Tensor) and GRADIENT in origins(it) for it in inner(task.result)
     )
     return (
         found
@@ -89,7 +89,7 @@ def _is_the_tasks(program: Program, task: TaskRun, atom: Atom) -> bool:
 
 
 def _asks_for(effect: Effect, leaf: Tensor) -> bool:
-    """Whether the gradient of `leaf` is computed there by its name, or read."""
+    """Whether the effect computes the gradient of `leaf` by name, or reads it."""
     if effect.kind == "grad-read":
         asked = effect.target
     elif effect.kind == "backward":
@@ -103,7 +103,7 @@ def _concerns(effect: Effect, leaf: Tensor) -> bool:
     return leaf.ident in idents(effect.target) | idents(effect.value)
 
 
-def _happens(task: TaskRun, sent: TaskCall, path: str, *, history: bool) -> str:
+def _message(task: TaskRun, sent: TaskCall, path: str, *, history: bool) -> str:
     workers, named = task.call.workers, capitalised(code(as_written(sent, path)))
     if history and task.call.forking_pickler:
         fails = "the call fails with an error" if sent is task.task else "no worker starts"

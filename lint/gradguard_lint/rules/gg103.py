@@ -41,11 +41,11 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _in_threads(found: Sequence[ParallelCall]) -> Fix | None:
-    """Threads share the graph: the same backward reaches what is before the call."""
+    """The tasks in threads, which share the graph."""
     changes: list[Change] = []
     for call in found:
         own = in_threads(call)
         if not own or call.maker is None or _TRANSFORMS.search(call.maker.module.data):
-            return None  # the threads do not know of a transform that is active here
+            return None  # an active transform does not reach the threads
         changes += own
     return Fix("unsafe", "run the tasks in threads, which share the graph", tuple(changes))
