@@ -20,12 +20,11 @@ def check(program: Program) -> Iterator[Report]:
         if task.call.start in INHERITING:
             continue
         own: set[tuple[str, str]] = set()
-        """The globals that the worker, or its initializer, set itself."""
+        """The globals that the worker or its initializer has set."""
         setters: dict[tuple[str, str], str | None] = {}
-        """The functions that ask whether a global is set, and in which the parent set it: the
-        worker does the same there."""
+        """The functions that set a global which is not set yet, in the worker as in the parent."""
         reached: dict[int, Effect] = {}
-        """The objects that globals hold, themselves or in others, each with the read of that."""
+        """The objects in globals, by identity, each with the read of its global."""
         given = {atom.ident for _, atom, _ in task.given if isinstance(atom, Instance)}
         for effect in task.effects:
             if effect.kind == "global-change":
@@ -44,14 +43,14 @@ def check(program: Program) -> Iterator[Report]:
                     reached.setdefault(atom.ident, read)
             if not any(map(_trainable, (used, *effect.values))):
                 continue
-            if _asked(effect):
+            if _asks_if_set(effect):
                 setters.setdefault((home, read.what), effect.site.function)
             known = imported(program, task, effect) | {home}
             setter = setters.get((home, read.what))
             changes = (
                 change
                 for change in _changes(task, effect, used)
-                if change.on_import not in known and not _done_in(change, home, setter)
+                if change.on_import not in known and not _happens_in(change, home, setter)
             )
             change = next(changes, None)
             if change is not None and not _replaced(task, effect, used):
@@ -67,7 +66,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _used(read: Effect) -> Value:
-    """What of the global is read there: of a dict, the item that is asked for."""
+    """The value that is read: for a dict in a subscript, the item."""
     table, statement = read.value.only, read.site.statement
     if not isinstance(table, Table) or statement is None:
         return read.value
@@ -90,8 +89,8 @@ def _trainable(value: Value) -> bool:
     )
 
 
-def _asked(read: Effect) -> bool:
-    """Whether it is asked there whether the global is set: ``if NET is None:``, ``if not NET:``."""
+def _asks_if_set(read: Effect) -> bool:
+    """Whether the read asks if the global is set: ``if NET is None:``, ``if not NET:``."""
     statement = read.site.statement
     if not isinstance(statement, ast.If):
         return False
@@ -107,16 +106,15 @@ def _asked(read: Effect) -> bool:
     return False
 
 
-def _done_in(change: Effect, home: str, function: str | None) -> bool:
-    """Whether `change` is made in that function of the module `home`, or in what it calls."""
+def _happens_in(change: Effect, home: str, function: str | None) -> bool:
+    """Whether `change` happens in that function of the module `home`, or below it."""
     return function is not None and any(
         site.function == function and site.module.name == home for site in sites_to(change)
     )
 
 
 def _changes(task: TaskRun, read: Effect, used: Value) -> Iterator[Effect]:
-    """What the parent did to the global of `read`, or what of it is `used`, before the call: where
-    the workers were there already, they do not hear of it either."""
+    """The parent's changes before the call of the global, or of the value `used` of it."""
     wanted = idents(used)
     for effect in task.call.so_far(
         "global-change", "in-place", "exact-write", "model-change", "step"
@@ -129,8 +127,7 @@ def _changes(task: TaskRun, read: Effect, used: Value) -> Iterator[Effect]:
 
 
 def _replaced(task: TaskRun, read: Effect, used: Value) -> bool:
-    """Whether the worker replaces all of what is `used`: before that `read`, or by a method that it
-    is read for."""
+    """Whether the worker replaces all that is `used`, before that `read` or with it."""
     passed = False
     for effect in task.effects:
         passed = passed or effect is read
@@ -138,20 +135,20 @@ def _replaced(task: TaskRun, read: Effect, used: Value) -> bool:
             effect.framework == "whole"
             and effect.kind in ("in-place", "model-change")
             and effect.when <= read.when
-            and all(any(_same(atom, it) for it in effect.target.atoms) for atom in used.atoms)
+            and all(any(_is_same(atom, it) for it in effect.target.atoms) for atom in used.atoms)
         ):
             return not passed or _receiver(effect) is read.site.node
     return False
 
 
-def _same(one: Atom, other: Atom) -> bool:
-    """Whether the two are one tensor or model, and not a part of it."""
+def _is_same(one: Atom, other: Atom) -> bool:
+    """Whether both are the same tensor or model, not a part of it."""
     if not isinstance(one, (Instance, Tensor, Thing)) or type(one) is not type(other):
         return False
     return one.ident > 0 and one.ident == getattr(other, "ident", 0)
 
 
 def _receiver(change: Effect) -> ast.AST | None:
-    """What the method is called of that makes `change`."""
+    """The receiver of the method call that makes `change`."""
     receiver: ast.AST | None = getattr(getattr(change.site.node, "func", None), "value", None)
     return receiver.value if isinstance(receiver, ast.Subscript) else receiver

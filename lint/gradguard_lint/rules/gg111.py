@@ -47,7 +47,7 @@ def check(program: Program) -> Iterator[Report]:
         update = next((effect for effect in task.effects if _updates(program, effect, sent)), None)
         if update is None or _brings_back(program, task, sent):
             continue
-        use = _use(program, task, sent)
+        use = _later_use(program, task, sent)
         if use is not None:
             sent_by = _sender(program, task, update)
             yield Report(
@@ -65,7 +65,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _sender(program: Program, task: TaskRun, update: Effect) -> TaskCall:
-    """What the module crosses with that `update` changes: the task, or its worker's initializer."""
+    """The task, or its worker's initializer, that ships the updated module."""
     for sent, crossing in task.parted(task.contents):
         if _updates(program, update, _modules_in(crossing)):
             return sent
@@ -73,7 +73,7 @@ def _sender(program: Program, task: TaskRun, update: Effect) -> TaskCall:
 
 
 def _modules_in(crossing: list[tuple[str, Atom, bool]]) -> set[int]:
-    """The identities of the modules that cross."""
+    """The identities of the modules among what crosses."""
     return {
         atom.ident
         for _, atom, _ in crossing
@@ -82,7 +82,7 @@ def _modules_in(crossing: list[tuple[str, Atom, bool]]) -> set[int]:
 
 
 def _modules(program: Program, task: TaskRun) -> set[int]:
-    """The identities of the modules that the task is sent with."""
+    """The identities of the modules that are shipped with the task."""
     found = _modules_in(task.contents)
     for _, value, _ in captures(program, task):
         found |= idents(value)
@@ -90,7 +90,7 @@ def _modules(program: Program, task: TaskRun) -> set[int]:
 
 
 def _updates(program: Program, effect: Effect, sent: set[int]) -> bool:
-    """Whether a module that was sent changes its buffers."""
+    """Whether the effect changes buffers of a module in `sent`."""
     if effect.kind == "statistics" and effect.framework == "train":
         return not idents(effect.target).isdisjoint(sent)
     return effect.kind == "in-place" and any(
@@ -99,7 +99,7 @@ def _updates(program: Program, effect: Effect, sent: set[int]) -> bool:
 
 
 def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
-    """Whether the result may have the buffers, or the copy is the worker's own to train."""
+    """Whether the result may have the buffers, or the worker trains its own copy."""
     if task.result is None:
         return True
     parameters = False
@@ -120,13 +120,13 @@ def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
     return not parameters and any(effect.kind == "step" for effect in task.effects)
 
 
-_GOING_ON: tuple[Kind, ...] = ("in-place", "model-change", "model-use", "statistics", "step")
+_USES: tuple[Kind, ...] = ("in-place", "model-change", "model-use", "statistics", "step")
 
 
-def _use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
-    """Where the parent goes on with a module that was sent, and does not write its buffers."""
+def _later_use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
+    """The first use of a sent module by the parent, unless it writes the buffers."""
     found = None
-    for effect in after_call(program, task.call, _GOING_ON):
+    for effect in after_call(program, task.call, _USES):
         reached = {program.buffers.get(ident, ident) for ident in idents(effect.target)}
         if reached.isdisjoint(sent):
             continue
@@ -144,7 +144,7 @@ def _use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
 
 
 def _leaves_buffers(program: Program, load: Effect, sent: set[int]) -> bool:
-    """Whether a module takes over nothing but parameters that a worker returned."""
+    """Whether the module loads nothing but parameters that a worker returned."""
     if load.framework != "partial":
         return False
     taken = [atom for atom in inner(load.value) if not isinstance(atom, (Items, Table))]
@@ -157,5 +157,5 @@ def _leaves_buffers(program: Program, load: Effect, sent: set[int]) -> bool:
 
 
 def _in_forward(effect: Effect) -> bool:
-    """Whether a forward pass of the module does this."""
+    """Whether the effect happens in a forward pass."""
     return any((site.function or "").endswith(".forward") for site in sites_to(effect))

@@ -20,23 +20,23 @@ def check(program: Program) -> Iterator[Report]:
     if not program.returned:
         return
     for step in program.kinds("step"):
-        held = _held(program, step) if step.worker is None else set()
+        held = _held_models(program, step) if step.worker is None else set()
         for call in program.calls if held else ():
             if call.ident not in step.calls:
                 continue
-            sent = _sent(call)
+            sent = _sent_models(call)
             back = {ident for ident, (by, _) in program.returned.items() if by == call.ident}
-            said = f"the model goes to {call.workers}, and a copy comes back"
+            arrival = f"the model goes to {call.workers}, and a copy comes back"
             if not held.isdisjoint(sent):
                 which = f"that was sent to {call.workers}"
             elif not held.isdisjoint(_reached(program.copies, sent)):
                 which = f"a copy of which was sent to {call.workers}"
             elif not held.isdisjoint(_reached(program.replaced, back)):
                 which = f"that is replaced by one that comes back from {call.workers}"
-                said = "the other model comes back from here"
+                arrival = "the other model comes back from here"
             else:
                 continue
-            backward = _through_the_other(program, step, call, held, back)
+            backward = _backward_through_returned(program, step, call, held, back)
             if backward is None:
                 continue
             yield Report(
@@ -45,7 +45,7 @@ def check(program: Program) -> Iterator[Report]:
                 f"backward pass at {place(backward.site, step.site)} gives gradients to the model "
                 "that came back. This optimizer does not hold that model and never updates it.",
                 (
-                    Step(call.site, said),
+                    Step(call.site, arrival),
                     Step(backward.site, "what came back gets its gradients here"),
                 ),
                 call=call,
@@ -53,8 +53,8 @@ def check(program: Program) -> Iterator[Report]:
             break
 
 
-def _held(program: Program, step: Effect) -> set[int]:
-    """The models whose parameters the optimizer holds; none where that is not certain."""
+def _held_models(program: Program, step: Effect) -> set[int]:
+    """The models of the optimizer's parameters; none if they are not all known."""
     found: set[int] = set()
     for atom in step.target.atoms:
         parameters = atom.part("parameters") if isinstance(atom, Thing) else None
@@ -66,8 +66,8 @@ def _held(program: Program, step: Effect) -> set[int]:
     return found
 
 
-def _sent(call: ParallelCall) -> set[int]:
-    """The models that go to the workers of `call`."""
+def _sent_models(call: ParallelCall) -> set[int]:
+    """The models that are shipped to the workers of `call`."""
     return {
         atom.ident
         for task in call.tasks
@@ -77,7 +77,7 @@ def _sent(call: ParallelCall) -> set[int]:
 
 
 def _reached(links: Mapping[int, set[int]], idents: set[int]) -> set[int]:
-    """What `links` lead to from some of `idents`, in one step or several."""
+    """All that `links` lead to from `idents`, in one step or more."""
     found: set[int] = set()
     pending = idents
     while pending:
@@ -89,11 +89,10 @@ def _reached(links: Mapping[int, set[int]], idents: set[int]) -> set[int]:
 _CHANGING: tuple[Kind, ...] = ("backward", "grad-write", "step", "in-place", "model-change")
 
 
-def _through_the_other(
+def _backward_through_returned(
     program: Program, step: Effect, call: ParallelCall, held: set[int], back: set[int]
 ) -> Effect | None:
-    """The parent's backward through what came `back`, where all of them go there, and nothing else
-    changes that model."""
+    """The parent's backward pass through the returned model, if it is trained in no other way."""
     found: Effect | None = None
     for effect in after_call(program, call, _CHANGING):
         reached = idents(effect.target)
@@ -105,13 +104,13 @@ def _through_the_other(
             if not reached or reached & held:
                 return None
             found = effect if reached & back else found
-        elif reached & (held if _is_given_other_values(effect, held | back) else back):
+        elif reached & (held if _gets_unrelated_values(effect, held | back) else back):
             return None  # stepped by hand, by another optimizer, or copied back
     return found
 
 
-def _is_given_other_values(effect: Effect, models: set[int]) -> bool:
-    """Whether a model is given values that none of `models` has had a part in."""
+def _gets_unrelated_values(effect: Effect, models: set[int]) -> bool:
+    """Whether a model gets values that do not come from any of `models`."""
     if effect.kind == "model-change":
         return True
     if effect.kind != "in-place" or effect.framework != "whole":
@@ -119,11 +118,11 @@ def _is_given_other_values(effect: Effect, models: set[int]) -> bool:
     given = [*inner(effect.value)]
     return (
         bool(given)
-        and not any(isinstance(atom, Unknown) or _may_be_a_step(atom) for atom in given)
+        and not any(isinstance(atom, Unknown) or _may_have_gradients(atom) for atom in given)
         and idents(effect.value).isdisjoint(models)
     )
 
 
-def _may_be_a_step(atom: Atom) -> bool:
-    """Whether `atom` may be made of gradients."""
+def _may_have_gradients(atom: Atom) -> bool:
+    """Whether `atom` may be computed from gradients."""
     return isinstance(atom, Tensor) and (atom.grad == "unknown" or GRADIENT in origins(atom))

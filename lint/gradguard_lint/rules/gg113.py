@@ -22,10 +22,10 @@ CODE = "GG113"
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         hooks = _hooks(task) if task.call.ships else []
-        if not hooks or _no_gradients(task):
+        if not hooks or _takes_no_gradients(task):
             continue
         if task.own_pickling:
-            continue  # it may put its hooks back on
+            continue  # it may register its hooks again
         crossing = [
             (sent, path, atom)
             for sent, found in task.parted(task.contents)
@@ -53,7 +53,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _hooks(task: TaskRun) -> list[Effect]:
-    """The hooks that are in place when the task is sent, and that the worker does not set again."""
+    """The hooks in place when the task is sent that the worker does not register again."""
     removed = _tensors(task.call.earlier("unhook"))
     removed |= _tensors([effect for effect in task.effects if effect.kind == "hook"])
     return [
@@ -64,7 +64,7 @@ def _hooks(task: TaskRun) -> list[Effect]:
 
 
 def _tensors(effects: list[Effect]) -> set[Atom | int]:
-    """What the hooks of `effects` are on: identities, and what is not known otherwise."""
+    """The hooked tensors of `effects`: their identities, and atoms without one."""
     return {
         atom.ident if isinstance(atom, Tensor) else atom
         for effect in effects
@@ -72,21 +72,21 @@ def _tensors(effects: list[Effect]) -> set[Atom | int]:
     }
 
 
-def _no_gradients(task: TaskRun) -> bool:
-    """Whether the worker is known to take no gradients, so that no hook could run there."""
+def _takes_no_gradients(task: TaskRun) -> bool:
+    """Whether the worker certainly takes no gradients, so that no hook runs."""
     kinds = {effect.kind for effect in task.effects}
     return task.known and kinds.isdisjoint({"backward", "graph", "unknown-call"})
 
 
 def _holds(atom: Atom, hook: Effect) -> bool:
-    """Whether pickling `atom` takes the tensor of `hook`."""
+    """Whether pickling `atom` includes the tensor of `hook`."""
     for target in hook.target.atoms:
         if isinstance(target, Tensor):
             if target.ident <= 0 or not isinstance(atom, (Instance, Tensor, Thing)):
                 continue
             if isinstance(atom, Thing) and atom.kind == "state":
-                continue  # what it holds is detached
-            kept = not isinstance(atom, Tensor) or atom.tracked  # else it was detached
+                continue  # its tensors are detached
+            kept = not isinstance(atom, Tensor) or atom.tracked  # else it is detached
             if atom.ident == target.ident and kept:
                 return True
         elif isinstance(target, Unknown) and isinstance(atom, Unknown) and _within(target, atom):

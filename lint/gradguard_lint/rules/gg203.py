@@ -36,7 +36,7 @@ _AGAIN = (
     "initialised CUDA before the fork",
     "CUDA cannot be initialised again in a forked process",
 )
-_DID: dict[Kind, tuple[str, str]] = {
+_BEFORE_FORK: dict[Kind, tuple[str, str]] = {
     **dict.fromkeys(_INITIALISE, _AGAIN),
     "gpu-driver": (
         "called `{what}` before the fork, which starts the CUDA driver",
@@ -47,23 +47,23 @@ _DID: dict[Kind, tuple[str, str]] = {
         "CUDA cannot be initialised in a forked process then",
     ),
 }
-"""What the parent did that makes CUDA unusable in forked workers, and why they fail."""
+"""By kind of effect: what the parent did, and why forked workers fail."""
 
 
 def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
         if call.start != "fork":
             continue
-        found = _found(call) or _unpickled(call)
+        found = _use_by_task(call) or _use_by_unpickling(call)
         if found is None:
             continue
         first, uses, used, when = found
-        did, why = _DID[first.kind]
+        did, why = _BEFORE_FORK[first.kind]
         asked = {*call.before.get(first, NONE), *call.when, *when}
-        off = _asks_for_switch(program, frozenset(asked))
+        off = _needs_switch(program, frozenset(asked))
         does = "initialises CUDA" if first.kind in _INITIALISE else "starts the CUDA driver"
         before = f"{code(first.what)} {does} in the parent"
-        default = _none_by_default(program, call)
+        default = _off_by_default(program, call)
         yield Report(
             call.site,
             f"{uses} in {call.workers}, but the parent {did.format(what=first.what)}: {why}."
@@ -77,9 +77,8 @@ def check(program: Program) -> Iterator[Report]:
         )
 
 
-def _none_by_default(program: Program, call: ParallelCall) -> str:
-    """That there are no such workers unless somebody sets an option, or an argument, which nobody
-    here does."""
+def _off_by_default(program: Program, call: ParallelCall) -> str:
+    """A sentence for workers that the default of an option or argument does not start."""
     for key, truth in call.chosen:
         if truth or not isinstance(key, tuple) or key[0] != "eq":
             continue
@@ -89,12 +88,12 @@ def _none_by_default(program: Program, call: ParallelCall) -> str:
     return ""
 
 
-def _asks_for_switch(program: Program, when: Conditions) -> bool:
-    """Whether a switch that is off by default has to be on where `when` holds."""
+def _needs_switch(program: Program, when: Conditions) -> bool:
+    """Whether `when` needs a switch that is off by default."""
     return any(
         truth
         and (
-            all(_asks_for_switch(program, world) for world in key)
+            all(_needs_switch(program, world) for world in key)
             if isinstance(key, AnyOf)
             else program.defaults.get(key) == (False,)
         )
@@ -103,12 +102,11 @@ def _asks_for_switch(program: Program, when: Conditions) -> bool:
 
 
 Found = tuple[Effect, str, tuple[Step, ...], Conditions]
-"""What the parent did first, what uses CUDA after it, on one way, how the program comes to that,
-and what has to hold for it."""
+"""The parent's effect, the use of CUDA after it in words, its steps, and its conditions."""
 
 
-def _found(call: ParallelCall) -> Found | None:
-    """A task that uses CUDA."""
+def _use_by_task(call: ParallelCall) -> Found | None:
+    """The first use of CUDA by a task."""
     for first in started_cuda(call):
         for task in call.tasks:
             for used in task.effects:
@@ -118,8 +116,8 @@ def _found(call: ParallelCall) -> Found | None:
     return None
 
 
-def _unpickled(call: ParallelCall) -> Found | None:
-    """Something on a GPU that a task gets: unpickling it uses CUDA before the task begins."""
+def _use_by_unpickling(call: ParallelCall) -> Found | None:
+    """An argument on a GPU, which is unpickled before the task begins."""
     for first in started_cuda(call, named=True):
         for task in call.tasks:
             crossing = {atom: path for path, atom, _ in task.contents if returns_to_gpu(atom)}
@@ -136,14 +134,14 @@ def _unpickled(call: ParallelCall) -> Found | None:
 
 
 def _holds(call: ParallelCall, choice: Choice) -> bool:
-    """Whether an alternative may be what `call` has where there is a GPU."""
+    """Whether `call` may have this alternative on a machine with a GPU."""
     atom = choice.atom
     when = choice.when | atom.cpu if isinstance(atom, Tensor) and not atom.gpu else choice.when
     return consistent(when, call.when | WITH_A_GPU)
 
 
 def _uses(call: ParallelCall, effect: Effect) -> bool:
-    """Whether `effect` needs CUDA: it says so, or certainly works on what lies on the GPU."""
+    """Whether `effect` initializes CUDA, or certainly uses an object on the GPU."""
     if effect.kind == "gpu-used":
         return effect.when <= call.when | WITH_A_GPU
     return effect.kind == "gpu-init"

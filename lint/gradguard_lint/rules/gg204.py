@@ -14,7 +14,7 @@ CODE = "GG204"
 
 
 def check(program: Program) -> Iterator[Report]:
-    # a process of one's own is the way to get a GPU of one's own
+    # a process for each task is the right way to choose a GPU
     tasks = [task for task in program.process_tasks() if not _is_alone(task)]
     values: dict[int, set[Value]] = {}
     for task in tasks:
@@ -50,7 +50,7 @@ def _is_alone(task: TaskRun) -> bool:
 
 
 def _always_the_same(values: set[Value]) -> bool:
-    """Whether each task sets what the worker's other tasks set."""
+    """Whether all tasks of a worker set equal values."""
     if all(map(is_own, values)):
         return True
     atoms = {atom for value in values for atom in value.atoms}

@@ -15,9 +15,9 @@ CODE = "GG205"
 
 
 def check(program: Program) -> Iterator[Report]:
-    told = program.kinds("gpu-search", "one-job")
-    for index, effect in enumerate(told):
-        if effect.kind == "one-job" or any(_serial(it, effect) for it in told[index:]):
+    searches = program.kinds("gpu-search", "one-job")
+    for index, effect in enumerate(searches):
+        if effect.kind == "one-job" or any(_serial(it, effect) for it in searches[index:]):
             continue
         made = effect.place
         trace = () if made is None else (Step(made, "the estimator is given the GPU here"),)
@@ -31,7 +31,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _serial(later: Effect, search: Effect) -> bool:
-    """Whether `later`, before it begins, the `search` is told to run one job at a time."""
+    """Whether the `search` is set to one job by `later`, before it begins."""
     return later.kind == "one-job" and later.ident == search.ident and later.when <= search.when
 
 

@@ -15,10 +15,10 @@ from gradguard_lint.rules.base import Report, chain, sites_to
 CODE = "GG206"
 
 _WORKERS = 5
-"""The position of `num_workers`."""
+"""The position of the argument `num_workers`."""
 
 _NEEDS_WORKERS = {"timeout": 9, "multiprocessing_context": 11}
-"""Arguments that a loader without workers refuses, and their positions."""
+"""The positions of arguments that a loader without workers refuses."""
 
 _NEEDS_WORKERS_BY_NAME = (*_NEEDS_WORKERS, "persistent_workers", "prefetch_factor")
 
@@ -29,7 +29,7 @@ def check(program: Program) -> Iterator[Report]:
             if effect.kind != "loader-workers" or _is_caught(effect):
                 continue
             for loader in effect.target.things("loader"):
-                why = _why_not(task, loader)
+                why = _reason(task, loader)
                 if why is None:
                     continue
                 yield Report(
@@ -42,8 +42,8 @@ def check(program: Program) -> Iterator[Report]:
                 )
 
 
-def _why_not(task: TaskRun, loader: Thing) -> str | None:
-    """Why the loader cannot start workers where the task runs; None where it may."""
+def _reason(task: TaskRun, loader: Thing) -> str | None:
+    """Why the loader cannot start workers in the task; None if it may."""
     if task.call.daemons:
         return "they are daemons, and Python does not let daemons start processes."
     if task.call.start != "loky":
@@ -57,21 +57,21 @@ def _why_not(task: TaskRun, loader: Thing) -> str | None:
 
 
 def _is_caught(effect: Effect) -> bool:
-    """Whether the task may go on where the loader's workers cannot be started."""
+    """Whether the task may handle the loader's error and continue."""
     return any(map(_in_a_try, sites_to(effect)))
 
 
 def _in_a_try(site: Site) -> bool:
-    """Whether what `site` raises may be caught around it, and not raised again."""
+    """Whether a ``try`` around `site` catches the error and does not raise it again."""
     return any(
-        any(_goes_on(handler) for handler in node.handlers)
+        any(_continues(handler) for handler in node.handlers)
         and node.body[0].lineno <= site.line <= (node.body[-1].end_lineno or site.line)
         for node in ast.walk(site.module.tree)
         if isinstance(node, TRIES)
     )
 
 
-def _goes_on(handler: ast.ExceptHandler) -> bool:
+def _continues(handler: ast.ExceptHandler) -> bool:
     caught = handler.type
     names = {
         name.id
@@ -83,11 +83,11 @@ def _goes_on(handler: ast.ExceptHandler) -> bool:
 
 
 _RAISED = ("AttributeError", "AssertionError", "RuntimeError", "Exception", "BaseException")
-"""What catches the errors of loaders that cannot start their workers."""
+"""Exceptions that loaders raise if they cannot start workers, and their bases."""
 
 
 def _in_the_task(site: Site | None) -> Fix | None:
-    """The loader without workers: the task loads its data itself."""
+    """The loader without workers: the task loads the data itself."""
     node = site.node if site is not None else None
     if site is None or not isinstance(node, ast.Call) or is_open(node):
         return None
