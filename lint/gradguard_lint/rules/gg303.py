@@ -23,9 +23,9 @@ def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
         if call.start != "fork":
             continue
-        found = _found(call)
+        found = _computes_after_fork(call)
         if found is None:
-            yield from _refused(call)
+            yield from _autograd_after_fork(call)
             continue
         first, task, work = found
         framework = work.framework
@@ -46,8 +46,8 @@ def check(program: Program) -> Iterator[Report]:
         )
 
 
-def _refused(call: ParallelCall) -> Iterator[Report]:
-    """Autograd that was at work in the parent of a program with a GPU: it has threads there."""
+def _autograd_after_fork(call: ParallelCall) -> Iterator[Report]:
+    """The report of gradients before and after the fork in a program with a GPU."""
     for first in call.certain("autograd"):
         for task in call.tasks:
             work = next(filter(partial(_takes_gradients, task, first), task.effects), None)
@@ -70,16 +70,16 @@ def _refused(call: ParallelCall) -> Iterator[Report]:
 
 
 def _takes_gradients(task: TaskRun, first: Effect, work: Effect) -> bool:
-    """Whether the task needs autograd on a way with `first`, and with a GPU in the parent alone."""
+    """Whether `work` runs autograd on the CPU after `first`, and the parent uses a GPU."""
     if work.kind != "autograd" or not task.meets(work, first):
         return False
     if any(effect.kind in ("gpu-init", "gpu-used") for effect in task.effects):
-        return False  # it fails for that (GG203)
+        return False  # this fails first (GG203)
     return any(task.meets(work, gpu) for gpu in task.call.certain("gpu-init"))
 
 
 def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
-    """Where the fork has to stay: workers that use one thread need none of the parent's."""
+    """An initializer that limits forked workers to one thread."""
     node = made_by(call)
     if framework != "torch" or node is None or call.maker is None or len(node.args) > 1:
         return None
@@ -99,8 +99,8 @@ def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
     return Fix("unsafe", "let each worker compute in one thread", changes)
 
 
-def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
-    """What the parent computed first, and the task that computes after it, on one way."""
+def _computes_after_fork(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
+    """The parent's computation before the fork, and a task with its own after it."""
     limited = {effect.framework for effect in call.earlier("set-threads")}
     if call.prepared and not any(
         effect.kind == "several-threads" for task in call.tasks for effect in task.effects
@@ -112,22 +112,22 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
         if framework in limited or (small and framework not in _STARTED_AT_ONCE):
             continue
         if framework == "torch" and first.worker is not call.worker:
-            continue  # its compute threads belong to the thread that computes, and none to others
+            continue  # each thread that computes has compute threads of its own
         done = _compiled(call) if framework == "jax" else frozenset()
         for task in call.tasks:
-            for work in _works(task, framework):
+            for work in _large_computations(task, framework):
                 if (work.always or work.what not in done) and task.meets(work, first):
                     return first, task, work
     return None
 
 
 def _compiled(call: ParallelCall) -> frozenset[str]:
-    """What the parent has run of JAX: a worker may do that again, as long as it is small."""
+    """The JAX computations of the parent, which a worker may repeat if they are small."""
     return frozenset(work.what for work in call.earlier("compute") if work.framework == "jax")
 
 
-def _works(task: TaskRun, framework: str) -> Iterator[Effect]:
-    """The large computations of the task, until it limits its threads."""
+def _large_computations(task: TaskRun, framework: str) -> Iterator[Effect]:
+    """The large computations of the task before it limits its threads."""
     for effect in task.effects:
         if effect.kind == "set-threads":
             return

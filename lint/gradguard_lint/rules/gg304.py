@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 CODE = "GG304"
 
 Why = tuple[str, tuple[Step, ...]]
-"""Why a generator is in the same state in all workers, and where that is done."""
+"""Why a generator is in the same state in all workers, and the steps to it."""
+
+_MAKES_GENERATOR: tuple[Kind, ...] = ("compute", "generator-loaded", "seed")
+"""The effects that create TensorFlow's global generator."""
 
 _TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
-"""Whose a generator is, where its framework's name is written in another way."""
+"""Names of frameworks in messages, if they differ from the module's."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -30,7 +33,7 @@ def check(program: Program) -> Iterator[Report]:
         if call.kind != PROCESS or not call.many:
             continue
         for task in call.tasks if call.start in ("fork", *FRESH) else ():
-            drawn = list(_drawn(program, task))
+            drawn = list(_draws_in_same_state(program, task))
             if not drawn:
                 continue
             (effect, state, steps), *others = drawn
@@ -63,8 +66,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _seeded_otherwise(task: TaskRun, draw: Effect) -> Iterator[Effect]:
-    """The seeds of a task's own that come before a draw, and are for other generators than it draws
-    from: one for each of these."""
+    """The first seed of each other generator that a task sets to its own before `draw`."""
     seen = {"", draw.framework}
     for effect in task.effects[: task.effects.index(draw)]:
         own = effect.kind == "seed" and effect.value.constant is None
@@ -74,7 +76,7 @@ def _seeded_otherwise(task: TaskRun, draw: Effect) -> Iterator[Effect]:
 
 
 def _whose(draw: Effect) -> str:
-    """Which global generator is drawn from."""
+    """The owner of the global generator of a draw."""
     return "the GPU's" if _on_gpu(draw) else _titled(draw)
 
 
@@ -90,19 +92,24 @@ def _draws(draw: Effect) -> str:
     return f"{code(draw.what)} draws from {_whose(draw)} global generator"
 
 
-def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple[Step, ...]]]:
-    """The first draw of the task from each generator that is in the same state in all workers;
-    why it is, and where that is done."""
+def _draws_in_same_state(
+    program: Program, task: TaskRun
+) -> Iterator[tuple[Effect, str, tuple[Step, ...]]]:
+    """The first draw from each generator that is in the same state in all workers, and why."""
     seeded: set[str] = set()
     alike: set[str] = set()
     since: set[str] = set()
-    """Those that are certainly seeded alike since anything unknown may have seeded them."""
+    """Generators known to be seeded identically since the last unknown seed."""
     found: set[str] = set()
     for number, effect in enumerate(task.effects):
         if effect.kind == "seed":
             by_initializer = number < task.initialised
-            same = by_initializer and effect.value.constant is not None and _arrives(task, effect)
-            if task.call.prepared:  # by whoever has a seed of its own, unless all of them get this
+            same = (
+                by_initializer
+                and effect.value.constant is not None
+                and _seeds_the_worker(task, effect)
+            )
+            if task.call.prepared:  # the library seeds each worker, unless this is for all tasks
                 same = same and task.task.repeated and effect.when <= task.call.when
             if not same:
                 seeded.add(effect.framework)
@@ -116,33 +123,33 @@ def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple
             continue
         if effect.framework in seeded or ("" in seeded and effect.framework not in since):
             continue
-        if _seeds(task, effect.site) or is_replaced(task, number):
-            continue  # each task makes a seed of its own of it, or nothing is left of it
-        told: Why | None
+        if _is_part_of_seed(task, effect.site) or is_replaced(task, number):
+            continue  # each task makes its own seed of it, or it is overwritten
+        reason: Why | None
         if effect.framework in alike:
-            told = f"the initializer seeds it alike in all {task.call.workers}", ()
+            reason = f"the initializer seeds it alike in all {task.call.workers}", ()
         elif task.call.prepared:
-            told = None
+            reason = None
         elif task.call.start == "fork":
-            told = _inherited(program, task, effect)
+            reason = _inherited(program, task, effect)
         else:
-            told = _run_again(program, task, effect)
-        if told is not None:
+            reason = _seeded_on_import(program, task, effect)
+        if reason is not None:
             found.add(_whose(effect))
-            yield effect, *told
+            yield effect, *reason
 
 
 def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
-    """Why a generator is in the same state in all workers that are forked."""
+    """Why a generator is in the same state in all forked workers."""
     call = task.call
     if draw.framework == "random":
-        return None  # Python seeds it anew in each process that is forked
+        return None  # Python reseeds it in each forked process
     if not call.answers and _moves_on(program, call, draw):
         return None
-    if not _may_be_there(program, call, draw.framework):
+    if not _may_be_loaded(program, call, draw.framework):
         return None  # each worker makes its own, seeded at random
     if _on_gpu(draw):
-        # It is made in the worker, seeded at random unless the parent has asked for a seed.
+        # The worker makes it, with the parent's seed if there is one.
         seeds = [it for it in call.earlier("seed") if it.framework == draw.framework]
         seed = next((it for it in reversed(seeds) if task.meets(draw, it)), None)
         if seed is None:
@@ -151,26 +158,22 @@ def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
         step = Step(seed.site, f"{code(seed.what)} seeds the GPU's generator in each worker, too")
         return f"{does} seeds it alike in all {call.workers}", (step,)
     once = ""
-    if draw.framework == "numpy" and not _is_there(program, call, "numpy", "generator-loaded"):
-        once = _ONCE_LOADED
+    if draw.framework == "numpy":
+        if next(_before_fork(program, call, "numpy", "generator-loaded"), None) is None:
+            once = _ONCE_LOADED
     elif draw.framework == "tensorflow":
-        used = _made_there(program, call)
+        makes = _before_fork(program, call, "tensorflow", *_MAKES_GENERATOR)
+        used = next(makes, None)
         if used is not None:
             step = Step(used.site, f"{code(used.what)} creates that generator in the parent")
             return f"all {call.workers} start with a copy of its state", (step,)
-        if call.root == 1 or _of_a_test(call):
+        if call.root == 1 or _is_in_test(call):
             once = _ONCE_USED
     return f"all {call.workers} start with a copy of its state{once}", ()
 
 
-def _made_there(program: Program, call: ParallelCall) -> Effect | None:
-    """What makes TensorFlow's global generator in the parent before the workers are forked."""
-    made = _before(program, call, _brought(program, call), "compute", "generator-loaded", "seed")
-    return next((effect for effect in made if effect.framework == "tensorflow"), None)
-
-
-def _of_a_test(call: ParallelCall) -> bool:
-    """Whether the program comes to `call` by a test: whatever runs that computes nothing before."""
+def _is_in_test(call: ParallelCall) -> bool:
+    """Whether a test makes `call`; a test runner computes nothing before."""
     return any(
         name.lower().startswith("test") or name.endswith(_TESTS)
         for site in sites_to(call)
@@ -179,52 +182,39 @@ def _of_a_test(call: ParallelCall) -> bool:
 
 
 _TESTS = ("Test", "Tests", "TestCase")
-"""How the names of classes end whose methods are tests."""
+"""Endings of the names of test classes."""
 
 
-def _may_be_there(program: Program, call: ParallelCall, framework: str) -> bool:
-    """Whether the parent may have loaded that framework before the workers are forked, and so has
-    its global generator."""
+def _may_be_loaded(program: Program, call: ParallelCall, framework: str) -> bool:
+    """Whether the parent may have loaded the global generator of `framework` before the fork."""
     if framework not in ("numpy", "torch") or call.root != 1:
         return True
-    brought = _brought(program, call)
-    if not brought <= program.imports.keys():
-        return True  # nobody has looked at what one of them imports
-    return any(
-        effect.framework == framework
-        for effect in _before(program, call, brought, "may-load", "generator-loaded")
-    )
+    if not _imported_before(program, call) <= program.imports.keys():
+        return True  # the imports of one of these modules are unknown
+    return any(True for _ in _before_fork(program, call, framework, "may-load", "generator-loaded"))
 
 
-def _is_there(program: Program, call: ParallelCall, framework: str, *kinds: Kind) -> bool:
-    """Whether the parent has done one of these things with that framework before the workers are
-    forked, which make its global generator."""
-    return any(
-        effect.framework == framework
-        for effect in _before(program, call, _brought(program, call), *kinds)
-    )
-
-
-def _before(
-    program: Program, call: ParallelCall, brought: set[str], *kinds: Kind
+def _before_fork(
+    program: Program, call: ParallelCall, framework: str, *kinds: Kind
 ) -> Iterator[Effect]:
-    """What the parent did before the workers are forked, and on the import of what it imports."""
-    yield from call.earlier(*kinds)
-    for effect in program.kinds(*kinds):
-        if effect.on_import in brought:
+    """The parent's effects with `framework` before the workers are forked, and those of imports."""
+    imported = _imported_before(program, call)
+    on_import = (effect for effect in program.kinds(*kinds) if effect.on_import in imported)
+    for effect in (*call.earlier(*kinds), *on_import):
+        if effect.framework == framework:
             yield effect
 
 
-def _brought(program: Program, call: ParallelCall) -> set[str]:
-    """The modules of the project that the parent has imported before the workers are forked."""
+def _imported_before(program: Program, call: ParallelCall) -> set[str]:
+    """The modules of the project that the parent imports before the workers are forked."""
     parts = program.entry.split(".")
     around = {".".join(parts[:count]) for count in range(1, len(parts))}
     asked = {effect.home for effect in call.earlier("imports")} | around
     return imports_of(program, asked | program.imports.get(program.entry, set())) - {program.entry}
 
 
-def _run_again(program: Program, task: TaskRun, draw: Effect) -> Why | None:
-    """Why it is in the same state in all workers that are fresh processes."""
+def _seeded_on_import(program: Program, task: TaskRun, draw: Effect) -> Why | None:
+    """Why a generator is in the same state in all fresh worker processes."""
     seed = _seed_on_import(program, task, draw)
     if seed is None:
         return None
@@ -233,9 +223,11 @@ def _run_again(program: Program, task: TaskRun, draw: Effect) -> Why | None:
     return f"all {task.call.workers} run {does} again as they import its file", (step,)
 
 
-def _arrives(task: TaskRun, seed: Effect) -> bool:
-    """Whether the initializer seeds the worker's own generator: `random.seed` is a method of the
-    parent's, which is pickled with a copy of it."""
+def _seeds_the_worker(task: TaskRun, seed: Effect) -> bool:
+    """Whether the initializer seeds the worker's own generator.
+
+    `random.seed` is a method of the parent's generator, and pickled with a copy of it.
+    """
     if task.call.start == "fork" or seed.framework != "random":
         return True
     own = task.initializer.function.atoms if task.initializer is not None else ()
@@ -251,7 +243,7 @@ _ONCE_LOADED = (
 
 
 def _seed_on_import(program: Program, task: TaskRun, draw: Effect) -> Effect | None:
-    """The seed, the same each time, that the workers run again before that draw."""
+    """The constant seed that the workers run again on import before that draw."""
     if draw.framework == "random" and task.call.start == "forkserver":
         return None  # where the fork server imports the program, its children seed it anew
     seeds = seeds_on_import(program, task, draw)
@@ -260,8 +252,8 @@ def _seed_on_import(program: Program, task: TaskRun, draw: Effect) -> Effect | N
     return next((seed for seed in reversed(seeds) if task.meets(draw, seed)), None)
 
 
-def _seeds(task: TaskRun, draw: Site) -> bool:
-    """Whether what is drawn goes, with something else, to a call of the task that seeds."""
+def _is_part_of_seed(task: TaskRun, draw: Site) -> bool:
+    """Whether the drawn value is part of the task's seed, with a value of its own."""
     for effect in task.effects:
         seed = effect.site.node
         if effect.kind != "seed" or effect.site.module is not draw.module:
@@ -279,7 +271,7 @@ _LOOPS = (ast.For, ast.While, ast.AsyncFor, ast.ListComp, ast.SetComp, ast.Gener
 
 
 def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
-    """Whether the parent draws or seeds between the forks of its processes, in their loop."""
+    """Whether the parent draws or seeds between forks in one loop."""
     around = [
         node
         for node in ast.walk(call.site.module.tree)

@@ -36,12 +36,12 @@ def check(program: Program) -> Iterator[Report]:
         for sent, path, atom, private in crossing:
             if not isinstance(atom, Thing) or atom.kind != "generator":
                 continue
-            if private and not _the_only_one(program, task, path, atom):
+            if private and not _is_the_only_one(program, task, path, atom):
                 continue
             draw = draws.get(atom.ident)
             if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
                 loads, own = task.call.prepared, sent is task.task
-                report = _shared(task, sent, path, *draw, by_worker=loads or not own)
+                report = _report(task, sent, path, *draw, by_worker=loads or not own)
                 report.case = task.call.library if loads else atom.name
                 report.fix = _one_each(task, path, atom) if own and not private else None
                 yield report
@@ -53,7 +53,7 @@ def check(program: Program) -> Iterator[Report]:
 def _captured(
     program: Program, task: TaskRun, draws: dict[int, tuple[TaskRun, Effect]]
 ) -> Iterator[Report]:
-    """A generator that the function uses, which is pickled with it or which a fork copies."""
+    """The report of a captured generator, pickled with the function or copied by a fork."""
     call = task.call
     if not (task.task.repeated or len(call.tasks) > 1):
         return
@@ -67,17 +67,16 @@ def _captured(
             continue
         if not call.answers and _moves_on(program, only):
             continue
-        report = _shared(task, task.task, name, *draw, by_worker=forked)
+        report = _report(task, task.task, name, *draw, by_worker=forked)
         report.case = only.name
         yield report
         return
 
 
-def _shared(
+def _report(
     task: TaskRun, sent: TaskCall, name: str, by: TaskRun, draw: Effect, *, by_worker: bool
 ) -> Report:
-    """The report of a generator that all tasks have, or all workers, and that `by` draws from: the
-    task itself, or a method of the object that it makes."""
+    """The report of a generator for all tasks or workers, from which `by` draws."""
     named = capitalised(code(as_written(sent, name)))
     got = "all workers draw" if by_worker else "every task gets"
     return Report(
@@ -91,16 +90,15 @@ def _shared(
 
 
 def _moves_on(program: Program, generator: Thing) -> bool:
-    """Whether the parent draws from it, which may be between the forks of its processes."""
+    """Whether the parent draws from it, perhaps between the forks."""
     return any(
         effect.worker is None and effect.ident == generator.ident
         for effect in program.kinds("generator-draw")
     )
 
 
-def _the_only_one(program: Program, task: TaskRun, path: str, generator: Thing) -> bool:
-    """Whether all tasks have this generator, though each has an argument of its own: it is made
-    once, and neither a loop nor a further call of its function makes another."""
+def _is_the_only_one(program: Program, task: TaskRun, path: str, generator: Thing) -> bool:
+    """Whether the own arguments of all tasks are this generator, which is made once."""
     site, call = generator.site, task.call.site
     if site is None or generator.part("once") is None:
         return False
@@ -114,7 +112,7 @@ def _the_only_one(program: Program, task: TaskRun, path: str, generator: Thing) 
 
 
 def _one_each(task: TaskRun, path: str, generator: Thing) -> Fix | None:
-    """A generator of its own for each task, made from the one that they share."""
+    """A generator for each task, made from the shared one."""
     site = task.task.site
     node = argument(site, path)
     if node is None:
@@ -141,7 +139,7 @@ def _one_each(task: TaskRun, path: str, generator: Thing) -> Fix | None:
 
 
 def _holders(task: TaskRun, ident: int) -> int:
-    """How many tasks of the same call hold the generator."""
+    """The number of tasks in the same call with the generator."""
     return sum(
         any(isinstance(atom, Thing) and atom.ident == ident for _, atom, _ in other.given)
         for other in task.call.tasks

@@ -57,13 +57,13 @@ def _report(program: Program, task: TaskRun, effect: Effect) -> Report | None:
 
 
 def _memory(effect: Effect) -> Key:
-    """The array whose memory is written to, where it is one."""
+    """The array whose memory the effect writes to, if it is one."""
     found = {atom.memory for atom in effect.target.atoms if isinstance(atom, Tensor)}
     return found.pop() if len(found) == 1 else None
 
 
 def _mapped_argument(program: Program, task: TaskRun, memory: Key) -> str | None:
-    """What the array is called that is sent and large enough; None where that is not certain."""
+    """The name of the mapped argument; None if it may be small or no argument."""
     assert task.call.maps is not None
     limit, mode = task.call.maps
     found: list[tuple[str, tuple[int, ...], bool]] = []
@@ -85,12 +85,12 @@ def _mapped_argument(program: Program, task: TaskRun, memory: Key) -> str | None
         if prod(extent) <= limit if extent else private:
             return None
         if mode != "r" and (private or not task.call.many):
-            return None  # one task has the file for itself
+            return None  # each task has its own file
     return found[0][0] if found else None
 
 
 def _parameter(task: TaskRun, name: object) -> str:
-    """What the argument is called that nothing is known of."""
+    """The name of an argument of unknown value."""
     if not isinstance(name, int):
         return str(name)
     return "".join(task.task.names[name : name + 1]) or f"argument {name + 1}"
@@ -104,7 +104,7 @@ def _copied(task: TaskRun, memory: Key) -> Fix | None:
         if effect.kind == "memory-shared" and _memory(effect) == memory
     ]
     if not made or any(
-        reads_again(site)  # and would see what is written
+        reads_again(site)  # and would see the written values
         for effect in made
         for site in sites_to(effect)
         if site != task.task.site

@@ -18,11 +18,11 @@ def check(program: Program) -> Iterator[Report]:
             or program.in_turn(task.call, "seed", "draw")
         ):
             continue
-        for first, *more in _together(_seeding(task)):
+        for first, *more in _by_function_call(_shared_seeds(task)):
             frameworks = {effect.framework for effect in (first, *more)}
-            drawn = _drawn(task.call)
+            drawn = _drawn_frameworks(task.call)
             if drawn.isdisjoint(frameworks) and (drawn or frameworks == {"random"}):
-                continue  # nothing draws from what is seeded
+                continue  # nothing draws from the seeded generators
             names = list(dict.fromkeys(code(effect.what) for effect in (first, *more)))
             what = f"what `{task.name}` draws"
             if not drawn:
@@ -41,19 +41,19 @@ def check(program: Program) -> Iterator[Report]:
             )
 
 
-def _seeding(task: TaskRun) -> Iterator[Effect]:
-    """What the task seeds that other threads seed or draw from."""
+def _shared_seeds(task: TaskRun) -> Iterator[Effect]:
+    """The seeds of the task for generators that other threads seed or draw from."""
     for effect in task.effects[task.initialised :]:
         if effect.kind != "seed" or effect.modes.locked or not effect.framework:
             continue
         if effect.value.is_none:
-            continue  # it is not to draw the same numbers again
+            continue  # not meant to repeat the same numbers
         if task.task.repeated or _meets_another(task, effect.framework):
             yield effect
 
 
-def _together(effects: Iterable[Effect]) -> list[list[Effect]]:
-    """The `effects` by the call of a function that has them: what seeds all generators is one."""
+def _by_function_call(effects: Iterable[Effect]) -> list[list[Effect]]:
+    """The effects grouped by function call: seeding all generators is one."""
     groups: dict[tuple[object, ...], list[Effect]] = {}
     for effect in effects:
         way = tuple(step.site for step in effect.chain)
@@ -61,10 +61,8 @@ def _together(effects: Iterable[Effect]) -> list[list[Effect]]:
     return list(groups.values())
 
 
-def _drawn(call: ParallelCall) -> set[str]:
-    """The frameworks whose global generators the tasks of the call draw from, as far as that
-    shows; where nothing does, what draws is hidden in a library, which takes NumPy's or that of a
-    framework."""
+def _drawn_frameworks(call: ParallelCall) -> set[str]:
+    """The frameworks from whose global generators the tasks visibly draw."""
     return {
         effect.framework
         for task in call.tasks
