@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.payloads import Capture
 from gradguard_lint.domain.shapes import (
     ABSENT,
     arrived,
@@ -70,13 +71,14 @@ def captured(
     if any(of_a_library(atom) or (is_global and isinstance(atom, Instance)) for atom in held):
         m.effect(
             frame,
-            "capture",
             node,
             name,
-            value=value,
-            values=() if first is None else (first,),
-            home=home.module.name,
-            is_global=is_global,
+            Capture(
+                value,
+                on_import=first,
+                module=home.module.name,
+                is_global=is_global,
+            ),
         )
     if m.in_process_worker:
         return arrived(value, m.worker_ident)
@@ -143,14 +145,7 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
             if shipped and m.pickles_itself(atom) and (atom.ident, ARRIVED) not in m.store:
                 return UNKNOWN
             if any(map(of_a_library, value.atoms)):
-                m.effect(
-                    frame,
-                    "capture",
-                    node,
-                    f"self.{name}",
-                    value=value,
-                    ident=atom.ident,
-                )
+                m.effect(frame, node, f"self.{name}", Capture(value, owner=atom.ident))
             if m.in_process_worker:
                 return arrived(value, m.worker_ident)
         return belonging(m, atom, value, name)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from gradguard_lint.domain.conditions import without
+from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import ABSENT, as_key, items, known_items, sequence
 from gradguard_lint.domain.shapes import inner as inner_atoms
@@ -239,7 +240,12 @@ def collected(
     """An element of a comprehension, which may be one of the gradients that it collects."""
     if any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner_atoms(element)):
         place = m.site(frame, node)
-        m.effect(frame, "gradient-collected", node.elt, "one gradient", target=element, place=place)
+        m.effect(
+            frame,
+            node.elt,
+            "one gradient",
+            LibraryUse("collects gradients", (element,), place=place),
+        )
     return element
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 
 from gradguard_lint.domain.conditions import Assumed
 from gradguard_lint.domain.effects import Modes
+from gradguard_lint.domain.payloads import Loaded
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -148,7 +149,7 @@ def _noted(m: Machine, frame: Frame, node: ast.AST, *names: str) -> None:
     for name in filter(m.project.is_module, filter(None, names)):
         found.update(outermost_first(name))
     for name in () if own else found:
-        m.effect(frame, "imports", node, name, home=name)
+        m.effect(frame, node, name, Loaded(name))
 
 
 def _run_early(m: Machine, frame: Frame, module: str) -> bool:

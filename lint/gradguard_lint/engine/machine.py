@@ -13,7 +13,6 @@ from contextlib import contextmanager
 
 from gradguard_lint.domain.conditions import NONE, Assumed, Conditions, compatible
 from gradguard_lint.domain.effects import (
-    ORDERED,
     Effect,
     Modes,
     ParallelCall,
@@ -23,6 +22,7 @@ from gradguard_lint.domain.effects import (
     Told,
 )
 from gradguard_lint.domain.options import Options
+from gradguard_lint.domain.payloads import Backward, GradClear, OptimizerStep, Write
 from gradguard_lint.domain.questions import Key, is_question
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import PROCESS
@@ -65,7 +65,7 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any
 
-    from gradguard_lint.domain.effects import Kind
+    from gradguard_lint.domain.payloads import Payload
     from gradguard_lint.reading.source import Module
 
 DEPTH = 14
@@ -84,13 +84,8 @@ ARRIVED = "<arrived>"
 OVER = "<over>"
 """The name under which is kept whether what last runs under an identity has ended."""
 
-_CHANGES: frozenset[Kind] = frozenset({"backward", "in-place", "step", "zero-grad"})
+_CONTENDED = (Backward, GradClear, OptimizerStep, Write)
 """Effects that are asked what runs beside them."""
-
-TOLD_APART: frozenset[Kind] = frozenset(
-    {"backward", "draw", "handed-on", "model-change", "set-visible", "step"}
-)
-"""Effects of one place that are several where they are of other things, as in turns of a loop."""
 
 
 @fields
@@ -204,7 +199,9 @@ class Machine:
         """Functions whose calls make generators, or not."""
         self.classes: dict[ast.AST, ast.stmt] = {}
         """The classes that calls make, as a program would write them."""
-        self.signals: dict[tuple[int, str, int], dict[tuple[str, ast.AST], frozenset[Effect]]] = {}
+        self.signals: dict[
+            tuple[int, str, int], dict[tuple[type[Payload], ast.AST], frozenset[Effect]]
+        ] = {}
         """What threads have done by the time that they tell something, by what it is told by: what
         is told, and in which run."""
         self.field_nodes: dict[tuple[ast.AST, str], ast.expr] = {}
@@ -402,30 +399,15 @@ class Machine:
     def effect(
         self,
         frame: Frame,
-        kind: Kind,
         node: ast.AST,
         what: str,
+        payload: Payload,
         *,
-        framework: str = "",
-        heavy: bool = False,
-        always: bool = False,
-        asks: bool = False,
-        bare: bool = False,
-        grown: bool = False,
-        unknown: bool = False,
-        target: Value = UNKNOWN,
-        value: Value = UNKNOWN,
-        values: tuple[Value, ...] = (),
-        ident: int = 0,
-        home: str = "",
-        is_global: bool = False,
-        place: Site | None = None,
-        named: tuple[tuple[str, Value], ...] = (),
         origin: Step | None = None,
         settled: Set[object] = frozenset(),
         under: Conditions = NONE,
     ) -> None:
-        """Record that `kind` happens at `node`, and on this way.
+        """Record that something happens at `node`, and on this way.
 
         `settled`: the calls before it of which it does not wait for anything. `under`: what has to
         hold besides.
@@ -434,16 +416,15 @@ class Machine:
             return
         links = tuple(id(step.site.node) for step in self.chain)
         key: tuple[Hashable, ...] = (
-            *(kind, id(node), what, framework),
-            *(self.worker_ident, self.root, links),
+            type(payload).__name__,
+            *(id(node), what, self.worker_ident, self.root, links),
+            *(getattr(payload, name) for name in payload.distinct_by),
         )
-        if kind in TOLD_APART:
-            key = (*key, target, value)
         effect = self.recorded.get(key)
         when = self.assumed.facts | under
         if effect is None:
             effect = Effect(
-                kind,
+                payload,
                 self.site(frame, node),
                 what,
                 self.worker,
@@ -451,21 +432,6 @@ class Machine:
                 self.chain,
                 self.modes,
                 when,
-                framework=framework,
-                heavy=heavy,
-                always=always,
-                asks=asks,
-                bare=bare,
-                grown=grown,
-                unknown=unknown,
-                target=target,
-                value=value,
-                values=values,
-                ident=ident,
-                home=home,
-                is_global=is_global,
-                place=place,
-                named=named,
                 origin=origin,
                 making=self.making,
                 on_import=self.importing if self.worker is None and self.on_import else "",
@@ -476,21 +442,19 @@ class Machine:
                 self.worker.effects.append(effect)
         else:
             effect.when &= when
-            effect.heavy = effect.heavy or heavy
-            effect.always = effect.always and always
-            effect.grown = effect.grown and grown
+            effect.payload.merge(payload)
         past = self.state.past
         calls = [it for it in self.handed_out if it in past]
         effect.calls.update(it.ident for it in calls)
         effect.waits.update(it.ident for it in calls if it not in settled)
-        if kind in _CHANGES and calls:
-            made = min((self.made.get(it, 0) for it in idents(target)), default=0)
-            effect.beside.update(
+        if calls and isinstance(payload, _CONTENDED):
+            made = min((self.made.get(it, 0) for it in idents(payload.target)), default=0)
+            effect.concurrent_calls.update(
                 it.ident
                 for it in calls
                 if self.made.get(it.ident, 0) > made and self.still_runs(it)
             )
-        if kind in ORDERED:
+        if payload.ordered:
             known = past.get(effect)
             past[effect] = when if known is None else known & when
 

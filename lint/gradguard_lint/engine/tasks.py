@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.conditions import NONE, Conditions, assume
-from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun
+from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Backward, Capture, Escape
 from gradguard_lint.domain.shapes import (
     arrived,
     at_one_place,
@@ -210,8 +211,8 @@ def _sent_on(m: Machine, call: ParallelCall, task: TaskCall) -> TaskRun:
     """One task that a worker hands out itself, with what crosses that did not come to it so."""
     run = m.worker
     had = [atom for _, atom, _ in run.given] if run is not None else []
-    for effect in run.effects if run is not None else ():
-        had += inner(effect.value, 2) if effect.kind == "capture" else ()
+    for effect in of_kinds(run.effects, Capture) if run is not None else ():
+        had += inner(effect.payload.value, 2)
     came = {arrived(of(atom), m.worker_ident).only for atom in had}
     sent = [it for it in shipped(m, call, task) if it[1] not in came]
     return TaskRun(m.new_ident(), call, task, sent, sent, first_at_start=len(sent))
@@ -342,10 +343,9 @@ def run_task(
             for plain in (False, True)
         )
         # It is asked where gradients are left in a process, and takes long where much is held.
-        trains = process and any(effect.kind == "backward" for effect in run.effects)
-        for effect in run.effects if trains else ():
-            if effect.kind == "handed-on":
-                effect.values = reached(m, effect.target)
+        trains = process and any(of_kinds(run.effects, Backward))
+        for effect in of_kinds(run.effects, Escape) if trains else ():
+            effect.payload.reachable = reached(m, effect.target)
     finally:
         m.worker, m.chain, m.raised, m.returned = outer, chain, raised, outer_returned
         m.loop_depth, m.statement, m.making = loop_depth, statement, making

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Autograd, Capture, GpuSetting, GpuUse
 from gradguard_lint.domain.shapes import inner, name_of
 from gradguard_lint.domain.values import (
     Atom,
@@ -30,7 +31,7 @@ from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
+    from gradguard_lint.domain.effects import Q
     from gradguard_lint.fixes.changes import Fix
 
 
@@ -111,9 +112,9 @@ def loops_around(sites: Sequence[Site]) -> list[ast.For | ast.AsyncFor | ast.Whi
     ]
 
 
-def after_call(program: Program, call: ParallelCall, kinds: Iterable[Kind]) -> Iterator[Effect]:
+def after_call(program: Program, call: ParallelCall, *kinds: type[Q]) -> Iterator[Effect[Q]]:
     """The parent's effects of these kinds that may come after `call`."""
-    for effect in program.kinds(*kinds):
+    for effect in program.effects_of(*kinds):
         if effect.worker is None and call.ident in effect.calls:
             yield effect
 
@@ -198,15 +199,16 @@ def started_cuda(call: ParallelCall, *, named: bool = False) -> Iterator[Effect]
 
     `named`: also uses of a GPU that the program is told to make, as other code shows.
     """
-    unasked = call.start == "fork" and bool(call.earlier("gpu-unasked"))
-    kinds = (*_STARTS, "gpu-named") if named else _STARTS
-    for kind in kinds if call.start == "fork" else ():
-        for first in call.certain(kind):
-            if not (unasked and kind == "gpu-driver" and first.framework == "torch"):
-                yield first
-
-
-_STARTS: tuple[Kind, ...] = ("gpu-init", "gpu-driver", "autograd")
+    if call.start != "fork":
+        return
+    unasked = any(it.payload.setting == "unasked" for it in call.earlier(GpuSetting))
+    used = call.certain(GpuUse)
+    yield from (it for it in used if it.gpu_use == "context")
+    for first in used:
+        if first.gpu_use == "driver" and not (unasked and first.payload.framework == "torch"):
+            yield first
+    yield from call.certain(Autograd)
+    yield from (it for it in used if named and it.gpu_use == "named")
 
 
 def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site]]:
@@ -216,13 +218,13 @@ def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site
     nothing.
     """
     for effect in variables(task):
-        if effect.is_global and (
+        if effect.payload.is_global and (
             task.call.start not in ("loky", "dask")
-            or effect.home != program.entry
+            or effect.payload.module != program.entry
             or task.call.root != 1
         ):
             continue
-        yield effect.what, effect.value, effect.site
+        yield effect.what, effect.payload.value, effect.site
 
 
 def brought(task: TaskRun, value: Value) -> Iterator[Atom]:
@@ -232,10 +234,10 @@ def brought(task: TaskRun, value: Value) -> Iterator[Atom]:
             yield atom
 
 
-def variables(task: TaskRun) -> Iterator[Effect]:
+def variables(task: TaskRun) -> Iterator[Effect[Capture]]:
     """The captures of a task, without attributes of `self`."""
-    for effect in task.effects:
-        if effect.kind == "capture" and not effect.what.startswith("self."):
+    for effect in of_kinds(task.effects, Capture):
+        if not effect.what.startswith("self."):
             yield effect
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program
+from gradguard_lint.domain.payloads import Backward, Detached, GradRead, OptimizerStep
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import UNKNOWN, Tensor, Thing
 from gradguard_lint.rules.base import severed_by
@@ -20,15 +21,15 @@ def cut_backwards(program: Program) -> Iterator[tuple[Effect, list[ParallelCall]
     # A program that reads the gradients of the results continues by hand; results detached in
     # place want none.
     of_results = [
-        effect.target for effect in program.kinds("cut-off", "grad-read") if effect.worker is None
+        effect.target for effect in program.effects_of(Detached, GradRead) if effect.worker is None
     ]
     of_results += [  # an optimizer steps the results themselves
         atom.part("parameters") or UNKNOWN
-        for effect in program.kinds("step")
+        for effect in program.effects_of(OptimizerStep)
         for atom in effect.target.of(Thing)
     ]
     wanted = set().union(*map(severed_by, of_results))
-    for effect in program.kinds("backward"):
+    for effect in program.effects_of(Backward):
         if effect.worker is not None:
             continue
         severed = {
@@ -37,7 +38,7 @@ def cut_backwards(program: Program) -> Iterator[tuple[Effect, list[ParallelCall]
             if isinstance(atom, Tensor)
             for ident in (atom.severed or atom.maybe)
         }
-        severed -= wanted | severed_by(effect.value)
+        severed -= wanted | severed_by(effect.payload.inputs)
         cut = (calls[ident] for ident in sorted(severed & calls.keys()))
         found = [call for call in cut if consistent(call.when, effect.when)]
         if found:

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.payloads import (
+    Backward,
+    GradClear,
+    GradRead,
+    GradWrite,
+    Hook,
+    OptimizerStep,
+)
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import GRADIENT, Atom, TaskCall, Tensor
+from gradguard_lint.domain.values import GRADIENT, UNKNOWN, Atom, TaskCall, Tensor
 from gradguard_lint.rules.base import (
     Report,
     as_written,
@@ -19,13 +27,9 @@ from gradguard_lint.rules.base import (
     sent_with,
 )
 
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
-
 CODE = "GG101"
 
-_WANTING: tuple[Kind, ...] = ("backward", "grad-read", "grad-write", "hook", "step", "zero-grad")
+_WANTING = (Backward, GradClear, GradRead, GradWrite, Hook, OptimizerStep)
 """Effects of the parent that show that it wants a gradient itself."""
 
 
@@ -83,24 +87,25 @@ def _belongs_to_task(program: Program, task: TaskRun, atom: Atom) -> bool:
         and any(_asks_for(effect, atom) for effect in task.effects)
         and not any(
             effect.worker is None and (effect.target.is_unknown or _concerns(effect, atom))
-            for effect in program.kinds(*_WANTING)
+            for effect in program.effects_of(*_WANTING)
         )
     )
 
 
 def _asks_for(effect: Effect, leaf: Tensor) -> bool:
     """Whether the effect computes the gradient of `leaf` by name, or reads it."""
-    if effect.kind == "grad-read":
+    if isinstance(effect.payload, GradRead):
         asked = effect.target
-    elif effect.kind == "backward":
-        asked = effect.value
+    elif isinstance(effect.payload, Backward):
+        asked = effect.payload.inputs
     else:
         return False
     return any(isinstance(it, Tensor) and it.ident == leaf.ident for it in inner(asked))
 
 
 def _concerns(effect: Effect, leaf: Tensor) -> bool:
-    return leaf.ident in idents(effect.target) | idents(effect.value)
+    asked = effect.payload.inputs if isinstance(effect.payload, Backward) else UNKNOWN
+    return leaf.ident in idents(effect.target) | idents(asked)
 
 
 def _message(task: TaskRun, sent: TaskCall, path: str, *, history: bool) -> str:

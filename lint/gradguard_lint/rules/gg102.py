@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Program, TaskRun
+from gradguard_lint.domain.payloads import Backward, PossibleTraining
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Items, Site, Table, Tensor, Unknown, Value
@@ -89,7 +90,9 @@ def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix 
         return None
     if not handed_out_alone(program, function, lambda call: call.kind == PROCESS):
         return None  # where it is called in this process, its graph may be what counts
-    for effect in program.kinds("backward", "loss-given"):
+    for effect in program.effects_of(Backward, PossibleTraining):
+        if isinstance(effect.payload, PossibleTraining) and effect.payload.does != "given":
+            continue
         elsewhere = not consistent(task.call.chosen, effect.when)  # the results have a graph there
         if effect.worker is None and (elsewhere or _may_reach(effect.target, task)):
             return None

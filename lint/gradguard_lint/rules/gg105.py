@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.effects import ParallelCall, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Capture, TapeGradient
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     ANYTHING,
@@ -37,8 +38,9 @@ def uses_tape(task: TaskRun) -> bool:
     if task.result is not None and any(is_recorded(atom) for atom in inner(task.result)):
         return True
     return any(
-        effect.kind == "capture" and any(is_recorded(atom) for atom in inner(effect.value, 2))
-        for effect in task.effects
+        is_recorded(atom)
+        for effect in of_kinds(task.effects, Capture)
+        for atom in inner(effect.payload.value, 2)
     )
 
 
@@ -58,13 +60,13 @@ def _severity(program: Program, call: ParallelCall) -> str | None:
     """
     asked = [
         effect
-        for effect in program.kinds("tape-gradient")
+        for effect in program.effects_of(TapeGradient)
         if effect.worker is None and call.ident in effect.calls
     ]
     given: set[int] = set()
     for task in call.tasks:
         crossing = [atom for _, atom, _ in (*task.contents, *task.given)]
-        captured = [effect.value for effect in task.effects if effect.kind == "capture"]
+        captured = [effect.payload.value for effect in of_kinds(task.effects, Capture)]
         given |= set().union(*map(idents, (*map(of, crossing), *captured)))
     behind = [_result_origins(task) for task in call.tasks]
     known = [made_from for made_from in behind if made_from is not None]
@@ -72,8 +74,8 @@ def _severity(program: Program, call: ParallelCall) -> str | None:
         given &= set().union(*known)
     severity = "info" if asked else "warning"
     for effect in asked:
-        sources = idents(effect.value) & given
-        anything = any(_is_unknown_or_given(atom, given) for atom in inner(effect.value))
+        sources = idents(effect.payload.sources) & given
+        anything = any(_is_unknown_or_given(atom, given) for atom in inner(effect.payload.sources))
         if not sources and not anything:
             continue
         if call.ident in severed_by(effect.target):

@@ -6,7 +6,21 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import consistent
-from gradguard_lint.domain.effects import Effect, Program, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import (
+    Backward,
+    Capture,
+    Escape,
+    GradClear,
+    GradRead,
+    GradWrite,
+    MemoryUse,
+    ModelChange,
+    ModelUse,
+    OptimizerStep,
+    UnknownCall,
+    Write,
+)
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     FIGURE,
@@ -81,9 +95,9 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
     given_as = program.sent_back if task.call.made else {}
     for effect in task.effects:
         target = {given_as.get(ident, ident) for ident in idents(effect.target)}
-        if effect.kind == "zero-grad":
+        if isinstance(effect.payload, GradClear):
             cleared |= target
-        if effect.kind != "backward" or "backward" not in effect.what:
+        if not isinstance(effect.payload, Backward) or "backward" not in effect.what:
             continue  # `autograd.grad` gives the gradients back, and leaves none
         reached = shipped & target
         if not reached:
@@ -109,11 +123,10 @@ def _trained_objects(task: TaskRun) -> Iterator[tuple[str, set[int]]]:
     for path, atom, _ in task.given:
         if _trainable(atom):
             yield path, idents(of(atom))
-    for effect in task.effects:
-        if effect.kind == "capture":
-            for atom in brought(task, effect.value):
-                if _trainable(atom):
-                    yield effect.what, idents(of(atom))
+    for effect in of_kinds(task.effects, Capture):
+        for atom in brought(task, effect.payload.value):
+            if _trainable(atom):
+                yield effect.what, idents(of(atom))
 
 
 def _with_owners(trained: list[tuple[str, set[int]]], reached: set[int]) -> set[int]:
@@ -151,41 +164,42 @@ def _returns_numbers(task: TaskRun) -> bool:
 
 def _leaves_gradients(effect: Effect) -> bool:
     """Whether gradients are saved, or given to unknown code: the parent may read a file."""
-    return effect.kind in ("handed-on", "model-use") and any(
+    payload = effect.payload
+    reachable = payload.reachable if isinstance(payload, Escape) else ()
+    return (isinstance(payload, Escape) or _is_saved(effect)) and any(
         isinstance(atom, Tensor) and GRADIENT in origins(atom)
-        for value in (effect.target, *effect.values)
+        for value in (effect.target, *reachable)
         for atom in inner(value)
     )
 
 
-_LETS_OUT = (
-    "exact-write",
-    "grad-read",
-    "grad-write",
-    "handed-on",
-    "in-place",
-    "memory-write",
-    "model-change",
-    "model-use",
-    "step",
-    "unknown-call",
-)
-"""Effects that bring more than numbers out of a process without a result: by shared memory, a
-queue or a file."""
+def _is_saved(effect: Effect) -> bool:
+    return isinstance(effect.payload, ModelUse) and effect.payload.does == "save"
+
+
+_LETS_OUT = (Escape, GradRead, GradWrite, ModelChange, OptimizerStep, UnknownCall, Write)
+
+
+def _lets_out(effect: Effect) -> bool:
+    """Whether the effect brings more than numbers out of a process: by shared memory, a file …"""
+    if isinstance(effect.payload, MemoryUse):
+        return effect.payload.does == "written"
+    return _is_saved(effect) or isinstance(effect.payload, _LETS_OUT)
 
 
 def _keeps_gradients(task: TaskRun, shipped: set[int]) -> bool:
     """Whether the gradients of `shipped` certainly stay in a process without a result."""
     return task.known and not any(
-        (effect.kind in _LETS_OUT and not _is_unrelated(task, shipped, effect))
-        or (effect.kind == "backward" and "backward" not in effect.what)
+        (_lets_out(effect) and not _is_unrelated(task, shipped, effect))
+        or (isinstance(effect.payload, Backward) and "backward" not in effect.what)
         for effect in task.effects
     )
 
 
 def _is_unrelated(task: TaskRun, shipped: set[int], effect: Effect) -> bool:
     """Whether the effect certainly does not concern what the worker trains."""
-    if effect.kind == "in-place":
+    payload = effect.payload
+    if isinstance(payload, Write) and not payload.exact:
         return all(
             isinstance(atom, Tensor)
             and atom.born == task.ident
@@ -194,13 +208,13 @@ def _is_unrelated(task: TaskRun, shipped: set[int], effect: Effect) -> bool:
             for atom in effect.target.atoms
         )
     return (
-        effect.kind == "handed-on"
-        and bool(effect.values)
+        isinstance(payload, Escape)
+        and bool(payload.reachable)
         and not any(
             (isinstance(atom, Thing) and atom.kind in ("model", "optimizer"))
             or (isinstance(atom, Tensor) and not _is_apart(shipped, atom))
             or (isinstance(atom, Instance) and (atom.cls.what or atom.born != task.ident))
-            for value in effect.values
+            for value in payload.reachable
             for atom in value.atoms
         )
     )
@@ -236,7 +250,7 @@ def _used_by_parent(
     for effect in program.effects:
         if effect.worker is not None:
             continue
-        if effect.kind == "grad-write" and (
+        if isinstance(effect.payload, GradWrite) and (
             effect.target.is_unknown or reached & idents(effect.target)
         ):
             return None  # it may have shared them, or brings them in
@@ -244,13 +258,16 @@ def _used_by_parent(
             continue
         if not consistent(task.call.when, effect.when):
             continue  # the program comes to one or the other
-        if effect.kind == "backward":
+        use = effect.payload
+        if isinstance(use, Backward):
             return None  # from here on the parent has gradients of its own
-        if task.call.ident not in effect.waits or (anew and True in effect.value.constants()):
+        if task.call.ident not in effect.waits or not isinstance(use, (GradRead, OptimizerStep)):
             continue
-        if effect.kind == "step":
+        if anew and use.fresh:
+            continue
+        if isinstance(use, OptimizerStep):
             return f"the parent's optimizer steps without them ({place(effect.site, seen_from)})"
-        if effect.kind == "grad-read" and _is_read(effect):
+        if _is_read(effect):
             return f"the parent reads `.grad` ({place(effect.site, seen_from)})"
     return None
 

@@ -11,12 +11,13 @@ CODE = "GG108"
 
 
 def check(program: Program) -> Iterator[Report]:
-    for effect in program.kinds("memory-graph"):
+    for effect in program.library_uses("cached graph"):
+        made = effect.payload.place
         yield Report(
-            effect.place or effect.site,
+            made or effect.site,
             f"`{effect.what}` is cached by joblib and returns a tensor with autograd history: "
             "a call that hits the cache returns it without its graph.",
             (Step(effect.site, "the cached function returns such a tensor for this call"),)
-            if effect.place is not None and effect.site.node is not effect.place.node
+            if made is not None and effect.site.node is not made.node
             else (),
         )

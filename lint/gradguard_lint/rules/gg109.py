@@ -6,9 +6,26 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.payloads import (
+    Capture,
+    GlobalWrite,
+    ModelChange,
+    OptimizerStep,
+    Payload,
+    Write,
+)
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import INHERITING
-from gradguard_lint.domain.values import UNKNOWN, Atom, Instance, Table, Tensor, Thing, Value
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Instance,
+    Table,
+    Tensor,
+    Thing,
+    Value,
+)
 from gradguard_lint.rules.base import Report, brought, chain, sites_to
 from gradguard_lint.rules.seeds import imported
 
@@ -23,25 +40,29 @@ def check(program: Program) -> Iterator[Report]:
         """The globals that the worker or its initializer has set."""
         setters: dict[tuple[str, str], str | None] = {}
         """The functions that set a global which is not set yet, in the worker as in the parent."""
-        reached: dict[int, Effect] = {}
-        """The objects in globals, by identity, each with the read of its global."""
+        reached: dict[int, tuple[Effect, str]] = {}
+        """The objects in globals, by identity, each with the read and module of its global."""
         given = {atom.ident for _, atom, _ in task.given if isinstance(atom, Instance)}
         for effect in task.effects:
-            if effect.kind == "global-change":
-                own.add((effect.home, effect.what))
-            if effect.kind != "capture":
+            captured = effect.payload
+            if isinstance(captured, GlobalWrite):
+                own.add((captured.module, effect.what))
+            if not isinstance(captured, Capture):
                 continue
-            read = effect if effect.is_global else reached.get(effect.ident)
-            if read is None or read.home == program.entry or (read.home, read.what) in own:
+            own_read = (effect, captured.module) if captured.is_global else None
+            found = own_read or reached.get(captured.owner)
+            if found is None:
                 continue
-            if next(brought(task, effect.value), None) is None:
+            read, home = found
+            if home == program.entry or (home, read.what) in own:
                 continue
-            home = read.home
-            used = _used(effect)
+            if next(brought(task, captured.value), None) is None:
+                continue
+            used = _used(effect, captured.value)
             for atom in used.atoms:
                 if isinstance(atom, Instance) and atom.ident not in given:
-                    reached.setdefault(atom.ident, read)
-            if not any(map(_trainable, (used, *effect.values))):
+                    reached.setdefault(atom.ident, found)
+            if not _trainable(used) and not _trainable(captured.on_import or NOTHING):
                 continue
             if _asks_if_set(effect):
                 setters.setdefault((home, read.what), effect.site.function)
@@ -49,7 +70,7 @@ def check(program: Program) -> Iterator[Report]:
             setter = setters.get((home, read.what))
             changes = (
                 change
-                for change in _changes(task, effect, used)
+                for change in _changes(task, (effect.what, captured.module), used)
                 if change.on_import not in known and not _happens_in(change, home, setter)
             )
             change = next(changes, None)
@@ -65,11 +86,11 @@ def check(program: Program) -> Iterator[Report]:
                 break
 
 
-def _used(read: Effect) -> Value:
+def _used(read: Effect, value: Value) -> Value:
     """The value that is read: for a dict in a subscript, the item."""
-    table, statement = read.value.only, read.site.statement
+    table, statement = value.only, read.site.statement
     if not isinstance(table, Table) or statement is None:
-        return read.value
+        return value
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript) and node.value is read.site.node:
             key = node.slice.value if isinstance(node.slice, ast.Constant) else None
@@ -113,14 +134,15 @@ def _happens_in(change: Effect, home: str, function: str | None) -> bool:
     )
 
 
-def _changes(task: TaskRun, read: Effect, used: Value) -> Iterator[Effect]:
-    """The parent's changes before the call of the global, or of the value `used` of it."""
+def _changes(task: TaskRun, read: tuple[str, str], used: Value) -> Iterator[Effect]:
+    """The parent's changes before the call of the global, or of the value `used` of it.
+
+    `read` is the global's name and module.
+    """
     wanted = idents(used)
-    for effect in task.call.so_far(
-        "global-change", "in-place", "exact-write", "model-change", "step"
-    ):
-        if effect.kind == "global-change":
-            if effect.what == read.what and effect.home == read.home:
+    for effect in task.call.so_far(GlobalWrite, ModelChange, OptimizerStep, Write):
+        if isinstance(effect.payload, GlobalWrite):
+            if (effect.what, effect.payload.module) == read:
                 yield effect
         elif wanted & idents(effect.target):
             yield effect
@@ -132,13 +154,18 @@ def _replaced(task: TaskRun, read: Effect, used: Value) -> bool:
     for effect in task.effects:
         passed = passed or effect is read
         if (
-            effect.framework == "whole"
-            and effect.kind in ("in-place", "model-change")
+            _is_whole(effect.payload)
             and effect.when <= read.when
             and all(any(_is_same(atom, it) for it in effect.target.atoms) for atom in used.atoms)
         ):
             return not passed or _receiver(effect) is read.site.node
     return False
+
+
+def _is_whole(change: Payload) -> bool:
+    if isinstance(change, Write):
+        return change.whole
+    return isinstance(change, ModelChange) and change.extent == "whole"
 
 
 def _is_same(one: Atom, other: Atom) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import ModelChange, ModelUse, OptimizerStep, Write
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     COPIED,
@@ -30,10 +31,6 @@ from gradguard_lint.rules.base import (
     sent_with,
     sites_to,
 )
-
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
 
 CODE = "GG111"
 
@@ -91,11 +88,15 @@ def _modules(program: Program, task: TaskRun) -> set[int]:
 
 def _updates(program: Program, effect: Effect, sent: set[int]) -> bool:
     """Whether the effect changes buffers of a module in `sent`."""
-    if effect.kind == "statistics" and effect.framework == "train":
+    if _trains(effect):
         return not idents(effect.target).isdisjoint(sent)
-    return effect.kind == "in-place" and any(
+    return isinstance(effect.payload, Write) and any(
         program.buffers.get(tensor.ident) in sent for tensor in effect.target.tensors()
     )
+
+
+def _trains(effect: Effect) -> bool:
+    return isinstance(effect.payload, ModelUse) and effect.payload.does == "train"
 
 
 def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
@@ -117,26 +118,23 @@ def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
             continue
         elif not isinstance(atom, (Const, Items, Table)):
             return True
-    return not parameters and any(effect.kind == "step" for effect in task.effects)
-
-
-_USES: tuple[Kind, ...] = ("in-place", "model-change", "model-use", "statistics", "step")
+    return not parameters and any(of_kinds(task.effects, OptimizerStep))
 
 
 def _later_use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
     """The first use of a sent module by the parent, unless it writes the buffers."""
     found = None
-    for effect in after_call(program, task.call, _USES):
+    for effect in after_call(program, task.call, ModelChange, ModelUse, OptimizerStep, Write):
         reached = {program.buffers.get(ident, ident) for ident in idents(effect.target)}
         if reached.isdisjoint(sent):
             continue
-        if effect.kind == "model-change":
+        if isinstance(effect.payload, ModelChange):
             if _leaves_buffers(program, effect, sent):
                 continue
             return None
-        if effect.kind == "statistics" and effect.framework == "train":
+        if _trains(effect):
             return None  # the parent collects them itself
-        if effect.kind != "in-place" or _in_forward(effect):
+        if not isinstance(effect.payload, Write) or _in_forward(effect):
             found = found or effect
         elif not idents(effect.target).isdisjoint(program.buffers):
             return None
@@ -145,9 +143,10 @@ def _later_use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None
 
 def _leaves_buffers(program: Program, load: Effect, sent: set[int]) -> bool:
     """Whether the module loads nothing but parameters that a worker returned."""
-    if load.framework != "partial":
+    change = load.payload
+    if not isinstance(change, ModelChange) or change.extent != "partial":
         return False
-    taken = [atom for atom in inner(load.value) if not isinstance(atom, (Items, Table))]
+    taken = [atom for atom in inner(change.value) if not isinstance(atom, (Items, Table))]
     return bool(taken) and all(
         isinstance(atom, Tensor)
         and (made_from := origins(atom) - {0, COPIED})

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
+from gradguard_lint.domain.payloads import (
+    Backward,
+    GradWrite,
+    ModelChange,
+    OptimizerChange,
+    OptimizerStep,
+    Write,
+)
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import GRADIENT, Atom, Instance, Tensor, Thing, Unknown
 from gradguard_lint.rules.base import Report, after_call, origins, place
-
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
 
 CODE = "GG112"
 
@@ -19,7 +23,7 @@ CODE = "GG112"
 def check(program: Program) -> Iterator[Report]:
     if not program.returned:
         return
-    for step in program.kinds("step"):
+    for step in program.effects_of(OptimizerStep):
         held = _held_models(program, step) if step.worker is None else set()
         for call in program.calls if held else ():
             if call.ident not in step.calls:
@@ -60,7 +64,7 @@ def _held_models(program: Program, step: Effect) -> set[int]:
         parameters = atom.part("parameters") if isinstance(atom, Thing) else None
         if parameters is None or any(isinstance(part, Unknown) for part in inner(parameters)):
             return set()
-        if any(atom in change.target.atoms for change in program.kinds("optimizer-change")):
+        if any(atom in change.target.atoms for change in program.effects_of(OptimizerChange)):
             return set()
         found |= idents(parameters)
     return found
@@ -86,21 +90,18 @@ def _reached(links: Mapping[int, set[int]], idents: set[int]) -> set[int]:
     return found
 
 
-_CHANGING: tuple[Kind, ...] = ("backward", "grad-write", "step", "in-place", "model-change")
-
-
 def _backward_through_returned(
     program: Program, step: Effect, call: ParallelCall, held: set[int], back: set[int]
 ) -> Effect | None:
     """The parent's backward pass through the returned model, if it is trained in no other way."""
     found: Effect | None = None
-    for effect in after_call(program, call, _CHANGING):
+    for effect in after_call(program, call, Backward, GradWrite, ModelChange, OptimizerStep, Write):
         reached = idents(effect.target)
-        if effect.kind == "grad-write":
+        if isinstance(effect.payload, GradWrite):
             if not reached or reached & held:
                 return None  # the gradients are carried over
             continue
-        if effect.kind == "backward" and effect.root == step.root:
+        if isinstance(effect.payload, Backward) and effect.root == step.root:
             if not reached or reached & held:
                 return None
             found = effect if reached & back else found
@@ -111,15 +112,16 @@ def _backward_through_returned(
 
 def _gets_unrelated_values(effect: Effect, models: set[int]) -> bool:
     """Whether a model gets values that do not come from any of `models`."""
-    if effect.kind == "model-change":
+    change = effect.payload
+    if isinstance(change, ModelChange):
         return True
-    if effect.kind != "in-place" or effect.framework != "whole":
+    if not isinstance(change, Write) or not change.whole:
         return False
-    given = [*inner(effect.value)]
+    given = [*inner(change.value)]
     return (
         bool(given)
         and not any(isinstance(atom, Unknown) or _may_have_gradients(atom) for atom in given)
-        and idents(effect.value).isdisjoint(models)
+        and idents(change.value).isdisjoint(models)
     )
 
 

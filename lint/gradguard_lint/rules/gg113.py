@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Backward, Graph, Hook, UnknownCall
 from gradguard_lint.domain.values import Atom, Instance, Tensor, Thing, Unknown
 from gradguard_lint.rules.base import (
     Report,
@@ -52,18 +53,20 @@ def check(program: Program) -> Iterator[Report]:
                 break
 
 
-def _hooks(task: TaskRun) -> list[Effect]:
+def _hooks(task: TaskRun) -> list[Effect[Hook]]:
     """The hooks in place when the task is sent that the worker does not register again."""
-    removed = _tensors(task.call.earlier("unhook"))
-    removed |= _tensors([effect for effect in task.effects if effect.kind == "hook"])
+    before = task.call.earlier(Hook)
+    removed = _tensors(it for it in before if it.payload.removed)
+    removed |= _tensors(it for it in of_kinds(task.effects, Hook) if not it.payload.removed)
     return [
         effect
-        for effect in task.call.earlier("hook")
-        if effect.worker is None and not _tensors([effect]) & removed and task.meets(effect, effect)
+        for effect in before
+        if not effect.payload.removed and effect.worker is None
+        if not _tensors([effect]) & removed and task.meets(effect, effect)
     ]
 
 
-def _tensors(effects: list[Effect]) -> set[Atom | int]:
+def _tensors(effects: Iterable[Effect]) -> set[Atom | int]:
     """The hooked tensors of `effects`: their identities, and atoms without one."""
     return {
         atom.ident if isinstance(atom, Tensor) else atom
@@ -74,8 +77,7 @@ def _tensors(effects: list[Effect]) -> set[Atom | int]:
 
 def _takes_no_gradients(task: TaskRun) -> bool:
     """Whether the worker certainly takes no gradients, so that no hook runs."""
-    kinds = {effect.kind for effect in task.effects}
-    return task.known and kinds.isdisjoint({"backward", "graph", "unknown-call"})
+    return task.known and not any(of_kinds(task.effects, Backward, Graph, UnknownCall))
 
 
 def _holds(atom: Atom, hook: Effect) -> bool:

@@ -6,10 +6,26 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import NONE, consistent
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, Waited
+from gradguard_lint.domain.effects import (
+    Effect,
+    ParallelCall,
+    Program,
+    Step,
+    TaskRun,
+    Waited,
+    of_kinds,
+)
+from gradguard_lint.domain.payloads import (
+    Backward,
+    GpuChoice,
+    GpuSetting,
+    GpuUse,
+    LibraryUse,
+    OptimizerStep,
+)
 from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.unknowns import is_own
-from gradguard_lint.domain.values import Atom, Const, Site, Thing
+from gradguard_lint.domain.values import Atom, Const, Site, Thing, Value
 from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
 from gradguard_lint.fixes.futures import asked
@@ -21,11 +37,7 @@ from gradguard_lint.rules.exclusive import excludes
 
 CODE = "GG201"
 
-_CHOOSING = ("set-visible", "gpu-init", "gpu-hint", "gpu-chosen")
-"""What may say which GPU a process uses."""
-
-
-_USING = ("gpu-init", "gpu-used", "gpu-hint", "gpu-implied")
+_USING = ("context", "work", "hinted", "implied")
 """What a process does with a GPU."""
 
 
@@ -43,18 +55,18 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _reports(
-    program: Program, used: list[tuple[TaskRun, list[Effect]]], *, lone: list[ParallelCall]
+    program: Program, used: list[tuple[TaskRun, list[Effect[GpuUse]]]], *, lone: list[ParallelCall]
 ) -> Iterator[Report]:
     """What is said of tasks, each with what it uses a GPU by: the first on each of its ways."""
-    reached: dict[ast.AST, list[tuple[TaskRun, Effect]]] = {}
+    reached: dict[ast.AST, list[tuple[TaskRun, Effect[GpuUse]]]] = {}
     branches: dict[ast.AST, dict[Site, Effect]] = {}
-    instead: dict[ast.AST, list[tuple[TaskRun, list[Effect]]]] = {}
+    instead: dict[ast.AST, list[tuple[TaskRun, list[Effect[GpuUse]]]]] = {}
     for task, (first, *rest) in used:
         reached.setdefault(first.site.node, []).append((task, first))
         branches.setdefault(first.site.node, {}).update((it.site, it) for it in rest)
         if rest:
             instead.setdefault(first.site.node, []).append((task, rest))
-    meant = any(effect.kind == "gpu-meant" for effect in program.effects)
+    meant = any(it.payload.setting == "meant" for it in program.effects_of(GpuSetting))
     for node, ways in reached.items():
         task, effect = min(ways, key=lambda way: (_fails(*way), len(way[1].chain)))
         others = {
@@ -62,13 +74,13 @@ def _reports(
             for other, _ in ways
             if other.task.site.node is not task.task.site.node
         }
-        unasked = effect.kind == "gpu-implied" and not meant
+        unasked = effect.gpu_use == "implied" and not meant
         alone = all(way.call in lone for way, _ in ways) and not _fails(task, effect)
         beside = alone and _used_in_parent(program)
         what = effect.what.strip("`")
         workers = task.call.workers
         does = "initialises the GPU here"
-        if effect.kind == "gpu-implied":
+        if effect.gpu_use == "implied":
             takes = "each worker process takes its own share of it"
             if alone and not beside:
                 takes = "no other process of this program uses it meanwhile"
@@ -104,7 +116,9 @@ def _reports(
                 *_on_other_branches([*branches[node].values()]),
                 *(handed_out(other) for other in others.values()),
             ),
-            severity="info" if alone or unasked or all(it.grown for _, it in ways) else None,
+            severity="info"
+            if alone or unasked or all(it.payload.grown for _, it in ways)
+            else None,
             call=task.call,
             when=effect.when,
             what=what,
@@ -150,7 +164,7 @@ def _is_one_process(tasks: list[TaskRun]) -> bool:
 
 def _used_in_parent(program: Program) -> bool:
     return any(
-        it.kind in _USING and (it.worker is None or it.worker.call.kind == THREAD)
+        it.gpu_use in _USING and (it.worker is None or it.worker.call.kind == THREAD)
         for it in program.effects
     )
 
@@ -166,12 +180,12 @@ def _contexts(program: Program, tasks: list[TaskRun]) -> str:
 def _case(program: Program, task: TaskRun, effect: Effect) -> str:
     """Which advice fits: workers that train, or have a model on the GPU, or that each are a process
     of the program's own, are not asked to leave the GPU to another process."""
-    own = [it for it in task.effects if it.kind == "gpu-init"]
+    own = [it for it in task.effects if it.gpu_use == "context"]
     if _called(effect) == "torch.load" and all(it.site == effect.site for it in own):
         return "weights"
     if task.call.library == "ray":
         return task.call.library
-    if task.call.single or any(it.kind in ("backward", "step") for it in task.effects):
+    if task.call.single or any(of_kinds(task.effects, Backward, OptimizerStep)):
         return "whole program"
     models = set[ast.AST]().union(*program.moved.values())
     return "whole program" if any(it.site.node in models for it in own) else ""
@@ -181,12 +195,13 @@ def _called(effect: Effect) -> str:
     return effect.what.strip("`").partition("(")[0]
 
 
-def _first_data(task: TaskRun, effect: Effect) -> Iterator[Step]:
+def _first_data(task: TaskRun, effect: Effect[GpuUse]) -> Iterator[Step]:
     """What first allocates on the GPU, where the context is initialised by a question."""
-    if not effect.asks:
+    if not effect.payload.asks:
         return
-    for other in task.effects:
-        if other.kind == "gpu-init" and not other.asks and consistent(other.when, effect.when):
+    for other in of_kinds(task.effects, GpuUse):
+        puts = other.gpu_use == "context" and not other.payload.asks
+        if puts and consistent(other.when, effect.when):
             yield Step(other.site, f"{code(other.what)} is the first to put something on it")
             return
 
@@ -201,7 +216,7 @@ def _on_other_branches(instead: list[Effect]) -> Iterator[Step]:
 
 def _fails(task: TaskRun, effect: Effect) -> bool:
     """Whether CUDA certainly cannot be initialised there."""
-    return effect.kind == "gpu-init" and any(
+    return effect.gpu_use == "context" and any(
         task.meets(effect, first) for first in started_cuda(task.call)
     )
 
@@ -211,30 +226,46 @@ def _has_a_gpu_of_its_own(task: TaskRun, chosen: dict[ast.AST, set[Atom]]) -> bo
     one."""
     if task.call.single and any(private and _names_gpu(atom) for _, atom, private in task.given):
         return True
-    return any(
-        effect.kind == "process-group"
-        or (effect.kind in _CHOOSING and is_own(effect.value) and not effect.value.constants())
-        for effect in task.effects
-    ) or any(_differs(chosen[effect.site.node]) for effect in _choosing(task))
+    return any(_joins_group(effect) or _is_own(_named(effect)) for effect in task.effects) or any(
+        _differs(chosen[node]) for node, _ in _choosing(task)
+    )
+
+
+def _joins_group(effect: Effect) -> bool:
+    return isinstance(effect.payload, LibraryUse) and effect.payload.use == "process group"
+
+
+def _is_own(device: Value | None) -> bool:
+    return device is not None and is_own(device) and not device.constants()
 
 
 def _chosen(program: Program) -> dict[ast.AST, set[Atom]]:
     """Which GPUs each place chooses that processes reach which are started one by one."""
     chosen: dict[ast.AST, set[Atom]] = {}
     for task in program.process_tasks():
-        for effect in _choosing(task):
-            chosen.setdefault(effect.site.node, set()).update(effect.value.atoms)
+        for node, device in _choosing(task):
+            chosen.setdefault(node, set()).update(device.atoms)
     return chosen
 
 
-def _choosing(task: TaskRun) -> Iterator[Effect]:
-    """What chooses a GPU for all that the process of `task` does: in it, or before it starts."""
+def _named(effect: Effect) -> Value | None:
+    """The GPU that it chooses, if it may say which one its process uses."""
+    use = effect.payload
+    if isinstance(use, GpuUse) and use.gpu_use in ("context", "hinted"):
+        return use.device
+    return use.device if isinstance(use, GpuChoice) and use.by != "configuration" else None
+
+
+def _choosing(task: TaskRun) -> Iterator[tuple[ast.AST, Value]]:
+    """What chooses a GPU for all that the process of `task` does, in it or before it starts: where,
+    and which one."""
     for effect in task.effects if task.call.single else task.effects[: task.initialised]:
-        if effect.kind in _CHOOSING:
-            yield effect
-    for event in task.call.before if task.call.single else ():
-        if isinstance(event, Effect) and event.kind == "set-visible" and event.worker is None:
-            yield event
+        device = _named(effect)
+        if device is not None:
+            yield effect.site.node, device
+    for event in of_kinds(task.call.before if task.call.single else (), GpuChoice):
+        if event.payload.by == "environment" and event.worker is None:
+            yield event.site.node, event.payload.device
 
 
 def _differs(devices: set[Atom]) -> bool:
@@ -272,9 +303,12 @@ def _numbers(effects: list[Effect]) -> set[str]:
     that of the first, where it names none."""
     told: dict[bool, set[str]] = {True: set(), False: set()}
     for effect in effects:
-        if effect.kind in _USING or effect.kind in _CHOOSING:
-            names = effect.value.constants() or ([] if effect.kind in _CHOOSING else [None])
-            told[effect.kind == "set-visible"].update(map(str, names))
+        device = _named(effect)
+        if device is not None:
+            by_environment = getattr(effect.payload, "by", "") == "environment"
+            told[by_environment].update(map(str, device.constants()))
+        elif effect.gpu_use in _USING:
+            told[False].add("None")
     visible = {number for names in told[True] for number in names.split(",")}
     named = {name.rpartition(":")[2] for name in told[False] if name[-1:].isdigit()}
     return visible or named or ({"0"} if told[False] else set())
@@ -341,13 +375,13 @@ _AROUND_RESULTS = {
 where it gives one."""
 
 
-def _first(task: TaskRun) -> list[Effect]:
+def _first(task: TaskRun) -> list[Effect[GpuUse]]:
     """The first use of a GPU on each way through the task; what another library is told counts
     where nothing is plainer."""
-    for kind in ("gpu-init", "gpu-hint", "gpu-implied"):
-        found: list[Effect] = []
-        for effect in task.effects:
-            if effect.kind != kind or effect.bare:
+    for kind in ("context", "hinted", "implied"):
+        found: list[Effect[GpuUse]] = []
+        for effect in of_kinds(task.effects, GpuUse):
+            if effect.gpu_use != kind or effect.payload.bare:
                 continue
             if all(excludes(it, effect) for it in found):
                 found.append(effect)

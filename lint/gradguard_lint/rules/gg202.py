@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from gradguard_lint.domain.conditions import GPU_PRESENT
-from gradguard_lint.domain.effects import Program, Step, TaskRun
+from gradguard_lint.domain.effects import Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Write
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Atom, Function, Site, TaskCall, Tensor, Thing
 from gradguard_lint.fixes.changes import Fix, Wrap
@@ -34,7 +35,7 @@ CODE = "GG202"
 _OF_DEVICES = words("is_cuda is_cpu get_device device")
 """Attributes that tell a worker whether a tensor is on a GPU."""
 
-_USES = frozenset({"gpu-init", "gpu-hint", "gpu-implied"})
+_USES = frozenset({"context", "hinted", "implied"})
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -141,7 +142,7 @@ def _place(task: TaskRun, atom: Atom) -> Site | None:
 def _on_the_cpu(task: TaskRun) -> Fix | None:
     """A copy of each tensor on the CPU, if the worker does not use the GPU."""
     site = task.task.site
-    if not task.known or any(effect.kind in _USES for effect in task.effects):
+    if not task.known or any(effect.gpu_use in _USES for effect in task.effects):
         return None
     nodes: dict[int, ast.expr] = {}
     moved: set[int] = set()
@@ -168,9 +169,9 @@ def _on_the_cpu(task: TaskRun) -> Fix | None:
 
 def _writes(task: TaskRun, function: Function, moved: set[int]) -> bool:
     """Whether the task may write to the `moved` tensors, which a caller in one process sees."""
-    for effect in task.effects:
+    for effect in of_kinds(task.effects, Write):
         changed = (atom for atom in inner(effect.target) if isinstance(atom, Tensor))
-        if effect.kind == "in-place" and any(moved & origins(it) for it in changed):
+        if any(moved & origins(it) for it in changed):
             return True
     return any(
         (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))

@@ -24,25 +24,21 @@ from gradguard_lint.rules.base import (
     started_cuda,
 )
 
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
-
 CODE = "GG203"
 
 
-_INITIALISE: tuple[Kind, ...] = ("gpu-init", "gpu-named")
+_INITIALISE = ("context", "named")
 _AGAIN = (
     "initialised CUDA before the fork",
     "CUDA cannot be initialised again in a forked process",
 )
-_BEFORE_FORK: dict[Kind, tuple[str, str]] = {
+_BEFORE_FORK = {
     **dict.fromkeys(_INITIALISE, _AGAIN),
-    "gpu-driver": (
+    "driver": (
         "called `{what}` before the fork, which starts the CUDA driver",
         "CUDA cannot be initialised in a forked process then",
     ),
-    "autograd": (
+    "": (  # autograd
         "took gradients before the fork, which starts the CUDA driver where there is a GPU",
         "CUDA cannot be initialised in a forked process then",
     ),
@@ -58,10 +54,10 @@ def check(program: Program) -> Iterator[Report]:
         if found is None:
             continue
         first, uses, used, when = found
-        did, why = _BEFORE_FORK[first.kind]
+        did, why = _BEFORE_FORK[first.gpu_use]
         asked = {*call.before.get(first, NONE), *call.when, *when}
         off = _needs_switch(program, frozenset(asked))
-        does = "initialises CUDA" if first.kind in _INITIALISE else "starts the CUDA driver"
+        does = "initialises CUDA" if first.gpu_use in _INITIALISE else "starts the CUDA driver"
         before = f"{code(first.what)} {does} in the parent"
         default = _off_by_default(program, call)
         yield Report(
@@ -142,6 +138,6 @@ def _holds(call: ParallelCall, choice: Choice) -> bool:
 
 def _uses(call: ParallelCall, effect: Effect) -> bool:
     """Whether `effect` initializes CUDA, or certainly uses an object on the GPU."""
-    if effect.kind == "gpu-used":
+    if effect.gpu_use == "work":
         return effect.when <= call.when | WITH_A_GPU
-    return effect.kind == "gpu-init"
+    return effect.gpu_use == "context"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program, TaskRun
+from gradguard_lint.domain.effects import Program, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import GpuChoice
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.unknowns import is_own
 from gradguard_lint.domain.values import Class, Const, Unknown, Value
@@ -18,12 +19,13 @@ def check(program: Program) -> Iterator[Report]:
     tasks = [task for task in program.process_tasks() if not _is_alone(task)]
     values: dict[int, set[Value]] = {}
     for task in tasks:
-        for effect in task.effects:
-            if effect.kind == "set-visible":
-                values.setdefault(id(effect.site.node), set()).add(effect.value)
+        for effect in of_kinds(task.effects, GpuChoice):
+            if effect.payload.by == "environment":
+                values.setdefault(id(effect.site.node), set()).add(effect.payload.device)
     for task in tasks:
-        for effect in task.effects[task.initialised :]:
-            if effect.kind == "set-visible" and not _always_the_same(values[id(effect.site.node)]):
+        for effect in of_kinds(task.effects[task.initialised :], GpuChoice):
+            by = effect.payload.by
+            if by == "environment" and not _always_the_same(values[id(effect.site.node)]):
                 yield Report(
                     effect.site,
                     f"{code(effect.what)} has no effect in a worker that has already used CUDA: "
@@ -32,7 +34,7 @@ def check(program: Program) -> Iterator[Report]:
                     call=task.call,
                 )
                 break
-            if effect.kind == "visible-devices" and _depends_on_task(effect.value):
+            if by == "configuration" and _depends_on_task(effect.payload.device):
                 yield Report(
                     effect.site,
                     "The visible devices depend on the task, but a worker that has started "

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step
+from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Fix, SetKeyword
 from gradguard_lint.fixes.written import keyword
@@ -15,11 +16,11 @@ CODE = "GG205"
 
 
 def check(program: Program) -> Iterator[Report]:
-    searches = program.kinds("gpu-search", "one-job")
+    searches = program.library_uses("fit in several jobs", "fit in one job")
     for index, effect in enumerate(searches):
-        if effect.kind == "one-job" or any(_serial(it, effect) for it in searches[index:]):
+        if _in_one_job(effect) or any(_serial(it, effect) for it in searches[index:]):
             continue
-        made = effect.place
+        made = effect.payload.place
         trace = () if made is None else (Step(made, "the estimator is given the GPU here"),)
         yield Report(
             effect.site,
@@ -30,9 +31,14 @@ def check(program: Program) -> Iterator[Report]:
         )
 
 
-def _serial(later: Effect, search: Effect) -> bool:
+def _in_one_job(search: Effect[LibraryUse]) -> bool:
+    return search.payload.use == "fit in one job"
+
+
+def _serial(later: Effect[LibraryUse], search: Effect[LibraryUse]) -> bool:
     """Whether the `search` is set to one job by `later`, before it begins."""
-    return later.kind == "one-job" and later.ident == search.ident and later.when <= search.when
+    same = later.payload.ident == search.payload.ident
+    return _in_one_job(later) and same and later.when <= search.when
 
 
 def _one_job(site: Site) -> Fix | None:

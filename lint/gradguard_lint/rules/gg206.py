@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.values import Site, Thing
 from gradguard_lint.engine.tree import TRIES
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, Replace, SetKeyword
@@ -25,10 +26,10 @@ _NEEDS_WORKERS_BY_NAME = (*_NEEDS_WORKERS, "persistent_workers", "prefetch_facto
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
-        for effect in task.effects:
-            if effect.kind != "loader-workers" or _is_caught(effect):
+        for effect in of_kinds(task.effects, LibraryUse):
+            if effect.payload.use != "loader workers" or _is_caught(effect):
                 continue
-            for loader in effect.target.things("loader"):
+            for loader in effect.payload.values[0].things("loader"):
                 why = _reason(task, loader)
                 if why is None:
                     continue

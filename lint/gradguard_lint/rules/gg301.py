@@ -7,7 +7,23 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import attrgetter
 
-from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.effects import (
+    Effect,
+    Modes,
+    ParallelCall,
+    Program,
+    Step,
+    TaskRun,
+    of_kinds,
+)
+from gradguard_lint.domain.payloads import (
+    Autograd,
+    Backward,
+    Compute,
+    Graph,
+    LibraryUse,
+    UnknownCall,
+)
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import Function, Site
 from gradguard_lint.fixes.changes import Change, Decorate, Fix
@@ -41,7 +57,7 @@ def _lost_modes(program: Program, call: ParallelCall, task: TaskRun) -> Iterator
     kept = call.inherited if call.start in INHERITING else Modes()
     if kept.grad and not modes.grad and modes.grad_site is not None:
         seen = _builds_graph(task, loads=call.prepared)
-        if seen is not None and not _sets(task, "grad") and not _differentiates(task):
+        if seen is not None and not _sets(task, "grad mode") and not _differentiates(task):
             condition = _condition(modes.grad_site)
             yield Report(
                 call.site,
@@ -75,10 +91,10 @@ def _builds_graph(task: TaskRun, *, loads: bool) -> Effect | None:
     `loads`: the task loads data, where only a known graph counts.
     """
     for effect in task.effects:
-        if effect.kind == "graph" and effect.framework == "torch":
+        if isinstance(effect.payload, Graph):
             return effect
         near = len(effect.chain) <= 2  # what is far below may set the mode unseen
-        model = effect.kind == "unknown-call" and effect.unknown
+        model = isinstance(effect.payload, UnknownCall) and effect.payload.given
         if model and near and effect.modes.grad and not loads:
             return effect
     return None
@@ -86,21 +102,17 @@ def _builds_graph(task: TaskRun, *, loads: bool) -> Effect | None:
 
 def _computes_in_full(task: TaskRun) -> Effect | None:
     """The first computation of `task` with torch that no autocast of its own covers."""
-    return next(
-        (
-            effect
-            for effect in task.effects
-            if effect.kind in ("graph", "compute")
-            and effect.framework == "torch"
-            and effect.modes.autocast is None
-        ),
-        None,
-    )
+    for effect in task.effects:
+        work = effect.payload
+        on_torch = isinstance(work, Compute) and work.framework == "torch"
+        if (on_torch or isinstance(work, Graph)) and effect.modes.autocast is None:
+            return effect
+    return None
 
 
 def _differentiates(task: TaskRun) -> bool:
     """Whether the task takes gradients itself: it wants them on, whatever the caller wants."""
-    if any(effect.kind in ("backward", "autograd") for effect in task.effects):
+    if any(of_kinds(task.effects, Autograd, Backward)):
         return True
     function = function_of(task)
     return function is not None and any(
@@ -124,7 +136,7 @@ def _condition(mode: Site) -> str:
 
 def _sets(task: TaskRun, mode: str) -> bool:
     """Whether the task sets that mode itself."""
-    return any(effect.kind == "mode-set" and effect.framework == mode for effect in task.effects)
+    return any(effect.payload.use == mode for effect in of_kinds(task.effects, LibraryUse))
 
 
 # -- the repair ------------------------------------------------------------------------------------

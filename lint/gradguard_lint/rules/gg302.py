@@ -7,13 +7,14 @@ from itertools import chain as chained
 
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
+from gradguard_lint.domain.payloads import Backward, GradClear, ModelChange, OptimizerStep, Write
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import Instance, Tensor, Thing
 from gradguard_lint.rules.base import Report, chain, code
 
 CODE = "GG302"
 
-_WRITES = ("step", "zero-grad", "in-place", "model-change")
+_WRITES = (GradClear, ModelChange, OptimizerStep, Write)
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -21,7 +22,7 @@ def check(program: Program) -> Iterator[Report]:
         call = task.call
         if call.start != "thread":
             continue
-        alike = call.many and not program.in_turn(call, *_WRITES, "backward")
+        alike = call.many and not program.in_turn(call, _changes)
         written = [*_writes(task.effects)]
         meanwhile = _meanwhile(program, call) if written and not task.waits else []
         for effect in written:
@@ -55,7 +56,11 @@ def _meanwhile(program: Program, call: ParallelCall) -> list[Effect]:
         if (it in call.overlaps or call in it.overlaps) and it.turn == call.turn
     ]
     others = [_writes(task.effects) for it in calls for task in it.tasks if not task.waits]
-    own = [it for it in program.effects if it.worker is call.worker and call.ident in it.beside]
+    own = [
+        it
+        for it in program.effects
+        if it.worker is call.worker and call.ident in it.concurrent_calls
+    ]
     return [*chained.from_iterable(others), *_writes(own)]
 
 
@@ -81,9 +86,17 @@ def _changed_idents(effect: Effect) -> set[int]:
 
 def _is_write(effect: Effect) -> bool:
     """Whether the effect writes to its target; a model is written by another state."""
-    return effect.kind in _WRITES and (
-        effect.kind != "model-change" or effect.framework in ("whole", "partial")
-    )
+    written = effect.payload
+    if isinstance(written, ModelChange):
+        return written.extent != ""
+    return _changes(effect) and not isinstance(written, Backward)
+
+
+def _changes(effect: Effect) -> bool:
+    """Whether other threads may see what it is about as it changes."""
+    written = effect.payload
+    exact = isinstance(written, Write) and written.exact
+    return isinstance(written, (Backward, *_WRITES)) and not exact
 
 
 def _is_shared(effect: Effect, task: TaskRun) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import partial
+from itertools import takewhile
 
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Autograd, Compute, ComputeThreads, GpuUse
 from gradguard_lint.fixes.changes import Fix, SetKeyword
 from gradguard_lint.fixes.recipes import made_by
 from gradguard_lint.fixes.spawning import advice_case, without_fork
@@ -28,8 +30,10 @@ def check(program: Program) -> Iterator[Report]:
             yield from _autograd_after_fork(call)
             continue
         first, task, work = found
-        framework = work.framework
-        does = "computes" if first.kind == "compute" else f"starts its threads ({first.what})"
+        framework = work.payload.framework
+        does = (
+            "computes" if not first.payload.threads_only else f"starts its threads ({first.what})"
+        )
         yield Report(
             call.site,
             f"`{task.doer(work)}` computes with {framework} in {call.workers}, after the parent "
@@ -48,7 +52,7 @@ def check(program: Program) -> Iterator[Report]:
 
 def _autograd_after_fork(call: ParallelCall) -> Iterator[Report]:
     """The report of gradients before and after the fork in a program with a GPU."""
-    for first in call.certain("autograd"):
+    for first in call.certain(Autograd):
         for task in call.tasks:
             work = next(filter(partial(_takes_gradients, task, first), task.effects), None)
             if work is None:
@@ -71,11 +75,13 @@ def _autograd_after_fork(call: ParallelCall) -> Iterator[Report]:
 
 def _takes_gradients(task: TaskRun, first: Effect, work: Effect) -> bool:
     """Whether `work` runs autograd on the CPU after `first`, and the parent uses a GPU."""
-    if work.kind != "autograd" or not task.meets(work, first):
+    if not isinstance(work.payload, Autograd) or not task.meets(work, first):
         return False
-    if any(effect.kind in ("gpu-init", "gpu-used") for effect in task.effects):
+    if any(effect.gpu_use in ("context", "work") for effect in task.effects):
         return False  # this fails first (GG203)
-    return any(task.meets(work, gpu) for gpu in task.call.certain("gpu-init"))
+    return any(
+        gpu.gpu_use == "context" and task.meets(work, gpu) for gpu in task.call.certain(GpuUse)
+    )
 
 
 def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
@@ -99,16 +105,21 @@ def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
     return Fix("unsafe", "let each worker compute in one thread", changes)
 
 
-def _computes_after_fork(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
+def _computes_after_fork(
+    call: ParallelCall,
+) -> tuple[Effect[Compute], TaskRun, Effect[Compute]] | None:
     """The parent's computation before the fork, and a task with its own after it."""
-    limited = {effect.framework for effect in call.earlier("set-threads")}
+    set_before = [effect.payload for effect in call.earlier(ComputeThreads)]
+    limited = {it.framework for it in set_before if not it.several}
     if call.prepared and not any(
-        effect.kind == "several-threads" for task in call.tasks for effect in task.effects
+        effect.payload.several
+        for task in call.tasks
+        for effect in of_kinds(task.effects, ComputeThreads)
     ):
         limited.add("torch")  # a loader's workers compute in one thread
-    for first in (*call.certain("compute"), *call.certain("awake")):
-        framework = first.framework
-        small = first.kind == "compute" and not first.heavy
+    for first in sorted(call.certain(Compute), key=lambda it: it.payload.threads_only):
+        framework = first.payload.framework
+        small = not first.payload.threads_only and not first.payload.heavy
         if framework in limited or (small and framework not in _STARTED_AT_ONCE):
             continue
         if framework == "torch" and first.worker is not call.worker:
@@ -116,20 +127,23 @@ def _computes_after_fork(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] |
         done = _compiled(call) if framework == "jax" else frozenset()
         for task in call.tasks:
             for work in _large_computations(task, framework):
-                if (work.always or work.what not in done) and task.meets(work, first):
+                if (work.payload.always or work.what not in done) and task.meets(work, first):
                     return first, task, work
     return None
 
 
 def _compiled(call: ParallelCall) -> frozenset[str]:
     """The JAX computations of the parent, which a worker may repeat if they are small."""
-    return frozenset(work.what for work in call.earlier("compute") if work.framework == "jax")
+    return frozenset(it.what for it in call.earlier(Compute) if it.payload.framework == "jax")
 
 
-def _large_computations(task: TaskRun, framework: str) -> Iterator[Effect]:
+def _leaves_threads(effect: Effect) -> bool:
+    return not isinstance(effect.payload, ComputeThreads) or effect.payload.several
+
+
+def _large_computations(task: TaskRun, framework: str) -> Iterator[Effect[Compute]]:
     """The large computations of the task before it limits its threads."""
-    for effect in task.effects:
-        if effect.kind == "set-threads":
-            return
-        if effect.kind == "compute" and effect.heavy and effect.framework == framework:
+    before = takewhile(_leaves_threads, task.effects)
+    for effect in of_kinds(before, Compute):
+        if effect.payload.heavy and effect.payload.framework == framework:
             yield effect

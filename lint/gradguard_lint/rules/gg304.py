@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Compute, Draw, Loaded, Payload, Seed
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Site
 from gradguard_lint.rules.base import Report, chain, code, listed, place, sites_to
@@ -14,15 +15,14 @@ from gradguard_lint.rules.seeds import FRESH, imports_of, repeats, seeds_on_impo
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
+    from typing import TypeVar
+
+    P = TypeVar("P", bound=Payload)
 
 CODE = "GG304"
 
 Why = tuple[str, tuple[Step, ...]]
 """Why a generator is in the same state in all workers, and the steps to it."""
-
-_MAKES_GENERATOR: tuple[Kind, ...] = ("compute", "generator-loaded", "seed")
-"""The effects that create TensorFlow's global generator."""
 
 _TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
 """Names of frameworks in messages, if they differ from the module's."""
@@ -61,40 +61,42 @@ def check(program: Program) -> Iterator[Report]:
                 severity="info" if all(it.endswith(_ONCE_USED) for _, it, _ in drawn) else None,
                 call=call,
                 when=effect.when,
-                case=f"only {effect.framework}" if seeded and not others else "",
+                case=f"only {effect.payload.framework}" if seeded and not others else "",
             )
 
 
-def _seeded_otherwise(task: TaskRun, draw: Effect) -> Iterator[Effect]:
+def _seeded_otherwise(task: TaskRun, draw: Effect[Draw]) -> Iterator[Effect[Seed]]:
     """The first seed of each other generator that a task sets to its own before `draw`."""
-    seen = {"", draw.framework}
-    for effect in task.effects[: task.effects.index(draw)]:
-        own = effect.kind == "seed" and effect.value.constant is None
-        if own and effect.framework not in seen and not _on_gpu(draw):
-            seen.add(effect.framework)
+    seen = {"", draw.payload.framework}
+    for effect in of_kinds(task.effects[: task.effects.index(draw)], Seed):
+        framework = effect.payload.framework
+        own = effect.payload.value.constant is None
+        if own and framework not in seen and not _on_gpu(draw):
+            seen.add(framework)
             yield effect
 
 
-def _whose(draw: Effect) -> str:
+def _whose(draw: Effect[Draw]) -> str:
     """The owner of the global generator of a draw."""
     return "the GPU's" if _on_gpu(draw) else _titled(draw)
 
 
-def _titled(effect: Effect) -> str:
-    return f"{_TITLES.get(effect.framework, effect.framework)}'s"
+def _titled(effect: Effect[Draw | Seed]) -> str:
+    framework = effect.payload.framework
+    return f"{_TITLES.get(framework, framework)}'s"
 
 
 def _on_gpu(draw: Effect) -> bool:
     return any(tensor.gpu for tensor in draw.target.tensors())
 
 
-def _draws(draw: Effect) -> str:
+def _draws(draw: Effect[Draw]) -> str:
     return f"{code(draw.what)} draws from {_whose(draw)} global generator"
 
 
 def _draws_in_same_state(
     program: Program, task: TaskRun
-) -> Iterator[tuple[Effect, str, tuple[Step, ...]]]:
+) -> Iterator[tuple[Effect[Draw], str, tuple[Step, ...]]]:
     """The first draw from each generator that is in the same state in all workers, and why."""
     seeded: set[str] = set()
     alike: set[str] = set()
@@ -102,55 +104,55 @@ def _draws_in_same_state(
     """Generators known to be seeded identically since the last unknown seed."""
     found: set[str] = set()
     for number, effect in enumerate(task.effects):
-        if effect.kind == "seed":
+        done = effect.payload
+        if isinstance(done, Seed):
             by_initializer = number < task.initialised
-            same = (
-                by_initializer
-                and effect.value.constant is not None
-                and _seeds_the_worker(task, effect)
-            )
+            same = by_initializer and done.value.constant is not None
+            same = same and _seeds_the_worker(task, done.framework)
             if task.call.prepared:  # the library seeds each worker, unless this is for all tasks
                 same = same and task.task.repeated and effect.when <= task.call.when
             if not same:
-                seeded.add(effect.framework)
-                since = since - {effect.framework} if effect.framework else set()
+                seeded.add(done.framework)
+                since = since - {done.framework} if done.framework else set()
             else:
-                alike.add(effect.framework)
+                alike.add(done.framework)
                 if effect.when <= task.call.when:
-                    seeded.discard(effect.framework)
-                    since.add(effect.framework)
-        if effect.kind != "draw" or _whose(effect) in found:
+                    seeded.discard(done.framework)
+                    since.add(done.framework)
+        draw = next(of_kinds([effect], Draw), None)
+        if draw is None or _whose(draw) in found:
             continue
-        if effect.framework in seeded or ("" in seeded and effect.framework not in since):
+        framework = draw.payload.framework
+        if framework in seeded or ("" in seeded and framework not in since):
             continue
-        if _is_part_of_seed(task, effect.site) or is_replaced(task, number):
+        if _is_part_of_seed(task, draw.site) or is_replaced(task, number):
             continue  # each task makes its own seed of it, or it is overwritten
-        reason: Why | None
-        if effect.framework in alike:
-            reason = f"the initializer seeds it alike in all {task.call.workers}", ()
+        why: Why | None
+        if framework in alike:
+            why = f"the initializer seeds it alike in all {task.call.workers}", ()
         elif task.call.prepared:
-            reason = None
+            why = None
         elif task.call.start == "fork":
-            reason = _inherited(program, task, effect)
+            why = _inherited(program, task, draw)
         else:
-            reason = _seeded_on_import(program, task, effect)
-        if reason is not None:
-            found.add(_whose(effect))
-            yield effect, *reason
+            why = _seeded_on_import(program, task, draw)
+        if why is not None:
+            found.add(_whose(draw))
+            yield draw, *why
 
 
-def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
+def _inherited(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | None:
     """Why a generator is in the same state in all forked workers."""
-    call = task.call
-    if draw.framework == "random":
+    call, framework = task.call, draw.payload.framework
+    if framework == "random":
         return None  # Python reseeds it in each forked process
     if not call.answers and _moves_on(program, call, draw):
         return None
-    if not _may_be_loaded(program, call, draw.framework):
+    if not _may_be_loaded(program, call, framework):
         return None  # each worker makes its own, seeded at random
     if _on_gpu(draw):
         # The worker makes it, with the parent's seed if there is one.
-        seeds = [it for it in call.earlier("seed") if it.framework == draw.framework]
+        seeds = [it for it in call.earlier(Seed) if it.payload.framework == framework]
         seed = next((it for it in reversed(seeds) if task.meets(draw, it)), None)
         if seed is None:
             return None
@@ -158,12 +160,10 @@ def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
         step = Step(seed.site, f"{code(seed.what)} seeds the GPU's generator in each worker, too")
         return f"{does} seeds it alike in all {call.workers}", (step,)
     once = ""
-    if draw.framework == "numpy":
-        if next(_before_fork(program, call, "numpy", "generator-loaded"), None) is None:
-            once = _ONCE_LOADED
-    elif draw.framework == "tensorflow":
-        makes = _before_fork(program, call, "tensorflow", *_MAKES_GENERATOR)
-        used = next(makes, None)
+    if framework == "numpy" and not any(it.certain for it in _loaded(program, call, "numpy")):
+        once = _ONCE_LOADED
+    elif framework == "tensorflow":
+        used = _created(program, call)
         if used is not None:
             step = Step(used.site, f"{code(used.what)} creates that generator in the parent")
             return f"all {call.workers} start with a copy of its state", (step,)
@@ -191,17 +191,35 @@ def _may_be_loaded(program: Program, call: ParallelCall, framework: str) -> bool
         return True
     if not _imported_before(program, call) <= program.imports.keys():
         return True  # the imports of one of these modules are unknown
-    return any(True for _ in _before_fork(program, call, framework, "may-load", "generator-loaded"))
+    return any(_loaded(program, call, framework))
 
 
-def _before_fork(
-    program: Program, call: ParallelCall, framework: str, *kinds: Kind
-) -> Iterator[Effect]:
-    """The parent's effects with `framework` before the workers are forked, and those of imports."""
+def _loaded(program: Program, call: ParallelCall, framework: str) -> Iterator[Loaded]:
+    """The parent's imports before the fork that bring the generator of `framework`, or may."""
+    for effect in _before_fork(program, call, Loaded):
+        if effect.payload.framework == framework:
+            yield effect.payload
+
+
+def _created(program: Program, call: ParallelCall) -> Effect | None:
+    """The parent's effect before the fork that creates TensorFlow's global generator."""
+    done = _before_fork(program, call, Compute, Loaded, Seed)
+    return next((effect for effect in done if _creates_generator(effect.payload)), None)
+
+
+def _creates_generator(done: Payload) -> bool:
+    """Whether it certainly creates TensorFlow's global generator."""
+    certain = isinstance(done, Seed) or (isinstance(done, Loaded) and done.certain)
+    certain = certain or (isinstance(done, Compute) and not done.threads_only)
+    return certain and getattr(done, "framework", "") == "tensorflow"
+
+
+def _before_fork(program: Program, call: ParallelCall, *kinds: type[P]) -> Iterator[Effect[P]]:
+    """The parent's effects before the workers are forked, and those of its imports."""
     imported = _imported_before(program, call)
-    on_import = (effect for effect in program.kinds(*kinds) if effect.on_import in imported)
-    for effect in (*call.earlier(*kinds), *on_import):
-        if effect.framework == framework:
+    yield from call.earlier(*kinds)
+    for effect in program.effects_of(*kinds):
+        if effect.on_import in imported:
             yield effect
 
 
@@ -209,11 +227,11 @@ def _imported_before(program: Program, call: ParallelCall) -> set[str]:
     """The modules of the project that the parent imports before the workers are forked."""
     parts = program.entry.split(".")
     around = {".".join(parts[:count]) for count in range(1, len(parts))}
-    asked = {effect.home for effect in call.earlier("imports")} | around
+    asked = {it.payload.module for it in call.earlier(Loaded) if it.payload.module} | around
     return imports_of(program, asked | program.imports.get(program.entry, set())) - {program.entry}
 
 
-def _seeded_on_import(program: Program, task: TaskRun, draw: Effect) -> Why | None:
+def _seeded_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | None:
     """Why a generator is in the same state in all fresh worker processes."""
     seed = _seed_on_import(program, task, draw)
     if seed is None:
@@ -223,12 +241,12 @@ def _seeded_on_import(program: Program, task: TaskRun, draw: Effect) -> Why | No
     return f"all {task.call.workers} run {does} again as they import its file", (step,)
 
 
-def _seeds_the_worker(task: TaskRun, seed: Effect) -> bool:
+def _seeds_the_worker(task: TaskRun, framework: str) -> bool:
     """Whether the initializer seeds the worker's own generator.
 
     `random.seed` is a method of the parent's generator, and pickled with a copy of it.
     """
-    if task.call.start == "fork" or seed.framework != "random":
+    if task.call.start == "fork" or framework != "random":
         return True
     own = task.initializer.function.atoms if task.initializer is not None else ()
     return any(isinstance(atom, Function) for atom in own)
@@ -242,21 +260,21 @@ _ONCE_LOADED = (
 )
 
 
-def _seed_on_import(program: Program, task: TaskRun, draw: Effect) -> Effect | None:
+def _seed_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Effect | None:
     """The constant seed that the workers run again on import before that draw."""
-    if draw.framework == "random" and task.call.start == "forkserver":
+    if draw.payload.framework == "random" and task.call.start == "forkserver":
         return None  # where the fork server imports the program, its children seed it anew
     seeds = seeds_on_import(program, task, draw)
-    if not all(repeats(seed.value) for seed in seeds):
+    if not all(repeats(seed.payload.value) for seed in seeds):
         return None
     return next((seed for seed in reversed(seeds) if task.meets(draw, seed)), None)
 
 
 def _is_part_of_seed(task: TaskRun, draw: Site) -> bool:
     """Whether the drawn value is part of the task's seed, with a value of its own."""
-    for effect in task.effects:
+    for effect in of_kinds(task.effects, Seed):
         seed = effect.site.node
-        if effect.kind != "seed" or effect.site.module is not draw.module:
+        if effect.site.module is not draw.module:
             continue
         if not isinstance(seed, ast.Call) or all(part is not draw.node for part in ast.walk(seed)):
             continue
@@ -270,7 +288,7 @@ def _is_part_of_seed(task: TaskRun, draw: Site) -> bool:
 _LOOPS = (ast.For, ast.While, ast.AsyncFor, ast.ListComp, ast.SetComp, ast.GeneratorExp)
 
 
-def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
+def _moves_on(program: Program, call: ParallelCall, draw: Effect[Draw]) -> bool:
     """Whether the parent draws or seeds between forks in one loop."""
     around = [
         node
@@ -284,8 +302,8 @@ def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
 
     return any(
         effect.worker is None
-        and effect.kind in ("draw", "seed")
-        and effect.framework == draw.framework
+        and isinstance(effect.payload, (Draw, Seed))
+        and effect.payload.framework == draw.payload.framework
         and any(map(in_loop, sites_to(effect)))
         for effect in program.effects
     ) or any(

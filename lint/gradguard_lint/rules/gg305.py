@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import GeneratorDraw
 from gradguard_lint.domain.values import TaskCall, Thing
 from gradguard_lint.fixes.changes import Change, Fix, Replace, Wrap
 from gradguard_lint.fixes.written import argument, importing, source_of, spelled
@@ -27,10 +28,10 @@ def check(program: Program) -> Iterator[Report]:
         if not task.call.many:
             continue
         draws = {
-            effect.ident: (by, effect)
+            effect.payload.generator: (by, effect)
             for by in reversed([task, *program.of_object(task.call.ident)])
-            for effect in reversed(by.effects)
-            if effect.kind == "generator-draw" and not takes_its_own_part(task, effect)
+            for effect in of_kinds(reversed(by.effects), GeneratorDraw)
+            if not takes_its_own_part(task, effect)
         }
         crossing = [(sent, *it) for sent, given in task.parted(task.given) for it in given]
         for sent, path, atom, private in crossing:
@@ -51,7 +52,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _captured(
-    program: Program, task: TaskRun, draws: dict[int, tuple[TaskRun, Effect]]
+    program: Program, task: TaskRun, draws: dict[int, tuple[TaskRun, Effect[GeneratorDraw]]]
 ) -> Iterator[Report]:
     """The report of a captured generator, pickled with the function or copied by a fork."""
     call = task.call
@@ -59,7 +60,7 @@ def _captured(
         return
     forked = call.start == "fork"
     pickled = captures(program, task)
-    inherited = ((it.what, it.value, it.site) for it in variables(task))
+    inherited = ((it.what, it.payload.value, it.site) for it in variables(task))
     for name, value, _ in inherited if forked else pickled:
         only = value.only
         draw = draws.get(only.ident) if isinstance(only, Thing) else None
@@ -92,8 +93,8 @@ def _report(
 def _moves_on(program: Program, generator: Thing) -> bool:
     """Whether the parent draws from it, perhaps between the forks."""
     return any(
-        effect.worker is None and effect.ident == generator.ident
-        for effect in program.kinds("generator-draw")
+        effect.worker is None and effect.payload.generator == generator.ident
+        for effect in program.effects_of(GeneratorDraw)
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import MemoryUse, OptimizerStep
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Tensor, Unknown
@@ -20,23 +21,24 @@ def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         if task.call.maps is None:
             continue
-        stepped = any(effect.kind == "step" for effect in task.effects)
-        for effect in task.effects:
-            if effect.kind == "memory-write" or (effect.kind == "parameter" and stepped):
+        stepped = any(of_kinds(task.effects, OptimizerStep))
+        for effect in of_kinds(task.effects, MemoryUse):
+            does = effect.payload.does
+            if does == "written" or (does == "parameter" and stepped):
                 report = _report(program, task, effect)
                 if report is not None:
                     yield report
                     break
 
 
-def _report(program: Program, task: TaskRun, effect: Effect) -> Report | None:
+def _report(program: Program, task: TaskRun, effect: Effect[MemoryUse]) -> Report | None:
     memory = _memory(effect)
     name = _mapped_argument(program, task, memory) if memory is not None else None
     if name is None or task.call.maps is None:
         return None
     limit, mode = task.call.maps
     called = name if name.startswith("argument ") else f"`{name}`"
-    what = effect.what if effect.kind == "memory-write" else "the optimizer"
+    what = effect.what if effect.payload.does == "written" else "the optimizer"
     size = f"{limit // 1024:,} KiB" if limit % (1 << 20) else f"{limit >> 20} MiB"
     if mode == "r":
         message = (
@@ -100,8 +102,8 @@ def _copied(task: TaskRun, memory: Key) -> Fix | None:
     """A copy of the array for the task to write to."""
     made = [
         effect
-        for effect in task.effects
-        if effect.kind == "memory-shared" and _memory(effect) == memory
+        for effect in of_kinds(task.effects, MemoryUse)
+        if effect.payload.does == "shared" and _memory(effect) == memory
     ]
     if not made or any(
         reads_again(site)  # and would see the written values

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Draw, Seed
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.rules.base import Report, code, handed_out
 from gradguard_lint.rules.seeds import FRESH, may_import, seeds_on_import
@@ -16,11 +18,12 @@ def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
         if call.kind != PROCESS or call.start not in FRESH or call.prepared:
             continue
-        for seed in call.earlier("seed"):
-            if seed.worker is not None or not seed.framework or seed.value.is_none:
+        for seed in call.earlier(Seed):
+            framework = seed.payload.framework
+            if seed.worker is not None or not framework or seed.payload.value.is_none:
                 continue
             for task in call.tasks:
-                draw = _unseeded(task, seed.framework)
+                draw = _unseeded(task, framework)
                 if draw is None or may_import(program, task, seed):
                     continue
                 if task.meets(draw, seed) and not seeds_on_import(program, task, draw):
@@ -39,11 +42,12 @@ def check(program: Program) -> Iterator[Report]:
                     break
 
 
-def _unseeded(task: TaskRun, framework: str) -> Effect | None:
+def _unseeded(task: TaskRun, framework: str) -> Effect[Draw] | None:
     """The first draw of the task from that generator, unless the task seeds it before."""
-    for effect in task.effects:
-        if effect.kind == "seed" and effect.framework in (framework, ""):
-            return None
-        if effect.kind == "draw" and effect.framework == framework:
-            return effect
-    return None
+    unseeded = takewhile(lambda it: not _seeds(it, framework), task.effects)
+    drawn = (it for it in of_kinds(unseeded, Draw) if it.payload.framework == framework)
+    return next(drawn, None)
+
+
+def _seeds(effect: Effect, framework: str) -> bool:
+    return isinstance(effect.payload, Seed) and effect.payload.framework in (framework, "")

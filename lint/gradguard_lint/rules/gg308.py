@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Draw, Seed
 from gradguard_lint.rules.base import Report, chain, code, listed
 
 CODE = "GG308"
@@ -15,11 +16,11 @@ def check(program: Program) -> Iterator[Report]:
         if (
             not task.call.many
             or task.call.start != "thread"
-            or program.in_turn(task.call, "seed", "draw")
+            or program.in_turn(task.call, _uses_generator)
         ):
             continue
         for first, *more in _by_function_call(_shared_seeds(task)):
-            frameworks = {effect.framework for effect in (first, *more)}
+            frameworks = {effect.payload.framework for effect in (first, *more)}
             drawn = _drawn_frameworks(task.call)
             if drawn.isdisjoint(frameworks) and (drawn or frameworks == {"random"}):
                 continue  # nothing draws from the seeded generators
@@ -37,24 +38,29 @@ def check(program: Program) -> Iterator[Report]:
                     *(Step(effect.site, f"{code(effect.what)} seeds one, too") for effect in more),
                 ),
                 call=task.call,
-                case=first.framework if len(frameworks) == 1 else "",
+                case=first.payload.framework if len(frameworks) == 1 else "",
             )
 
 
-def _shared_seeds(task: TaskRun) -> Iterator[Effect]:
+def _uses_generator(effect: Effect) -> bool:
+    return isinstance(effect.payload, (Draw, Seed))
+
+
+def _shared_seeds(task: TaskRun) -> Iterator[Effect[Seed]]:
     """The seeds of the task for generators that other threads seed or draw from."""
-    for effect in task.effects[task.initialised :]:
-        if effect.kind != "seed" or effect.modes.locked or not effect.framework:
+    for effect in of_kinds(task.effects[task.initialised :], Seed):
+        framework = effect.payload.framework
+        if effect.modes.locked or not framework:
             continue
-        if effect.value.is_none:
+        if effect.payload.value.is_none:
             continue  # not meant to repeat the same numbers
-        if task.task.repeated or _meets_another(task, effect.framework):
+        if task.task.repeated or _meets_another(task, framework):
             yield effect
 
 
-def _by_function_call(effects: Iterable[Effect]) -> list[list[Effect]]:
+def _by_function_call(effects: Iterable[Effect[Seed]]) -> list[list[Effect[Seed]]]:
     """The effects grouped by function call: seeding all generators is one."""
-    groups: dict[tuple[object, ...], list[Effect]] = {}
+    groups: dict[tuple[object, ...], list[Effect[Seed]]] = {}
     for effect in effects:
         way = tuple(step.site for step in effect.chain)
         groups.setdefault((*way, effect.site.function, effect.site.module), []).append(effect)
@@ -64,17 +70,16 @@ def _by_function_call(effects: Iterable[Effect]) -> list[list[Effect]]:
 def _drawn_frameworks(call: ParallelCall) -> set[str]:
     """The frameworks from whose global generators the tasks visibly draw."""
     return {
-        effect.framework
+        effect.payload.framework
         for task in call.tasks
-        for effect in task.effects[task.initialised :]
-        if effect.kind == "draw"
+        for effect in of_kinds(task.effects[task.initialised :], Draw)
     }
 
 
 def _meets_another(task: TaskRun, framework: str) -> bool:
     """Whether another task of the call seeds the same generator, or draws from it."""
     return any(
-        effect.kind in ("seed", "draw") and effect.framework == framework
+        isinstance(effect.payload, (Draw, Seed)) and effect.payload.framework == framework
         for other in task.call.tasks
         if other is not task
         for effect in other.effects[other.initialised :]

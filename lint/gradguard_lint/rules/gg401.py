@@ -20,7 +20,7 @@ CODE = "GG401"
 
 def check(program: Program) -> Iterator[Report]:
     removed: dict[tuple[str, int], list[Effect]] = {}
-    for effect in program.kinds("removed-wrapper"):
+    for effect in program.library_uses("removed wrapper"):
         removed.setdefault((effect.site.path, effect.site.line), []).append(effect)
     for effects in removed.values():
         names = list(dict.fromkeys(f"`{effect.what}`" for effect in effects))

@@ -13,11 +13,10 @@ CODE = "GG402"
 
 
 def check(program: Program) -> Iterator[Report]:
-    for effect in program.kinds("keras-fit"):
-        values = list(effect.values)
+    for effect in program.library_uses("keras fit"):
         if any(
             isinstance(atom, Tensor) and atom.framework == "dask"
-            for value in values
+            for value in effect.payload.values
             for atom in inner(value, 1)
         ):
             yield Report(

@@ -41,9 +41,8 @@ _GONE = _GRAPH | {
 
 
 def check(program: Program) -> Iterator[Report]:
-    for effect in program.kinds("map-fn"):
-        iterations = effect.value
-        constants = iterations.constants()
+    for effect in program.library_uses("map"):
+        constants = effect.payload.values[0].constants()
         node = effect.site.node
         specs = _without_shape(effect.site) if isinstance(node, ast.Call) else []
         if specs:
@@ -65,7 +64,7 @@ def check(program: Program) -> Iterator[Report]:
             )
         elif (
             not effect.modes.compiled
-            and not effect.unknown
+            and effect.payload.certain
             and constants not in ([1], [None])
             and not _makes_graphs(effect.site.module)
             and not _may_be_traced(effect.site)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from gradguard_lint.domain.effects import Effect, Program, Step
+from gradguard_lint.domain.effects import Effect, Program, Step, of_kinds
+from gradguard_lint.domain.payloads import Backward, GradRead, LibraryUse, Payload, TapeGradient
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import Site, Tensor
+from gradguard_lint.domain.values import UNKNOWN, Site, Tensor, Value
 from gradguard_lint.rules.base import Report, sites_to
 
 CODE = "GG404"
@@ -17,11 +18,15 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
 
 def check(program: Program) -> Iterator[Report]:
     every = (*program.effects, *program.loops)
-    taken = [effect for effect in every if effect.kind in ("backward", "tape-gradient")]
-    elements = {it.site.node for it in every if it.kind == "element-backward" and _by_example(it)}
-    for effect in every:
-        loop = effect.place
-        if effect.kind != "gradient-collected" or loop is None:
+    taken = [*of_kinds(every, Backward, TapeGradient)]
+    elements = {
+        it.site.node
+        for it in of_kinds(every, Backward)
+        if it.payload.of_element and _by_example(it)
+    }
+    for effect in of_kinds(every, LibraryUse):
+        loop = effect.payload.place
+        if effect.payload.use != "collects gradients" or loop is None:
             continue
         inside = [other for other in taken if _inside(loop, other)]
         if not inside:
@@ -59,15 +64,22 @@ def _by_example(effect: Effect) -> bool:
 
 def _of_parameters(loop: Site, every: Sequence[Effect], kept: list[Effect]) -> bool:
     """Whether the gradients are those of a model's parameters."""
-    asked = [atom for effect in kept for atom in inner(effect.value)]
+    asked = [atom for effect in kept for atom in inner(_asked(effect.payload))]
     read = [
         atom
-        for effect in every
-        if effect.kind == "grad-read" and _inside(loop, effect)
+        for effect in of_kinds(every, GradRead)
+        if _inside(loop, effect)
         for atom in effect.target.atoms
     ]
     tensors = [atom for atom in (*asked, *read) if isinstance(atom, Tensor)]
     return bool(tensors) and all(tensor.grad == "parameter" for tensor in tensors)
+
+
+def _asked(taken: Payload) -> Value:
+    """What the gradients are taken by."""
+    if isinstance(taken, Backward):
+        return taken.inputs
+    return taken.sources if isinstance(taken, TapeGradient) else UNKNOWN
 
 
 def _keeps_graph(effect: Effect) -> bool:
@@ -115,7 +127,7 @@ def _of_batches(node: ast.expr) -> bool:
     )
 
 
-def _framework(effect: Effect) -> str:
+def _framework(effect: Effect[LibraryUse]) -> str:
     """Whose gradients are collected."""
-    parts = (part for part in inner(effect.target, 2) if isinstance(part, Tensor))
+    parts = (part for part in inner(effect.payload.values[0], 2) if isinstance(part, Tensor))
     return next((part.framework for part in parts), "")

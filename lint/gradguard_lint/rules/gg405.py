@@ -18,7 +18,7 @@ CODE = "GG405"
 
 
 def check(program: Program) -> Iterator[Report]:
-    for effect in program.kinds("dask-backend"):
+    for effect in program.library_uses("dask backend"):
         yield Report(
             effect.site,
             '`Parallel(backend="dask")` always raises an error: joblib takes its dask backend from '

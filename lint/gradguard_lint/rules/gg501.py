@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step
+from gradguard_lint.domain.payloads import Collective
 from gradguard_lint.fixes.changes import Fix, ReplaceStatement
 from gradguard_lint.fixes.written import (
     assigned,
@@ -29,8 +30,11 @@ _NEW = words("empty_like zeros_like ones_like empty zeros ones new_empty new_zer
 
 
 def check(program: Program) -> Iterator[Report]:
-    calls = {effect.ident: effect for effect in program.kinds("collective")}
-    for effect in program.kinds("gradient-cut"):
+    effects = program.effects_of(Collective)
+    calls = {it.payload.ident: it for it in effects if it.payload.does == "exchange"}
+    for effect in effects:
+        if effect.payload.does != "cut":
+            continue
         for ident in sorted(severed_by(effect.target) & calls.keys()):
             call = calls[ident]
             yield Report(

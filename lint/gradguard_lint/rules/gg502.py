@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Effect, Program, Step
+from gradguard_lint.domain.payloads import Collective, WrapperBypass
 from gradguard_lint.domain.values import Site
 from gradguard_lint.rules.base import Report, code
 
@@ -13,14 +14,17 @@ CODE = "GG502"
 
 
 def check(program: Program) -> Iterator[Report]:
-    if program.kinds("reduced"):
+    if any(it.payload.does == "reduce" for it in program.effects_of(Collective)):
         return  # gradients, or parameters, are averaged by hand somewhere
-    forwards = {effect.ident: effect for effect in program.kinds("ddp-bypass")}
-    for effect in program.kinds("ddp-step"):
-        forward = forwards.get(effect.ident)
-        if forward is None:
+    effects = program.effects_of(WrapperBypass)
+    forwards = {it.payload.forward: it for it in effects if not it.payload.stepped}
+    for effect in effects:
+        forward = forwards.get(effect.payload.forward)
+        if forward is None or not effect.payload.stepped:
             continue
-        wrapper = str(forward.value.constant or "DistributedDataParallel").rpartition(".")[2]
+        wrapper = str(forward.payload.wrapper.constant or "DistributedDataParallel").rpartition(
+            "."
+        )[2]
         chain, site, what = _entered(forward)
         prepared = wrapper == "prepare"  # a single process has no wrapper
         yield Report(
@@ -38,20 +42,21 @@ def check(program: Program) -> Iterator[Report]:
         )
 
 
-def _case(forward: Effect, step: Effect) -> str:
+def _case(forward: Effect[WrapperBypass], step: Effect) -> str:
     """Whether it is a method of the module that trains it (a loop), or computes the loss."""
-    called = forward.place.node if forward.place is not None else None
+    place = forward.payload.place
+    called = place.node if place is not None else None
     if not isinstance(called, ast.Call) or not isinstance(called.func, ast.Attribute):
         return ""
     if called.func.attr in ("forward", "module"):
         return ""
-    inside = any(link.site == forward.place for link in step.chain)
+    inside = any(link.site == place for link in step.chain)
     return "training loop" if inside else "method"
 
 
-def _entered(forward: Effect) -> tuple[Sequence[Step], Site, str]:
+def _entered(forward: Effect[WrapperBypass]) -> tuple[Sequence[Step], Site, str]:
     """How the program comes to the module, where it does, and what it calls there."""
-    site = forward.place
+    site = forward.payload.place
     if site is None or not isinstance(site.node, ast.Call):
         return forward.chain, forward.site, forward.what
     number = [step.site for step in forward.chain].index(site)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Effect, Program, Step
+from gradguard_lint.domain.payloads import Backward, EpochRepeated, OptimizerStep, PossibleTraining
 from gradguard_lint.domain.values import Atom, Const, Site, Thing
 from gradguard_lint.fixes.changes import Change, Fix, InsertBefore, Replace
 from gradguard_lint.fixes.written import importing, is_bound, spelled
@@ -28,17 +29,17 @@ _TRAINING = words("backward step manual_backward")
 
 
 def check(program: Program) -> Iterator[Report]:
-    by_loop: dict[Site, list[Effect]] = {}
-    for effect in program.kinds("epoch-repeated"):
-        loop = effect.place
-        if loop is None or not _trains(program, effect, loop) or _at_times(effect, loop):
+    by_loop: dict[Site, list[Effect[EpochRepeated]]] = {}
+    for effect in program.effects_of(EpochRepeated):
+        loop = effect.payload.loop
+        if not _trains(program, effect, loop) or _at_times(effect, loop):
             continue
-        if any(True for _ in effect.value.things("sampler")):
+        if any(effect.payload.sampler.things("sampler")):
             by_loop.setdefault(loop, []).append(effect)
     for loop, effects in by_loop.items():
         fix = _set_epoch(effects, loop)
         for effect in effects:
-            sampler = next(effect.value.things("sampler"))
+            sampler = next(effect.payload.sampler.things("sampler"))
             made: tuple[Step, ...] = ()
             if sampler.site is not None:
                 inside = sampler.site.module is loop.module and sampler.site.stands_in(loop.node)
@@ -46,7 +47,9 @@ def check(program: Program) -> Iterator[Report]:
                 made = (Step(sampler.site, f"the sampler is made here{each}"),)
             anew = _at_its_end(effect, loop)
             often = "each time it is iterated anew in" if anew else "in each iteration of"
-            called = "gets the same epoch each time" if effect.asks else "is not called"
+            called = (
+                "gets the same epoch each time" if effect.payload.same_epoch else "is not called"
+            )
             yield Report(
                 loop,
                 f"`{effect.what}` ({place(effect.site, loop)}) gives the same order {often} "
@@ -54,12 +57,12 @@ def check(program: Program) -> Iterator[Report]:
                 (*made, *effect.chain, Step(effect.site, "the loader is iterated here")),
                 when=effect.when,
                 what=effect.what,
-                fix=None if effect.asks else fix,
+                fix=None if effect.payload.same_epoch else fix,
                 advice=_advice(effect, loop),
             )
 
 
-def _advice(effect: Effect, loop: Site) -> str:
+def _advice(effect: Effect[EpochRepeated], loop: Site) -> str:
     """What to do, in the program's own names."""
     from pytest_gradguard.pitfalls import get
 
@@ -114,14 +117,17 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     if place is not around:  # so may what an epoch calls that iterates a loader by hand
         called = next((at for at, node in enumerate(links, 1) if id(node) in inside), len(links))
         links = links[:called] if called < len(links) else []
-    epochs = {it.place for it in program.kinds("epoch-repeated")}
+    epochs = {it.payload.loop for it in program.effects_of(EpochRepeated)}
     trains, by_epoch = False, set()
-    for other in program.kinds("backward", "step", "unknown-step"):
-        if other.kind != "unknown-step":
+    for other in program.effects_of(Backward, OptimizerStep, PossibleTraining):
+        possible = other.payload if isinstance(other.payload, PossibleTraining) else None
+        if possible is None:
             trains = True
-        elif other.what == "step":
+        elif possible.does == "given":
+            continue
+        elif possible.does == "step":
             # Once in each epoch, as a learning rate is changed, nothing is trained.
-            by_epoch |= {id(other.site.node)} if other.place in epochs else set()
+            by_epoch |= {id(other.site.node)} if possible.loop in epochs else set()
             continue
         elif place is not around:
             continue  # it may train with another loader of that epoch
@@ -161,7 +167,7 @@ def _steps(node: ast.AST) -> bool:
 # -- the repair ------------------------------------------------------------------------------------
 
 
-def _set_epoch(effects: Sequence[Effect], loop: Site) -> Fix | None:
+def _set_epoch(effects: Sequence[Effect[EpochRepeated]], loop: Site) -> Fix | None:
     """``sampler.set_epoch(epoch)`` at the top of the loop over epochs, for each of its samplers."""
     node, module = loop.node, loop.module
     epoch = _counter(loop)
@@ -228,16 +234,16 @@ class _Sampler:
     needs: tuple[Change, ...] = ()
 
 
-def _sampler(effect: Effect, loop: Site) -> _Sampler | None:
+def _sampler(effect: Effect[EpochRepeated], loop: Site) -> _Sampler | None:
     """The sampler, by the variable that it was put into, or as a part of its loader."""
-    for name, value in effect.named:
+    for name, value in effect.payload.names:
         if not all(_is(atom, "sampler") or atom == _NONE for atom in value.atoms):
             continue
         if value.only is None:
             return _Sampler(name, f"{name} is not None")
         if not value.choices[0].when:
             return _Sampler(name)
-    for name, value in effect.named:
+    for name, value in effect.payload.names:
         if all(_is(atom, "loader") and atom.name == _LOADER for atom in value.atoms):
             return _of_loader(name, list(value.things("loader")), loop)
     return None

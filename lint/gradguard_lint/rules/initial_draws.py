@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import Condition
-from gradguard_lint.domain.effects import Effect, TaskRun
+from gradguard_lint.domain.effects import Effect, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Draw, ModelChange, Write
 from gradguard_lint.domain.questions import counted
 from gradguard_lint.domain.values import Instance, Site
 from gradguard_lint.rules.base import sites_to
@@ -14,7 +15,7 @@ from gradguard_lint.rules.base import sites_to
 
 def is_replaced(task: TaskRun, number: int) -> bool:
     """Whether that draw initializes a module whose whole state the task later replaces."""
-    draw = task.effects[number]
+    draw = next(of_kinds(task.effects[number:], Draw))
     filled = {owner.ident for owner in _initialized_modules(draw)}
     if not filled:
         return False
@@ -39,9 +40,10 @@ def _has_items(condition: Condition) -> bool:
 
 def _replaced_modules(effect: Effect, *, parameters: bool) -> Iterator[int]:
     """The modules whose whole state, or all `parameters`, the effect replaces."""
-    if effect.kind == "model-change" and effect.framework != "partial":
+    given = effect.payload
+    if isinstance(given, ModelChange) and given.extent != "partial":
         yield from (model.ident for model in effect.target.of(Instance))
-    elif parameters and effect.kind == "in-place" and effect.framework == "whole":
+    elif parameters and isinstance(given, Write) and given.whole:
         yield from (tensor.ident for tensor in effect.target.tensors())
 
 
@@ -52,14 +54,14 @@ def _is_for_buffer(site: Site) -> bool:
     return isinstance(made, ast.Call) and getattr(made.func, "attr", "") == "register_buffer"
 
 
-def _initialized_modules(draw: Effect) -> Iterator[Instance]:
+def _initialized_modules(draw: Effect[Draw]) -> Iterator[Instance]:
     """The modules under construction whose state alone keeps what is drawn."""
     path = sites_to(draw)
     nodes = [site.node for site in path]
     inside: set[ast.AST] = set()
     for owner, maker in reversed(draw.making):
         below = path[nodes.index(maker) + 1 :] if maker in nodes else path
-        if owner.cls.what != draw.framework or any(
+        if owner.cls.what != draw.payload.framework or any(
             _is_kept_elsewhere(site) for site in below if site.node not in inside
         ):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradguard_lint.domain.effects import Effect, Program, TaskRun
+from gradguard_lint.domain.payloads import Draw, Seed
 from gradguard_lint.domain.starts import IMPORTING
 from gradguard_lint.domain.values import Const, Function, Unknown, Value
 
@@ -14,13 +15,13 @@ FRESH = ("loky", "spawn", "forkserver")
 """The start methods whose workers inherit no generator."""
 
 
-def seeds_on_import(program: Program, task: TaskRun, draw: Effect) -> list[Effect]:
+def seeds_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> list[Effect[Seed]]:
     """The seeds of the generator of `draw` in the modules that the worker of `task` imports."""
     homes = imported(program, task, draw)
     return [
         seed
-        for seed in program.kinds("seed")
-        if seed.on_import in homes and seed.framework == draw.framework
+        for seed in program.effects_of(Seed)
+        if seed.on_import in homes and seed.payload.framework == draw.payload.framework
         # nobody imports a notebook
         if not seed.site.module.is_notebook
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
+from gradguard_lint.domain.payloads import Collective
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -84,7 +85,7 @@ def cut_off(
         m.store[call, OWN] = constant(False)
         m.has_own_slots = True
         m.effect(
-            frame, "collective", node, f"`{name.rpartition('.')[2]}`", target=given, ident=call
+            frame, node, f"`{name.rpartition('.')[2]}`", Collective("exchange", given, ident=call)
         )
 
     def change(tensor: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.payloads import GpuChoice
 from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -133,8 +134,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         enters = driver_started if framework == "torch" else gpu_touched
         enters(m, frame, node, f"{atom.name}(...)", framework)
         m.effect(
-            *(frame, "gpu-chosen", node, f"{atom.name}(...)"),
-            value=atom.part("device") or NOTHING,
+            frame, node, f"{atom.name}(...)", GpuChoice("inside", atom.part("device") or NOTHING)
         )
     return None
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from gradguard_lint.domain.conditions import assume
+from gradguard_lint.domain.payloads import Collective, PossibleTraining, WrapperBypass
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -78,7 +79,7 @@ def backward(
     lost = {ident for ident in cut if _is(m, ident, OWN, False)}
     if lost:
         kept = changed_tensors(target, lambda atom: replace(atom, severed=atom.severed & lost))
-        m.effect(frame, "gradient-cut", node, "the backward pass", target=kept)
+        m.effect(frame, node, "the backward pass", Collective("cut", kept))
     wrapped = _wrapped_modules(m)
     if not wrapped:
         return
@@ -141,7 +142,7 @@ def _credited(
             )
             if own and common:
                 asked = m.ident_at(node, "asked")
-                m.effect(frame, "ddp-bypass", node, "`autograd.grad(...)`", ident=asked)
+                m.effect(frame, node, "`autograd.grad(...)`", WrapperBypass(asked))
                 m.store[top, ALONE] = constant(asked)
         elif past and not any((i, WRAPPED) in m.store for group in forwards for i in group):
             m.store[top, ALONE] = constant(past[0])
@@ -159,7 +160,7 @@ def returned_loss(m: Machine, frame: Frame, node: ast.AST, receiver: Atom, value
     """A method that Lightning calls returns its loss."""
     if not isinstance(receiver, Instance) or not is_lightning(m, receiver.cls):
         return
-    m.effect(frame, "loss-given", node, "the loss", target=value)
+    m.effect(frame, node, "the loss", PossibleTraining("given", value))
     for atom in value.atoms:
         if isinstance(atom, Table):
             backward(m, frame, node, atom.get("loss") or UNKNOWN)
@@ -347,7 +348,7 @@ def direct_call(
     called = ast.unparse(node.func) if isinstance(node, ast.Call) else "the module"
     wrapper = m.read(top, WRAPPER) or UNKNOWN
     place = _entered(m, frame, top)
-    m.effect(frame, "ddp-bypass", node, f"`{called}(...)`", ident=past, value=wrapper, place=place)
+    m.effect(frame, node, f"`{called}(...)`", WrapperBypass(past, wrapper=wrapper, place=place))
     return _noted(m, node, top, result, by_wrapper=False)
 
 
@@ -380,7 +381,7 @@ def step(m: Machine, frame: Frame, node: ast.AST, optimizer: Thing) -> None:
     for top in _steps_over(m, optimizer):
         past = _on_its_way(m, top)
         if past and _is(m, top, AVERAGED, False):
-            m.effect(frame, "ddp-step", node, "`optimizer.step()`", ident=past)
+            m.effect(frame, node, "`optimizer.step()`", WrapperBypass(past, stepped=True))
         m.store[top, ALONE] = NOTHING
         m.store[top, AVERAGED] = constant(False)
 
@@ -441,7 +442,7 @@ def reduced(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     for top in _wrapped_modules(m):
         m.store[top, AVERAGED] = constant(True)
     if any(isinstance(atom, Unknown) or _of_parameters(m, atom) for atom in inner(target)):
-        m.effect(frame, "reduced", node, f"`{name.rpartition('.')[2]}`", target=target)
+        m.effect(frame, node, f"`{name.rpartition('.')[2]}`", Collective("reduce", target))
     return UNKNOWN
 
 

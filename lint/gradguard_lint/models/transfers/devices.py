@@ -14,6 +14,7 @@ from gradguard_lint.domain.conditions import (
     any_of,
 )
 from gradguard_lint.domain.effects import Effect, ParallelCall, Step
+from gradguard_lint.domain.payloads import GpuChoice, GpuSetting, GpuUse
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
@@ -36,10 +37,6 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.defaults import far_fetched, far_fetched_here, only_named
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
 
 NO_GPUS = ("", "-1")
 """What the variable of visible GPUs says where none is."""
@@ -135,22 +132,23 @@ def gpu_hidden(m: Machine, *, config: bool = False) -> bool:
 
     `config`: TensorFlow's own configuration counts too, where it reaches this process.
     """
-    return (config and _configured(m, "gpu-hidden")) or gpu_seen(m) is None
+    return (config and _configured(m, "hidden")) or gpu_seen(m) is None
 
 
 def memory_grown(m: Machine) -> bool:
     """Whether TensorFlow takes the GPU's memory as it needs it, in the process that asks."""
-    return _configured(m, "gpu-grown")
+    return _configured(m, "grown")
 
 
-def _configured(m: Machine, kind: Kind) -> bool:
+def _configured(m: Machine, setting: str) -> bool:
     """Whether TensorFlow was told so, on the way here, and that reaches this process."""
     return any(
         isinstance(event, Effect)
-        and event.kind == kind
+        and isinstance(event.payload, GpuSetting)
+        and event.payload.setting == setting
         and not when - WITH_A_GPU - m.assumed.facts
         and _reaches(m, event)
-        and (_holds(m, event) if event.framework else kind == "gpu-grown")
+        and (_holds(m, event) if event.payload.framework else setting == "grown")
         for event, when in m.state.past.items()
     )
 
@@ -165,10 +163,11 @@ def gpu_seen(m: Machine) -> Conditions | None:
     for event, when in m.state.past.items():
         if not isinstance(event, Effect) or not _reaches(m, event):
             continue
-        further = when - WITH_A_GPU - m.assumed.facts
-        if event.kind in STARTING and not further:
+        further, now = when - WITH_A_GPU - m.assumed.facts, event.payload
+        setting = now.setting if isinstance(now, GpuSetting) and not now.framework else ""
+        if now.gpu_use in STARTING and not further:
             started = started or event.worker is m.worker or _inherits(m)
-        elif event.kind == "gpu-hidden" and not event.framework:
+        elif setting == "hidden":
             if started:
                 continue  # which GPUs there are was told already
             hidden = hidden or not further
@@ -176,15 +175,16 @@ def gpu_seen(m: Machine) -> Conditions | None:
             if len(further) == 1:
                 ((key, truth),) = further
                 seen |= {(key, not truth)}
-        elif event.kind == "set-visible" and not further and not names_no_gpu(m, event.value):
-            hidden, seen = False, NONE
-        elif event.kind == "gpu-shown" and fresh and (not again or _holds(m, event)):
+        elif isinstance(now, GpuChoice) and now.by == "environment":
+            if not further and not names_no_gpu(m, now.device):
+                hidden, seen = False, NONE
+        elif setting == "shown" and fresh and (not again or _holds(m, event)):
             seen = further if hidden else any_of((seen, further))
             hidden = False
     return None if hidden else seen
 
 
-STARTING: tuple[Kind, ...] = ("gpu-init", "gpu-driver")
+STARTING = ("context", "driver")
 """What makes a process look which GPUs there are, once for all."""
 
 
@@ -305,16 +305,8 @@ def gpu_touched(
             return
         chosen = chosen_gpu(device)
     origin = origin_of(m, frame, device_node(node)) if told else None
-    m.effect(
-        *(frame, "gpu-named" if named else "gpu-init", node, what),
-        framework=framework,
-        asks=asks,
-        bare=bare,
-        grown=grown,
-        origin=origin,
-        value=chosen,
-        under=when | seen,
-    )
+    use = GpuUse("named" if named else "context", framework, asks, bare, grown, chosen)
+    m.effect(frame, node, what, use, origin=origin, under=when | seen)
 
 
 def of_tensor(m: Machine) -> Value:
@@ -351,7 +343,7 @@ def asked_for_gpus(m: Machine, key: Key, without: Hashable) -> Value:
 def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:
     """Record that the expression starts the GPU's driver, and makes no context."""
     if not far_fetched_here(m):
-        m.effect(frame, "gpu-driver", node, what, framework=framework)
+        m.effect(frame, node, what, GpuUse("driver", framework))
 
 
 _FOR_CPU = {"cpu": True, "enabled": False, "no_cuda": True, "use_cpu": True}
@@ -372,7 +364,7 @@ def gpu_hinted(
 ) -> None:
     """Record that another library is told to use a GPU, or `device`."""
     if not gpu_absent(m) and not far_fetched_here(m):
-        m.effect(frame, "gpu-hint", node, what, value=chosen_gpu(device))
+        m.effect(frame, node, what, GpuUse("hinted", device=chosen_gpu(device)))
 
 
 def _computed(atom: Unknown) -> bool:

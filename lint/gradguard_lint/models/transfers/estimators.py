@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consistent
 from gradguard_lint.domain.effects import Program
+from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -146,7 +147,7 @@ def _fits_on_gpu(
     try:
         m.call(frame, node, m.bind(frame, node, fit, instance), Args([UNKNOWN, UNKNOWN]))
         for effect in m.program.effects:
-            if effect.kind == "gpu-init":
+            if effect.gpu_use == "context":
                 yield effect.when
     finally:
         m.program, m.state, m.recorded, m.reached = program, state, recorded, reached
@@ -183,7 +184,7 @@ def _in_jobs(m: Machine, frame: Frame, node: ast.AST, search: Thing, args: Args)
         return
     jobs = where_not(n_jobs, (1, None))
     if jobs is None:
-        m.effect(frame, "one-job", node, "", ident=search.ident)
+        m.effect(frame, node, "", LibraryUse("fit in one job", ident=search.ident))
         return
     on_gpu = list(_on_gpu(m, searched))
     made = [*dict.fromkeys(_fitted(m, searched))]
@@ -194,4 +195,10 @@ def _in_jobs(m: Machine, frame: Frame, node: ast.AST, search: Thing, args: Args)
     if under is not None:
         what = search.name.rpartition(".")[2]
         place = next(filter(None, (m.place_of(it.ident) for it in made)), None)
-        m.effect(frame, "gpu-search", node, what, ident=search.ident, under=under, place=place)
+        m.effect(
+            frame,
+            node,
+            what,
+            LibraryUse("fit in several jobs", ident=search.ident, place=place),
+            under=under,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from gradguard_lint.domain.payloads import Draw
 from gradguard_lint.domain.values import (
     NOTHING,
     External,
@@ -87,7 +88,7 @@ def _distribution(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
     if name in ("sample", "rsample"):
-        m.effect(frame, "draw", node, f"`.{name}()`", framework="torch")
+        m.effect(frame, node, f"`.{name}()`", Draw("torch"))
     if name in ("log_prob", "rsample", "entropy"):
         return thing.part("tensor")
     if name == "sample":

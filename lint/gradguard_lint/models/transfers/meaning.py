@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
 from gradguard_lint.domain.values import (
     GRADIENT,
     NOTHING,
@@ -94,7 +95,7 @@ class Meaning(Known):
         plain = self.registry.canonical(name)
         if not m.guarded_import:
             if plain.startswith("keras.wrappers.scikit_learn"):
-                m.effect(frame, "removed-wrapper", node, name)
+                m.effect(frame, node, name, LibraryUse("removed wrapper"))
             if name.partition(".")[0] == "torch":
                 m.store[environment.IMPORTED] = constant(True)
         arrays.loaded(m, frame, node, plain)
@@ -117,7 +118,7 @@ class Meaning(Known):
         plain = self.registry.canonical(full)
         arrays.loaded(m, frame, node, plain)
         if plain == "keras.wrappers.scikit_learn" and not m.guarded_import:
-            m.effect(frame, "removed-wrapper", node, full)
+            m.effect(frame, node, full, LibraryUse("removed wrapper"))
         if plain in ("tensorflow.data.AUTOTUNE", "tensorflow.data.experimental.AUTOTUNE"):
             return constant("AUTOTUNE")
         return unknown((plain,)) if plain == "sys.argv" else self.external(m, full)
@@ -393,7 +394,7 @@ class Meaning(Known):
         self, m: Machine, frame: Frame, node: ast.AST, name: str, holder: Frame
     ) -> None:
         if holder.parent is None:
-            m.effect(frame, "global-change", node, name, home=holder.module.name)
+            m.effect(frame, node, name, GlobalWrite(holder.module.name))
 
     # -- with blocks, loops, objects ------------------------------------------------------------
 

@@ -78,7 +78,7 @@ def remote_method(
         meant = thing.part("meant") or constant(False)
         making = m.program.calls[calls:]
         tasks = (task for call in making for task in call.tasks)
-        if any(effect.kind == "gpu-init" for task in tasks for effect in task.effects):
+        if any(effect.gpu_use == "context" for task in tasks for effect in task.effects):
             meant = constant(True)  # what its methods use is there since it was made
         kept = (
             ("instance", result),

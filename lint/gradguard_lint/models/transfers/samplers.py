@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from math import inf
 
+from gradguard_lint.domain.payloads import EpochRepeated, PossibleTraining
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -262,15 +263,14 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
                 again = m.read(thing.ident, AGAIN)
                 m.effect(
                     frame,
-                    "epoch-repeated",
                     node,
                     ast.unparse(node),
-                    ident=thing.ident,
-                    value=of(thing),
-                    target=value,
-                    asks=again is not None and again.constant is True,
-                    place=m.loops[place],
-                    named=tuple(_names(m, frame, node, m.loops[place], thing)),
+                    EpochRepeated(
+                        of(thing),
+                        m.loops[place],
+                        same_epoch=again is not None and again.constant is True,
+                        names=tuple(_names(m, frame, node, m.loops[place], thing)),
+                    ),
                 )
         m.store[thing.ident, PASSED] = constant(turns)
 
@@ -384,9 +384,11 @@ def may_train(m: Machine, frame: Frame, node: ast.AST) -> None:
     """A method of something unknown is called: it may be part of a training step, by its name."""
     if (0, PASSED) not in m.store or not isinstance(node, ast.Call):
         return
-    if isinstance(node.func, ast.Attribute) and node.func.attr in ("backward", "step"):
-        place = m.loops[-1] if m.loops else None
-        m.effect(frame, "unknown-step", node, node.func.attr, place=place)
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    if name in ("backward", "step"):
+        loop = m.loops[-1] if m.loops else None
+        does = PossibleTraining("step" if name == "step" else "backward", loop=loop)
+        m.effect(frame, node, name, does)
 
 
 def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.effects import Effect
+from gradguard_lint.domain.payloads import Payload
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import NOTHING, Frame, Value, unknown
 from gradguard_lint.engine.machine import Machine
@@ -58,10 +59,10 @@ def _tell(m: Machine, ident: int, what: str) -> None:
     """Others may wait for this: what the thread has done by then, whoever tells so, and whenever,
     is done for them."""
     worker, place = m.worker, (ident, what, m.root)
-    here: dict[tuple[str, ast.AST], frozenset[Effect]] = {}
+    here: dict[tuple[type[Payload], ast.AST], frozenset[Effect]] = {}
     for event in m.state.past:
         if isinstance(event, Effect) and worker is not None and event.worker is worker:
-            doing = (event.kind, event.site.node)
+            doing = (type(event.payload), event.site.node)
             here[doing] = here.get(doing, frozenset()) | {event}
     told = m.signals.get(place)
     if told is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable
 
+from gradguard_lint.domain.payloads import GpuSetting, LibraryUse
 from gradguard_lint.domain.values import UNKNOWN, Frame, Value, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -43,10 +44,6 @@ from gradguard_lint.models.transfers import (
 from gradguard_lint.models.transfers.devices import asked_for_gpus, driver_started
 from gradguard_lint.models.transfers.wrapping import keeping, mark
 
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
-
 Transfer = Callable[[Machine, Frame, ast.AST, str, Args, Row], Value]
 
 
@@ -58,7 +55,7 @@ def _tells(key: tuple[str, ...], without: Hashable = None) -> Transfer:
 
     def tell(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
         if row.gpu:
-            m.effect(frame, "gpu-meant", node, name)
+            m.effect(frame, node, name, GpuSetting("meant"))
         if row.framework:
             driver_started(m, frame, node, f"{name}()", row.framework)
         return unknown(key) if without is None else asked_for_gpus(m, key, without)
@@ -66,14 +63,10 @@ def _tells(key: tuple[str, ...], without: Hashable = None) -> Transfer:
     return tell
 
 
-def _records(kind: Kind) -> Transfer:
-    """A call that is of interest because it happens."""
-
-    def record(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-        m.effect(frame, kind, node, f"{name}()", framework=row.framework)
-        return UNKNOWN
-
-    return record
+def _joins_group(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """This process joins a group of processes that train together."""
+    m.effect(frame, node, f"{name}()", LibraryUse("process group"))
+    return UNKNOWN
 
 
 def _marks(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -194,7 +187,7 @@ TRANSFERS: dict[str, Transfer] = {
     "pipeline": estimators.pipeline,
     "pool": work.pool,
     "process": processes.process,
-    "process-group": _records("process-group"),
+    "process-group": _joins_group,
     "prepared": trainers.prepared,
     "product": python_calls.product,
     "reduced": data_parallel.reduced,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, any_of
+from gradguard_lint.domain.payloads import Compute, GpuUse, Graph, MemoryUse
 from gradguard_lint.domain.shapes import inner, items, result_call, sequence
 from gradguard_lint.domain.values import (
     ANYTHING,
@@ -324,22 +325,16 @@ def worked(
     if "jax" in names:
         what = _of_jax(node)
         always = is_shared_out(what.removesuffix("()"), tensors)
-        m.effect(frame, "compute", node, what, framework="jax", heavy=True, always=always)
+        m.effect(frame, node, what, Compute("jax", heavy=True, always=always))
     if m.stored(*GRAPHS) is not None:
         names.discard("tensorflow")
     for framework in ("torch", "tensorflow"):
         if framework in names:
             m.effect(
-                frame,
-                "compute",
-                node,
-                framework,
-                framework=framework,
-                heavy=bool(large),
-                under=any_of(large),
+                frame, node, framework, Compute(framework, heavy=bool(large)), under=any_of(large)
             )
             if framework == "torch" and m.modes.grad and any(t.tracked for t in tensors):
-                m.effect(frame, "graph", node, framework, framework=framework)
+                m.effect(frame, node, framework, Graph())
 
 
 def is_shared_out(name: str, arrays: Iterable[Tensor]) -> bool:
@@ -377,7 +372,7 @@ def value_used(m: Machine, frame: Frame, node: ast.AST, values: Iterable[Value])
     """The same of one of `values`, or of something in it."""
     forked = m.worker is not None and m.worker.call.start == "fork"
     if forked and not gpu_absent(m) and any(map(certainly_on_gpu, values)):
-        m.effect(frame, "gpu-used", node, ast.unparse(node))
+        m.effect(frame, node, ast.unparse(node), GpuUse("work"))
 
 
 def _operands(node: ast.AST) -> Iterator[ast.expr]:
@@ -421,7 +416,7 @@ def written(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -
     if m.in_process_worker and any(
         tensor.memory is not None and tensor.framework != "numpy" for tensor in target.tensors()
     ):
-        m.effect(frame, "memory-write", node, what, target=target)
+        m.effect(frame, node, what, MemoryUse("written", target))
 
 
 def derived(m: Machine, tensor: Tensor) -> Tensor:

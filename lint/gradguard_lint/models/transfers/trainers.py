@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import items
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -29,7 +30,7 @@ from gradguard_lint.models.transfers.own_gradients import goes_backward
 
 def accelerator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``Accelerator()``, ``Fabric()``: this process joins a group, where it is launched so."""
-    m.effect(frame, "process-group", node, f"{name}()")
+    m.effect(frame, node, f"{name}()", LibraryUse("process group"))
     return of(Thing("accelerator", name, m.ident_at(node), m.worker_ident))
 
 

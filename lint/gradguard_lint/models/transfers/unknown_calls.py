@@ -5,6 +5,14 @@ from __future__ import annotations
 import ast
 import builtins
 
+from gradguard_lint.domain.payloads import (
+    Backward,
+    ComputeThreads,
+    Escape,
+    GpuChoice,
+    Seed,
+    UnknownCall,
+)
 from gradguard_lint.domain.shapes import inner, result_call, sequence
 from gradguard_lint.domain.unknowns import is_own, of_own
 from gradguard_lint.domain.values import (
@@ -105,7 +113,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         handed_on(m, frame, node, Args(held if name != "__init__" else []))
     if name == "backward" and result is not None:
         target = of(Tensor("torch", "unknown", maybe=frozenset({result})))
-        m.effect(frame, "backward", node, "`.backward()`", target=target)
+        m.effect(frame, node, "`.backward()`", Backward(target))
         return None
     base = key[1] if isinstance(key, tuple) and len(key) > 1 else None
     whole = whole_of(Unknown(base))
@@ -149,7 +157,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     ):
         # What is given may be a model; a name without a value is a function's, as a rule.
         given = key is not None and not (isinstance(key, tuple) and key[0] == ONE)
-        m.effect(frame, "unknown-call", node, "an unknown callable", unknown=given)
+        m.effect(frame, node, "an unknown callable", UnknownCall(given))
     return None
 
 
@@ -200,7 +208,7 @@ def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
                 or (isinstance(atom, Thing) and atom.kind in ("model", "optimizer"))
                 or (isinstance(atom, Tensor) and (atom.ident > 0 or atom.ident == GRADIENT))
             ):
-                m.effect(frame, "handed-on", node, "an unknown callable", target=value)
+                m.effect(frame, node, "an unknown callable", Escape(value))
                 break
 
 
@@ -212,9 +220,9 @@ def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: boo
         return
     starting = unknown and m.worker.starting
     if starting or "seed" in name.rpartition(".")[2].lower():
-        m.effect(frame, "seed", node, f"{name}()" if name else "an unknown callable")
+        m.effect(frame, node, f"{name}()" if name else "an unknown callable", Seed())
     if starting:
-        m.effect(frame, "set-threads", node, "an unknown callable")
+        m.effect(frame, node, "an unknown callable", ComputeThreads())
         initializer = m.worker.initializer
         if initializer is not None and node is initializer.site.node:
-            m.effect(frame, "gpu-chosen", node, "an unknown callable", value=of_own(id(node)))
+            m.effect(frame, node, "an unknown callable", GpuChoice("inside", of_own(id(node))))
