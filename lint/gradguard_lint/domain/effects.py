@@ -7,6 +7,7 @@ from gradguard_lint.domain.payloads import LibraryUse, Payload
 from gradguard_lint.domain.shapes import idents, name_of
 from gradguard_lint.domain.starts import PROCESS, THREAD
 from gradguard_lint.domain.values import UNKNOWN, Atom, Frame, Instance, Site, TaskCall, Value
+from gradguard_lint.domain.workers import Channel, Schedule, WorkerTraits
 from pytest_gradguard.records import Record, field, fields, record, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -126,30 +127,9 @@ class ParallelCall:
         inherited: what was in force there, which forked workers keep.
         when: the conditions that the call is made under.
         chosen: those of them by which it gets these workers, and not others or none.
-        ships: whether the arguments are pickled, or inherited.
-        answers: whether what the tasks return comes back.
-        forking_pickler: whether torch itself pickles tensors for it: in shared memory, and none
-            with history.
-        meant: whether it was asked for a GPU for these workers.
-        prepared: whether the library seeds each worker, and limits its compute threads.
-        maker: the expression that makes what runs the tasks: the pool, the ``Parallel`` object.
-        maps: from how many bytes on arrays arrive as memory maps, and in which mode.
-        daemons: whether the workers are daemons, which may start no processes.
-        made: the identity of the call that made the object whose method is called, which lives in
-            the worker since; 0 for other calls.
-        single: whether each task has a worker of its own, which ends with it.
-        each: whether it gives out one task each time that it is made.
-        turn: the turn of the loops around in which it is made.
-        loops: where these are.
-        awaited: whether its end is waited for in that turn.
-        relayed: whether the next one is made in that loop, once it has ended; None: it is not known
-            to end before another one.
-        overlaps: the others that run while it does, threads or processes as it does; threads of
-            loops before are not told.
-        until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
-            identity: the thread, the future, the executor.
-        queue: the executor whose only worker runs its tasks one after the other, by identity; 0:
-            there is none.
+        channel: how tasks and results cross.
+        traits: what distinguishes its workers.
+        schedule: when the tasks run, as the program goes on.
         worker: the task that makes the call, or None in the parent.
         chain: the calls by which the program came to it.
         frame: the scope that it is made in.
@@ -170,24 +150,9 @@ class ParallelCall:
     inherited: Modes = field(default_factory=Modes)
     when: Conditions = NONE
     chosen: Conditions = NONE
-    ships: bool = True
-    answers: bool = True
-    forking_pickler: bool = False
-    meant: bool = False
-    prepared: bool = False
-    maker: Site | None = None
-    maps: tuple[int, str] | None = None
-    daemons: bool = False
-    made: int = 0
-    single: bool = False
-    each: bool = False
-    turn: tuple[int, ...] = ()
-    loops: tuple[Site, ...] = ()
-    awaited: bool = False
-    relayed: bool | None = None
-    overlaps: list[ParallelCall] = field(default_factory=list)
-    until: frozenset[int] = frozenset()
-    queue: int = 0
+    channel: Channel = field(default_factory=Channel)
+    traits: WorkerTraits = field(default_factory=WorkerTraits)
+    schedule: Schedule = field(default_factory=Schedule)
     worker: TaskRun | None = None
     chain: tuple[Step, ...] = ()
     frame: Frame | None = None
@@ -219,14 +184,14 @@ class ParallelCall:
 
     def _is_done(self, effect: Effect) -> bool:
         worker = effect.worker
-        if worker is None or worker is self.worker or not worker.call.until:
+        if worker is None or worker is self.worker or not worker.call.schedule.until:
             return True
-        waits = [self.before.get(Waited(ident)) for ident in worker.call.until]
+        waits = [self.before.get(Waited(ident)) for ident in worker.call.schedule.until]
         waits += [
             when
             for event, when in self.before.items()
             if isinstance(event, Told)
-            and (effect in event.effects or not event.until.isdisjoint(worker.call.until))
+            and (effect in event.effects or not event.until.isdisjoint(worker.call.schedule.until))
             and (event.key is None or (event.key, True) in self.when)
         ]
         return any(
@@ -425,20 +390,22 @@ class Program:
 
     def of_object(self, made: int) -> list[TaskRun]:
         """The tasks that are methods of the object which the call of that identity made."""
-        return [task for task in self.process_tasks() if made and task.call.made == made]
+        return [task for task in self.process_tasks() if made and task.call.traits.actor == made]
 
     def in_turn(self, call: ParallelCall, matters: Callable[[Effect], bool]) -> bool:
         """Whether each task of `call`, which a loop makes again and again, has ended before another
         one, or the program itself, has an effect that `matters`."""
-        if not call.each or not call.until:
-            return call.each  # the call itself waits
+        if not call.schedule.each or not call.schedule.until:
+            return call.schedule.each  # the call itself waits
         same = [it for it in self.calls if it.site == call.site and it.worker is call.worker]
-        relayed = {it.loops for it in same if it.relayed}  # nobody waits for the last one there
+        relayed = {
+            it.schedule.loops for it in same if it.schedule.chained_start
+        }  # nobody waits for the last one there
         return all(
-            (it.awaited or it.loops in relayed)
+            (it.schedule.awaited or it.schedule.loops in relayed)
             and not any(
                 matters(effect)
-                for other in it.overlaps
+                for other in it.schedule.overlaps
                 if other.many
                 for task in other.tasks
                 for effect in task.effects

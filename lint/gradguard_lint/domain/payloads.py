@@ -9,6 +9,32 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Literal
 
+    GpuUses = Literal[
+        "context",  # a context is made on a GPU
+        "driver",  # the GPU's driver is started, without a context
+        "hinted",  # another library is told to use a GPU
+        "implied",  # a framework takes the GPU without being told
+        "named",  # a context, where the program is told which device it is and nothing shows a GPU
+        "work",  # a forked worker computes with what lies on a GPU
+    ]
+
+    Extent = Literal["", "partial", "whole"]
+
+    Uses = Literal[
+        "autocast",  # autocast is put in force
+        "cached graph",  # the cached function at `place` returns a tensor with history
+        "collects gradients",  # the gradient of one example is collected in the loop at `place`
+        "dask backend",  # a backend is named that cannot be named so
+        "fit in one job",  # the search `ident` is told to fit in one job
+        "fit in several jobs",  # the search `ident` fits an estimator on the GPU at `place`
+        "grad mode",  # gradients are turned on or off
+        "keras fit",  # a Keras model fits or predicts on `values`
+        "loader workers",  # the loader in `values` starts workers of its own
+        "map",  # a mapping with `values` iterations at once
+        "process group",  # this process joins a group of processes that train together
+        "removed wrapper",  # a module is used that no longer exists
+    ]
+
 
 class Payload:
     """The base of all payloads.
@@ -30,16 +56,6 @@ class Payload:
 
 
 # -- GPUs ---------------------------------------------------------------------------------------
-
-if TYPE_CHECKING:
-    GpuUses = Literal[
-        "context",  # a context is made on a GPU
-        "driver",  # the GPU's driver is started, without a context
-        "hinted",  # another library is told to use a GPU
-        "implied",  # a framework takes the GPU without being told
-        "named",  # a context, where the program is told which device it is and nothing shows a GPU
-        "work",  # a forked worker computes with what lies on a GPU
-    ]
 
 
 @fields
@@ -335,10 +351,6 @@ class MemoryUse(Payload):
     distinct_by = ("does",)
 
 
-if TYPE_CHECKING:
-    Extent = Literal["", "partial", "whole"]
-
-
 @fields
 class ModelChange(Payload):
     """The model `target` is changed, by `value`: as a ``whole``, a part of it (``partial``), or
@@ -423,22 +435,6 @@ class UnknownCall(Payload):
 
 
 # -- libraries ----------------------------------------------------------------------------------
-
-if TYPE_CHECKING:
-    Uses = Literal[
-        "autocast",  # autocast is put in force
-        "cached graph",  # the cached function at `place` returns a tensor with history
-        "collects gradients",  # the gradient of one example is collected in the loop at `place`
-        "dask backend",  # a backend is named that cannot be named so
-        "fit in one job",  # the search `ident` is told to fit in one job
-        "fit in several jobs",  # the search `ident` fits an estimator on the GPU at `place`
-        "grad mode",  # gradients are turned on or off
-        "keras fit",  # a Keras model fits or predicts on `values`
-        "loader workers",  # the loader in `values` starts workers of its own
-        "map",  # a mapping with `values` iterations at once
-        "process group",  # this process joins a group of processes that train together
-        "removed wrapper",  # a module is used that no longer exists
-    ]
 
 
 @fields

@@ -141,7 +141,7 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
     value = m.read(atom.ident, name)
     if value is not None:
         if m.worker is not None and atom.born != m.worker.ident:
-            shipped = m.in_process_worker and m.worker.call.ships
+            shipped = m.in_process_worker and m.worker.call.channel.ships
             if shipped and m.pickles_itself(atom) and (atom.ident, ARRIVED) not in m.store:
                 return UNKNOWN
             if any(map(of_a_library, value.atoms)):

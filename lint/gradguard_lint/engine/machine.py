@@ -462,10 +462,10 @@ class Machine:
         """Whether the program goes on beside what `call` gave out, and has asked for nothing of it
         so far, neither for its end nor for what it has done."""
         return (
-            bool(call.until)
+            bool(call.schedule.until)
             and not any(
                 (value := self.store.get((ident, OVER))) is None or value.constant is not False
-                for ident in call.until
+                for ident in call.schedule.until
             )
             and not any(
                 isinstance(event, Told)

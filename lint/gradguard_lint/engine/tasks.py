@@ -37,6 +37,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
+from gradguard_lint.domain.workers import Channel, Schedule, WorkerTraits
 from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.crossing import functions_in, is_refused, shipped
 from gradguard_lint.engine.machine import Machine
@@ -123,20 +124,9 @@ def hand_out(
 
     Args:
         since: where the workers are there already, when they came into being.
-        ships: whether the arguments are pickled, or inherited.
-        answers: whether what the tasks return comes back.
-        forking_pickler: whether torch itself pickles tensors for it.
-        meant: whether it was asked for a GPU for these workers.
-        prepared: whether the library seeds each worker, and limits its compute threads.
-        maker: the expression that makes what runs the tasks.
-        maps: from how many bytes on arrays arrive as memory maps, and in which mode.
-        daemons: whether the workers are daemons, which may start no processes.
         made: the identity of the call that made the object whose method is called, in the worker.
-        single: whether each task has a worker of its own, which ends with it.
-        each: whether one task is given out each time that the call is made.
-        until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
-            identity.
-        queue: the executor whose only worker runs its tasks one after the other, by identity.
+
+    The others are fields of the call's `Channel`, `WorkerTraits` and `Schedule`.
     """
     if forking_pickler and start.kind == PROCESS and start.name not in INHERITING:
         tasks = [task for task in tasks if not _is_of_a_notebook(task.function)]
@@ -166,21 +156,9 @@ def hand_out(
         inherited=m.modes if since is None else since.modes,
         when=m.assumed.facts,
         chosen=when,
-        ships=ships,
-        answers=answers,
-        forking_pickler=forking_pickler,
-        meant=meant,
-        prepared=prepared,
-        maker=maker,
-        maps=maps,
-        daemons=daemons,
-        made=made,
-        single=single,
-        each=each,
-        turn=turn_of(m),
-        loops=tuple(m.loops),
-        until=until,
-        queue=queue,
+        channel=Channel(ships, answers, forking_pickler, maps),
+        traits=WorkerTraits(maker, meant, prepared, daemons, single, made),
+        schedule=Schedule(each, turn_of(m), tuple(m.loops), until=until, queue=queue),
         worker=m.worker,
         chain=m.chain,
         frame=frame,
@@ -275,15 +253,19 @@ def run_task(
     run.first_at_start = len(run.given)
     places = ((ident, m.place_of(ident)) for ident in m.program.moved)
     run.places = {ident: place for ident, place in places if place is not None}
-    themselves = pickling_themselves(m, (it for _, it, _ in run.given)) if call.ships else []
+    themselves = (
+        pickling_themselves(m, (it for _, it, _ in run.given)) if call.channel.ships else []
+    )
     pickled = sent_as(m, themselves)
     pickled_at_start: list[tuple[Instance, Value]] = []
-    if call.ships:
+    if call.channel.ships:
         run.contents = run.given
     if initializer is not None and call.kind == PROCESS:
         at_start = shipped(m, call, initializer)
         run.given = run.given + at_start
-        if call.ships and call.start not in INHERITING:  # a fork inherits what it is started with
+        if (
+            call.channel.ships and call.start not in INHERITING
+        ):  # a fork inherits what it is started with
             run.contents = run.given
             with_start = pickling_themselves(m, (atom for _, atom, _ in at_start))
             pickled_at_start = sent_as(m, with_start)
@@ -356,17 +338,17 @@ def run_task(
         for atom in functions_in(task.function)
     )
     m.last_task_state = after
-    if not call.answers:
+    if not call.channel.answers:
         result = UNKNOWN
     elif m.last_returns is not None and run.known:
         module, name, _ = m.last_returns
         run.returns = ends_of(module, name, records[0], wrapped, records[1])
         run.held = ends_of(module, name, objects[0], wrapped, objects[1])
-    run.result = held if call.answers else None
+    run.result = held if call.channel.answers else None
     if not process and not after.dead:
         after.assumed, after.modes = parent.assumed, parent.modes
         m.state = after
-    elif not process and call.until:
+    elif not process and call.schedule.until:
         # It never ends, or fails: what it does happens all the same.
         m.state.past.update((effect, effect.when) for effect in run.effects)
     if start.copies:

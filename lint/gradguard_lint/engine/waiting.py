@@ -48,35 +48,37 @@ def wait_for(m: Machine, ident: int) -> None:
     if not m.dead:
         facts = m.state.past[Waited(ident)] = m.assumed.facts
         for call in running(m):
-            if ident in call.until:
+            if ident in call.schedule.until:
                 m.store[ident, OVER] = constant(True)
-                if facts <= call.when and call.turn == turn_of(m):
-                    call.awaited = True
+                if facts <= call.when and call.schedule.turn == turn_of(m):
+                    call.schedule.awaited = True
 
 
 def given_out(m: Machine, call: ParallelCall) -> None:
     """Note of `call`, which is made here, and of others that run on, which of them run at the same
     time."""
     for other in running(m):
-        same_turn = other.turn == call.turn
-        if other.kind != call.kind or (call.queue and call.queue == other.queue):
+        same_turn = other.schedule.turn == call.schedule.turn
+        if other.kind != call.kind or (
+            call.schedule.queue and call.schedule.queue == other.schedule.queue
+        ):
             continue
         if (
             call.kind != THREAD
             and same_turn
-            and (other.site, other.until) == (call.site, call.until)
+            and (other.site, other.schedule.until) == (call.site, call.schedule.until)
         ):
             continue  # the same one, started in another way
-        ended = [m.read(ident, OVER) for ident in other.until]
-        if other.awaited or any(it is not None and it.constant is True for it in ended):
-            other.relayed = in_loop_of(m, other)
+        ended = [m.read(ident, OVER) for ident in other.schedule.until]
+        if other.schedule.awaited or any(it is not None and it.constant is True for it in ended):
+            other.schedule.chained_start = in_loop_of(m, other)
             continue
         if other.kind == THREAD and not (other.many or m.still_runs(other)):
             continue
-        other.overlaps.append(call)
+        other.schedule.overlaps.append(call)
         if call.kind != THREAD or same_turn or call.site == other.site or in_loop_of(m, other):
-            call.overlaps.append(other)
-    for ident in call.until:
+            call.schedule.overlaps.append(other)
+    for ident in call.schedule.until:
         m.store[ident, OVER] = constant(False)
 
 
@@ -87,10 +89,10 @@ def running(m: Machine) -> list[ParallelCall]:
         it
         for it in m.state.past
         if isinstance(it, ParallelCall)
-        and it.each
-        and it.relayed is None
-        and (it.kind == THREAD or it.single)
-        and it.until
+        and it.schedule.each
+        and it.schedule.chained_start is None
+        and (it.kind == THREAD or it.traits.single)
+        and it.schedule.until
     ]
 
 
@@ -101,11 +103,11 @@ def turn_of(m: Machine) -> tuple[int, ...]:
 
 def in_loop_of(m: Machine, call: ParallelCall) -> bool:
     """Whether this is, or is in, a turn of the loop that made `call` in one of its turns."""
-    *turns, inner = call.turn
-    around = len(call.loops)
+    *turns, inner = call.schedule.turn
+    around = len(call.schedule.loops)
     outer = around - 1
     return 0 < around <= len(m.loops) and (
-        call.loops == tuple(m.loops[:around])
+        call.schedule.loops == tuple(m.loops[:around])
         and turns[:outer] == m.turns[:outer]
         and inner in turns  # else a comprehension did
     )
@@ -125,7 +127,7 @@ def ask_for_end(m: Machine, node: ast.AST, ident: int) -> Key:
     m.store[ident, OVER] = unknown(key)
     facts = m.assumed.facts
     if any(
-        isinstance(event, ParallelCall) and ident in event.until and when <= facts
+        isinstance(event, ParallelCall) and ident in event.schedule.until and when <= facts
         for event, when in m.state.past.items()
     ):  # what was not started has not ended
         m.state.past[Told(key, until=frozenset({ident}))] = facts

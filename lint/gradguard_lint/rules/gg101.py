@@ -110,12 +110,12 @@ def _concerns(effect: Effect, leaf: Tensor) -> bool:
 
 def _message(task: TaskRun, sent: TaskCall, path: str, *, history: bool) -> str:
     workers, named = task.call.workers, capitalised(code(as_written(sent, path)))
-    if history and task.call.forking_pickler:
+    if history and task.call.channel.forking_pickler:
         fails = "the call fails with an error" if sent is task.task else "no worker starts"
         return (
             f"{named} has history and goes to {workers}: torch refuses to pickle it, and {fails}."
         )
-    if task.call.forking_pickler:
+    if task.call.channel.forking_pickler:
         gets = "the worker shares its memory, not its graph, and no gradient comes back."
     else:
         gets = "the worker gets a copy, and no gradient comes back to the graph here."

@@ -75,7 +75,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _happens(task: TaskRun, what: str = "a tensor") -> str:
-    if task.call.forking_pickler:
+    if task.call.channel.forking_pickler:
         harm = "torch refuses to pickle it, and the call fails with an error"
     else:
         harm = "the parent gets a leaf, where a later `backward()` stops"

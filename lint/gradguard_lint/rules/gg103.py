@@ -44,8 +44,8 @@ def _in_threads(found: Sequence[ParallelCall]) -> Fix | None:
     """The tasks in threads, which share the graph."""
     changes: list[Change] = []
     for call in found:
-        own = in_threads(call)
-        if not own or call.maker is None or _TRANSFORMS.search(call.maker.module.data):
+        own, maker = in_threads(call), call.traits.maker
+        if not own or maker is None or _TRANSFORMS.search(maker.module.data):
             return None  # an active transform does not reach the threads
         changes += own
     return Fix("unsafe", "run the tasks in threads, which share the graph", tuple(changes))

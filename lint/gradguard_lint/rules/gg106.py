@@ -79,20 +79,20 @@ def _direct_call(task: TaskRun) -> str | None:
 
 def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
     trained = [*_trained_objects(task)]
-    for made in program.process_tasks() if task.call.made else ():
-        if made.call.ident == task.call.made:
+    for made in program.process_tasks() if task.call.traits.actor else ():
+        if made.call.ident == task.call.traits.actor:
             trained += _trained_objects(made)
     shipped = {ident for _, own in trained for ident in own}
-    stays = _returns_numbers(task) if task.call.answers else _keeps_gradients(task, shipped)
+    stays = _returns_numbers(task) if task.call.channel.answers else _keeps_gradients(task, shipped)
     if not shipped or not stays:
         return
-    if not all(map(_returns_numbers, program.of_object(task.call.made))):
+    if not all(map(_returns_numbers, program.of_object(task.call.traits.actor))):
         return  # another method may give them back
     if any(map(_leaves_gradients, task.effects)):
         return
     cleared: set[int] = set()
     # What an actor has are copies of what it was made with.
-    given_as = program.sent_back if task.call.made else {}
+    given_as = program.sent_back if task.call.traits.actor else {}
     for effect in task.effects:
         target = {given_as.get(ident, ident) for ident in idents(effect.target)}
         if isinstance(effect.payload, GradClear):

@@ -38,7 +38,7 @@ CODE = "GG111"
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         call = task.call
-        if not call.ships or not call.answers or call.forking_pickler:
+        if not call.channel.ships or not call.channel.answers or call.channel.forking_pickler:
             continue  # memory that is inherited; nothing that comes back; memory that is shared
         sent = _modules(program, task)
         update = next((effect for effect in task.effects if _updates(program, effect, sent)), None)

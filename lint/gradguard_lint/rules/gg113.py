@@ -22,7 +22,7 @@ CODE = "GG113"
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
-        hooks = _hooks(task) if task.call.ships else []
+        hooks = _hooks(task) if task.call.channel.ships else []
         if not hooks or _takes_no_gradients(task):
             continue
         if task.own_pickling:

@@ -47,7 +47,7 @@ def check(program: Program) -> Iterator[Report]:
         (task, _first(task))
         for task in program.process_tasks()
         # One process for each GPU is how GPUs are meant to be used.
-        if not task.call.meant and not _has_a_gpu_of_its_own(task, chosen)
+        if not task.call.traits.meant and not _has_a_gpu_of_its_own(task, chosen)
     ]
     used = [(task, first) for task, first in used if first]
     lone = _lone(program, [task for task, _ in used])
@@ -141,25 +141,33 @@ def _lone(program: Program, tasks: list[TaskRun]) -> list[ParallelCall]:
 def _is_alone(call: ParallelCall, calls: list[ParallelCall]) -> bool:
     """Whether the process of `call` has ended before the workers of any other of `calls` are there,
     and those of earlier ones have before it starts."""
-    if not call.single or not call.awaited or any(it in calls for it in call.overlaps):
+    if (
+        not call.traits.single
+        or not call.schedule.awaited
+        or any(it in calls for it in call.schedule.overlaps)
+    ):
         return False
     return all(
         other.worker is None
-        and (other.awaited if other.single else other not in call.before or _ended(other, call))
+        and (
+            other.schedule.awaited
+            if other.traits.single
+            else other not in call.before or _ended(other, call)
+        )
         for other in calls
     )
 
 
 def _ended(other: ParallelCall, call: ParallelCall) -> bool:
     """Whether the workers of `other` have certainly ended where `call` starts its own."""
-    waits = (call.before.get(Waited(ident)) for ident in other.until)
+    waits = (call.before.get(Waited(ident)) for ident in other.schedule.until)
     return any(when is not None and when <= call.when for when in waits)
 
 
 def _is_one_process(tasks: list[TaskRun]) -> bool:
     """Whether all of `tasks` are what one process does, which is started for nothing else."""
     call = tasks[0].call
-    return call.single and not call.many and all(task.call is call for task in tasks)
+    return call.traits.single and not call.many and all(task.call is call for task in tasks)
 
 
 def _used_in_parent(program: Program) -> bool:
@@ -185,7 +193,7 @@ def _case(program: Program, task: TaskRun, effect: Effect) -> str:
         return "weights"
     if task.call.library == "ray":
         return task.call.library
-    if task.call.single or any(of_kinds(task.effects, Backward, OptimizerStep)):
+    if task.call.traits.single or any(of_kinds(task.effects, Backward, OptimizerStep)):
         return "whole program"
     models = set[ast.AST]().union(*program.moved.values())
     return "whole program" if any(it.site.node in models for it in own) else ""
@@ -224,7 +232,9 @@ def _fails(task: TaskRun, effect: Effect) -> bool:
 def _has_a_gpu_of_its_own(task: TaskRun, chosen: dict[ast.AST, set[Atom]]) -> bool:
     """Whether the task joins a group of processes, chooses a GPU for its process, or is given
     one."""
-    if task.call.single and any(private and _names_gpu(atom) for _, atom, private in task.given):
+    if task.call.traits.single and any(
+        private and _names_gpu(atom) for _, atom, private in task.given
+    ):
         return True
     return any(_joins_group(effect) or _is_own(_named(effect)) for effect in task.effects) or any(
         _differs(chosen[node]) for node, _ in _choosing(task)
@@ -259,11 +269,11 @@ def _named(effect: Effect) -> Value | None:
 def _choosing(task: TaskRun) -> Iterator[tuple[ast.AST, Value]]:
     """What chooses a GPU for all that the process of `task` does, in it or before it starts: where,
     and which one."""
-    for effect in task.effects if task.call.single else task.effects[: task.initialised]:
+    for effect in task.effects if task.call.traits.single else task.effects[: task.initialised]:
         device = _named(effect)
         if device is not None:
             yield effect.site.node, device
-    for event in of_kinds(task.call.before if task.call.single else (), GpuChoice):
+    for event in of_kinds(task.call.before if task.call.traits.single else (), GpuChoice):
         if event.payload.by == "environment" and event.worker is None:
             yield event.site.node, event.payload.device
 
@@ -277,7 +287,7 @@ def _differs(devices: set[Atom]) -> bool:
 def _is_apart(program: Program, task: TaskRun) -> bool:
     """Whether no other process of the program uses the GPU that the one of `task` is told by its
     number, and some use others."""
-    if not task.call.single or task.call.many:
+    if not task.call.traits.single or task.call.many:
         return False
     own = _numbers(_certain(task))
     here = [it for it in program.effects if it.worker is None]
@@ -327,7 +337,7 @@ def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | Non
         return None
     around = _AROUND_RESULTS.get((task.call.library, getattr(call.node.func, "attr", "")))
     around = ("[", "]") if task.call.library == "joblib" else around
-    later = asked(task.call.site) if around is None and task.call.each else []
+    later = asked(task.call.site) if around is None and task.call.schedule.each else []
     if (around is None and not later) or not isinstance(moved.func, ast.Attribute):
         return None
     made = made_by(task.call)

@@ -81,7 +81,7 @@ def _report(task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
 def _shares_memory(task: TaskRun, found: Iterable[Atom]) -> bool:
     """Whether torch shares the GPU memory itself, as it does with `multiprocessing`'s pickler."""
     of_torch = (not isinstance(atom, Tensor) or atom.framework == "torch" for atom in found)
-    return task.call.forking_pickler and all(of_torch)
+    return task.call.channel.forking_pickler and all(of_torch)
 
 
 def _forks_later(task: TaskRun, found: Iterable[Atom]) -> bool:

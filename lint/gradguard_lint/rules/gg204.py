@@ -48,7 +48,9 @@ def check(program: Program) -> Iterator[Report]:
 
 def _is_alone(task: TaskRun) -> bool:
     """Whether the process ends with the task, or belongs to one actor."""
-    return task.call.single or bool(task.call.made) or any(task.task.function.of(Class))
+    return (
+        task.call.traits.single or bool(task.call.traits.actor) or any(task.task.function.of(Class))
+    )
 
 
 def _always_the_same(values: set[Value]) -> bool:

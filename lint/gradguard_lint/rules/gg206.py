@@ -45,7 +45,7 @@ def check(program: Program) -> Iterator[Report]:
 
 def _reason(task: TaskRun, loader: Thing) -> str | None:
     """Why the loader cannot start workers in the task; None if it may."""
-    if task.call.daemons:
+    if task.call.traits.daemons:
         return "they are daemons, and Python does not let daemons start processes."
     if task.call.start != "loky":
         return None

@@ -56,7 +56,7 @@ def _lost_modes(program: Program, call: ParallelCall, task: TaskRun) -> Iterator
     modes = call.modes
     kept = call.inherited if call.start in INHERITING else Modes()
     if kept.grad and not modes.grad and modes.grad_site is not None:
-        seen = _builds_graph(task, loads=call.prepared)
+        seen = _builds_graph(task, loads=call.traits.prepared)
         if seen is not None and not _sets(task, "grad mode") and not _differentiates(task):
             condition = _condition(modes.grad_site)
             yield Report(

@@ -87,9 +87,9 @@ def _takes_gradients(task: TaskRun, first: Effect, work: Effect) -> bool:
 def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
     """An initializer that limits forked workers to one thread."""
     node = made_by(call)
-    if framework != "torch" or node is None or call.maker is None or len(node.args) > 1:
+    if framework != "torch" or node is None or call.traits.maker is None or len(node.args) > 1:
         return None
-    module = call.maker.module
+    module = call.traits.maker.module
     maker = dotted(module, node.func) or ast.unparse(node.func)
     if call.library == "joblib" or not maker.endswith(("Pool", "ProcessPoolExecutor")):
         return None
@@ -111,7 +111,7 @@ def _computes_after_fork(
     """The parent's computation before the fork, and a task with its own after it."""
     set_before = [effect.payload for effect in call.earlier(ComputeThreads)]
     limited = {it.framework for it in set_before if not it.several}
-    if call.prepared and not any(
+    if call.traits.prepared and not any(
         effect.payload.several
         for task in call.tasks
         for effect in of_kinds(task.effects, ComputeThreads)

@@ -109,7 +109,7 @@ def _draws_in_same_state(
             by_initializer = number < task.initialised
             same = by_initializer and done.value.constant is not None
             same = same and _seeds_the_worker(task, done.framework)
-            if task.call.prepared:  # the library seeds each worker, unless this is for all tasks
+            if task.call.traits.prepared:  # the library seeds each worker; this may be for all
                 same = same and task.task.repeated and effect.when <= task.call.when
             if not same:
                 seeded.add(done.framework)
@@ -130,7 +130,7 @@ def _draws_in_same_state(
         why: Why | None
         if framework in alike:
             why = f"the initializer seeds it alike in all {task.call.workers}", ()
-        elif task.call.prepared:
+        elif task.call.traits.prepared:
             why = None
         elif task.call.start == "fork":
             why = _inherited(program, task, draw)
@@ -146,7 +146,7 @@ def _inherited(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | Non
     call, framework = task.call, draw.payload.framework
     if framework == "random":
         return None  # Python reseeds it in each forked process
-    if not call.answers and _moves_on(program, call, draw):
+    if not call.channel.answers and _moves_on(program, call, draw):
         return None
     if not _may_be_loaded(program, call, framework):
         return None  # each worker makes its own, seeded at random

@@ -41,7 +41,7 @@ def check(program: Program) -> Iterator[Report]:
                 continue
             draw = draws.get(atom.ident)
             if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
-                loads, own = task.call.prepared, sent is task.task
+                loads, own = task.call.traits.prepared, sent is task.task
                 report = _report(task, sent, path, *draw, by_worker=loads or not own)
                 report.case = task.call.library if loads else atom.name
                 report.fix = _one_each(task, path, atom) if own and not private else None
@@ -66,7 +66,7 @@ def _captured(
         draw = draws.get(only.ident) if isinstance(only, Thing) else None
         if not isinstance(only, Thing) or only.kind != "generator" or draw is None:
             continue
-        if not call.answers and _moves_on(program, only):
+        if not call.channel.answers and _moves_on(program, only):
             continue
         report = _report(task, task.task, name, *draw, by_worker=forked)
         report.case = only.name

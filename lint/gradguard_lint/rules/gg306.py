@@ -19,7 +19,7 @@ CODE = "GG306"
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
-        if task.call.maps is None:
+        if task.call.channel.maps is None:
             continue
         stepped = any(of_kinds(task.effects, OptimizerStep))
         for effect in of_kinds(task.effects, MemoryUse):
@@ -34,9 +34,9 @@ def check(program: Program) -> Iterator[Report]:
 def _report(program: Program, task: TaskRun, effect: Effect[MemoryUse]) -> Report | None:
     memory = _memory(effect)
     name = _mapped_argument(program, task, memory) if memory is not None else None
-    if name is None or task.call.maps is None:
+    if name is None or task.call.channel.maps is None:
         return None
-    limit, mode = task.call.maps
+    limit, mode = task.call.channel.maps
     called = name if name.startswith("argument ") else f"`{name}`"
     what = effect.what if effect.payload.does == "written" else "the optimizer"
     size = f"{limit // 1024:,} KiB" if limit % (1 << 20) else f"{limit >> 20} MiB"
@@ -66,8 +66,8 @@ def _memory(effect: Effect) -> Key:
 
 def _mapped_argument(program: Program, task: TaskRun, memory: Key) -> str | None:
     """The name of the mapped argument; None if it may be small or no argument."""
-    assert task.call.maps is not None
-    limit, mode = task.call.maps
+    assert task.call.channel.maps is not None
+    limit, mode = task.call.channel.maps
     found: list[tuple[str, tuple[int, ...], bool]] = []
     for path, atom, private in task.contents:
         if isinstance(atom, Tensor) and atom.framework == "numpy" and atom.memory == memory:

@@ -16,7 +16,7 @@ CODE = "GG307"
 
 def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
-        if call.kind != PROCESS or call.start not in FRESH or call.prepared:
+        if call.kind != PROCESS or call.start not in FRESH or call.traits.prepared:
             continue
         for seed in call.earlier(Seed):
             framework = seed.payload.framework

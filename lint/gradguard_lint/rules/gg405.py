@@ -83,9 +83,9 @@ def _has_others(program: Program, site: Site, parts: Sequence[ast.AST]) -> bool:
     """Whether others than the call at `site` would get the backend too, or ask for another."""
     inside = {id(part) for part in parts}
     makers = [
-        call.maker.node
+        call.traits.maker.node
         for call in program.calls
-        if call.library == "joblib" and call.maker is not None
+        if call.library == "joblib" and call.traits.maker is not None
         if any(id(it.node) in inside for it in sites_to(call))
     ]
     makers += [

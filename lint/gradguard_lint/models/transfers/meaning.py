@@ -450,7 +450,7 @@ class Meaning(Known):
     def sends_on(self, m: Machine, library: str) -> bool:
         call = m.worker.call if m.worker is not None else None
         return call is not None and (
-            library == call.library == "ray" or (call.single and not call.daemons)
+            library == call.library == "ray" or (call.traits.single and not call.traits.daemons)
         )
 
     def of_kind(self, m: Machine, kind: Value) -> Value | None:

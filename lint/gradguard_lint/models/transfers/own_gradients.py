@@ -96,7 +96,7 @@ def settle(m: Machine, target: Value) -> None:
         return
     concerned = idents(target) or {_ANY}
     calls = frozenset(
-        event for event in m.state.past if isinstance(event, ParallelCall) and event.answers
+        event for event in m.state.past if isinstance(event, ParallelCall) and event.channel.answers
     )
     for ident in concerned:
         m.store[ident, _CLEARED] = constant(calls)

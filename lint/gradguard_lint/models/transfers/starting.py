@@ -198,7 +198,7 @@ def current_process(
     if m.worker is not None and m.in_process_worker:
         if m.worker.call.start not in _OF_MULTIPROCESSING:
             return UNKNOWN
-        own, daemon = own_text("{}-{}"), m.worker.call.daemons
+        own, daemon = own_text("{}-{}"), m.worker.call.traits.daemons
     parts = (("name", own), ("daemon", constant(daemon)), *_numbers(m, node))
     return of(Thing("namespace", name, m.ident_at(node, m.in_process_worker), parts=parts))
 
