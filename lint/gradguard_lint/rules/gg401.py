@@ -25,17 +25,17 @@ def check(program: Program) -> Iterator[Report]:
     for effects in removed.values():
         names = list(dict.fromkeys(f"`{effect.what}`" for effect in effects))
         are, it = ("is", "it") if len(names) == 1 else ("are", "them")
-        said = f"{listed(names)} {are} gone since Keras {_WITHOUT}"
+        gone = f"{listed(names)} {are} gone since Keras {_WITHOUT}"
         yield Report(
             effects[0].site,
-            f"{said}: importing or using {it} raises an error.",
+            f"{gone}: importing or using {it} raises an error.",
             fix=_by_scikeras(effects[0].site),
-            gone=Gone(_PACKAGES, _WITHOUT, said),
+            gone=Gone(_PACKAGES, _WITHOUT, gone),
         )
 
 
 _WITHOUT = "2.13"
-"""The first version without the wrappers: TensorFlow and its Keras have the same numbers."""
+"""The first version without the wrappers, of TensorFlow and of Keras."""
 
 _PACKAGES = (
     "keras",
@@ -54,11 +54,11 @@ _OWN = words(
     "validation_batch_size verbose callbacks validation_split shuffle run_eagerly epochs "
     "class_weight"
 )
-"""The arguments that SciKeras takes itself; what is for the model has a prefix."""
+"""The arguments of SciKeras itself; those of the model have a prefix."""
 
 
 def _by_scikeras(site: Site) -> Fix | None:
-    """SciKeras's class of the same name, with its names of the arguments."""
+    """SciKeras's class of the same name, with its argument names."""
     module = site.module
     node = site.statement if isinstance(site.node, ast.alias) else site.node
     changes: list[Change] = []
@@ -109,7 +109,7 @@ def _names(node: ast.ImportFrom) -> str:
 
 
 def _naming(module: Module, call: ast.Call) -> Naming | None:
-    """The names that the arguments of `call` get; None where they do not show."""
+    """The new names of the arguments of `call`; None if they are unknown."""
     builder = call.args[0] if call.args else None
     given = keyword(call, "build_fn")
     if given is not None:
@@ -123,17 +123,17 @@ def _naming(module: Module, call: ast.Call) -> Naming | None:
 
 
 def _new_name(parameters: frozenset[str], name: str) -> str:
-    """What SciKeras calls the argument `name`, where the builder has these `parameters`."""
-    if name in _OTHERWISE:
-        return _OTHERWISE[name]
+    """SciKeras's name of the argument `name`, for a builder with these `parameters`."""
+    if name in _RENAMED:
+        return _RENAMED[name]
     return f"model__{name}" if name in parameters or name not in _OWN else name
 
 
-_OTHERWISE = {"build_fn": "model", "nb_epoch": "epochs"}
+_RENAMED = {"build_fn": "model", "nb_epoch": "epochs"}
 
 
 def _parameters(module: Module, builder: ast.expr | None) -> frozenset[str] | None:
-    """What the function that builds the model may be given; None where it is not seen."""
+    """The parameters of the function that builds the model; None if it is not found."""
     if builder is None or isinstance(builder, ast.Constant):
         return frozenset()
     for node in ast.walk(module.tree):

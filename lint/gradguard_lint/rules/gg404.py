@@ -48,12 +48,12 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _inside(loop: Site, effect: Effect) -> bool:
-    """Whether `effect` happens in a loop: there, or in what is called there."""
+    """Whether `effect` happens in the loop or in a function that it calls."""
     return any(site.path == loop.path and site.stands_in(loop.node) for site in sites_to(effect))
 
 
 def _by_example(effect: Effect) -> bool:
-    """Whether it says that it is a loss: of one example, as it is an element of a tensor."""
+    """Whether the element of a tensor is called a loss, so that of one example."""
     node = effect.site.node
     if not isinstance(node, ast.Call):
         return False
@@ -63,7 +63,7 @@ def _by_example(effect: Effect) -> bool:
 
 
 def _of_parameters(loop: Site, every: Sequence[Effect], kept: list[Effect]) -> bool:
-    """Whether the gradients are those of a model's parameters."""
+    """Whether all gradients are of a model's parameters."""
     asked = [atom for effect in kept for atom in inner(_asked(effect.payload))]
     read = [
         atom
@@ -83,7 +83,7 @@ def _asked(taken: Payload) -> Value:
 
 
 def _keeps_graph(effect: Effect) -> bool:
-    """Whether the same graph, not that of the next example, serves other gradients, too."""
+    """Whether the graph is kept for further gradients."""
     node = effect.site.node
     return isinstance(node, ast.Call) and any(
         word.arg in ("retain_graph", "create_graph")
@@ -93,7 +93,7 @@ def _keeps_graph(effect: Effect) -> bool:
 
 
 def _in_batches(loop: Site) -> bool:
-    """Whether the loop goes over batches: what it iterates, or the name of an item, says so."""
+    """Whether the loop iterates batches, by a method or by the name of an item."""
     node = loop.node
     parts = node.generators if isinstance(node, _COMPREHENSIONS) else [node]
     for part in parts:
@@ -109,7 +109,7 @@ def _in_batches(loop: Site) -> bool:
 
 
 def _assigned(tree: ast.Module, name: str) -> list[ast.expr]:
-    """What is assigned to `name`, in any function of a module."""
+    """The values assigned to `name` anywhere in a module."""
     return [
         node.value
         for node in ast.walk(tree)
@@ -128,6 +128,6 @@ def _of_batches(node: ast.expr) -> bool:
 
 
 def _framework(effect: Effect[LibraryUse]) -> str:
-    """Whose gradients are collected."""
+    """The framework of the collected gradients."""
     parts = (part for part in inner(effect.payload.values[0], 2) if isinstance(part, Tensor))
     return next((part.framework for part in parts), "")

@@ -23,10 +23,10 @@ from gradguard_lint.words import words
 CODE = "GG501"
 
 _PARAMETERS = ("tensor_list", "tensor", "group", "async_op")
-"""Names of `all_gather`, which fills a list with one tensor a rank."""
+"""The parameters of `all_gather`, which fills a list with one tensor per rank."""
 _FUNCTIONAL = "torch.distributed.nn.functional"
 _NEW = words("empty_like zeros_like ones_like empty zeros ones new_empty new_zeros new_ones")
-"""Functions whose results share their memory with nothing else."""
+"""Functions whose results share no memory."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -48,7 +48,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _with_graph(call: Effect) -> Fix | None:
-    """The call of the collective that returns what it gathers with its graph."""
+    """A call of the differentiable collective instead."""
     site = call.site
     node, statement, module = site.node, site.statement, site.module
     if (
@@ -82,7 +82,7 @@ def _is(node: ast.expr, value: object) -> bool:
 
 
 def _is_list_of_new(module: Module, name: str) -> bool:
-    """Whether `name` is always a list of tensors that nothing else in `module` is a view of."""
+    """Whether `name` is always a list of new tensors in `module`."""
     values = [
         value
         for node in ast.walk(module.tree)

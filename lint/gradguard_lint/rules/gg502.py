@@ -43,7 +43,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _case(forward: Effect[WrapperBypass], step: Effect) -> str:
-    """Whether it is a method of the module that trains it (a loop), or computes the loss."""
+    """The case of the advice: a method of the module with the training loop, or with the loss."""
     place = forward.payload.place
     called = place.node if place is not None else None
     if not isinstance(called, ast.Call) or not isinstance(called.func, ast.Attribute):
@@ -55,7 +55,7 @@ def _case(forward: Effect[WrapperBypass], step: Effect) -> str:
 
 
 def _entered(forward: Effect[WrapperBypass]) -> tuple[Sequence[Step], Site, str]:
-    """How the program comes to the module, where it does, and what it calls there."""
+    """The steps to the module, the place of its call, and the called expression."""
     site = forward.payload.place
     if site is None or not isinstance(site.node, ast.Call):
         return forward.chain, forward.site, forward.what
