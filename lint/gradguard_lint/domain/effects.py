@@ -130,6 +130,8 @@ class ParallelCall:
         channel: how tasks and results cross.
         traits: what distinguishes its workers.
         schedule: when the tasks run, as the program goes on.
+        overlaps: the other calls that run while it does, threads or processes as it does; threads
+            of loops before do not know of it.
         worker: the task that makes the call, or None in the parent.
         chain: the calls by which the program came to it.
         frame: the scope that it is made in.
@@ -153,6 +155,7 @@ class ParallelCall:
     channel: Channel = field(default_factory=Channel)
     traits: WorkerTraits = field(default_factory=WorkerTraits)
     schedule: Schedule = field(default_factory=Schedule)
+    overlaps: list[ParallelCall] = field(default_factory=list)
     worker: TaskRun | None = None
     chain: tuple[Step, ...] = ()
     frame: Frame | None = None
@@ -251,13 +254,13 @@ class TaskRun:
         named = f"{', '.join(others)} or {last}" if others else last
         return f"{named} runs in {self.call.workers}"
 
-    def doer(self, effect: Effect) -> str:
+    def function_of(self, effect: Effect) -> str:
         """The name of what has `effect` in the worker: the task, or the initializer."""
         if self.initializer is not None and effect in self.effects[: self.initialised]:
             return _names(self.initializer)[0]
         return self.name
 
-    def parted(
+    def split_by_initializer(
         self, crossing: list[tuple[str, Atom, bool]]
     ) -> Iterator[tuple[TaskCall, list[tuple[str, Atom, bool]]]]:
         """What of that crosses with the task, and what with the initializer of its worker."""
@@ -265,7 +268,7 @@ class TaskRun:
         if self.initializer is not None:
             yield self.initializer, crossing[self.first_at_start :]
 
-    def meets(self, effect: Effect, earlier: Effect) -> bool:
+    def same_path(self, effect: Effect, earlier: Effect) -> bool:
         """Whether `effect` of this task and `earlier` of the parent happen on one way."""
         before = self.call.before.get(earlier, earlier.when)
         there = WITH_A_GPU if "context" in (effect.gpu_use, earlier.gpu_use) else NONE
@@ -405,7 +408,7 @@ class Program:
             (it.schedule.awaited or it.schedule.loops in relayed)
             and not any(
                 matters(effect)
-                for other in it.schedule.overlaps
+                for other in it.overlaps
                 if other.many
                 for task in other.tasks
                 for effect in task.effects

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_gradguard.records import field, fields
+from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import ParallelCall
     from gradguard_lint.domain.values import Site
 
 
@@ -61,8 +60,6 @@ class Schedule:
         awaited: whether its end is waited for in that turn.
         chained_start: whether the next one is made in that loop, once it has ended; None: it is not
             known to end before another one.
-        overlaps: the other calls that run while it does, threads or processes as it does; threads
-            of loops before do not know of it.
         until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
             identity: the thread, the future, the executor.
         queue: the executor whose only worker runs its tasks one after the other, by identity; 0:
@@ -74,6 +71,5 @@ class Schedule:
     loops: tuple[Site, ...] = ()
     awaited: bool = False
     chained_start: bool | None = None
-    overlaps: list[ParallelCall] = field(default_factory=list)
     until: frozenset[int] = frozenset()
     queue: int = 0

@@ -75,9 +75,9 @@ def given_out(m: Machine, call: ParallelCall) -> None:
             continue
         if other.kind == THREAD and not (other.many or m.still_runs(other)):
             continue
-        other.schedule.overlaps.append(call)
+        other.overlaps.append(call)
         if call.kind != THREAD or same_turn or call.site == other.site or in_loop_of(m, other):
-            call.schedule.overlaps.append(other)
+            call.overlaps.append(other)
     for ident in call.schedule.until:
         m.store[ident, OVER] = constant(False)
 

@@ -44,7 +44,7 @@ def check(program: Program) -> Iterator[Report]:
     nested = (task for call in program.nested for task in call.tasks)
     for task in (*program.process_tasks(), *nested):
         found = False
-        for sent, crossing in task.parted(task.contents):
+        for sent, crossing in task.split_by_initializer(task.contents):
             path, atom = next(
                 ((path, atom) for path, atom, _ in crossing if _stays_behind(program, task, atom)),
                 ("", None),

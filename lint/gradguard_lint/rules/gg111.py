@@ -63,7 +63,7 @@ def check(program: Program) -> Iterator[Report]:
 
 def _sender(program: Program, task: TaskRun, update: Effect) -> TaskCall:
     """The task, or its worker's initializer, that ships the updated module."""
-    for sent, crossing in task.parted(task.contents):
+    for sent, crossing in task.split_by_initializer(task.contents):
         if _updates(program, update, _modules_in(crossing)):
             return sent
     return task.task

@@ -29,7 +29,7 @@ def check(program: Program) -> Iterator[Report]:
             continue  # it may register its hooks again
         crossing = [
             (sent, path, atom)
-            for sent, found in task.parted(task.contents)
+            for sent, found in task.split_by_initializer(task.contents)
             for path, atom, _ in found
         ]
         crossing += [
@@ -62,7 +62,7 @@ def _hooks(task: TaskRun) -> list[Effect[Hook]]:
         effect
         for effect in before
         if not effect.payload.removed and effect.worker is None
-        if not _tensors([effect]) & removed and task.meets(effect, effect)
+        if not _tensors([effect]) & removed and task.same_path(effect, effect)
     ]
 
 

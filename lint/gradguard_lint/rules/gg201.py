@@ -164,7 +164,7 @@ def _on_other_branches(instead: list[Effect]) -> Iterator[Step]:
 def _fails(task: TaskRun, effect: Effect) -> bool:
     """Whether initializing CUDA certainly fails at the effect."""
     return effect.gpu_use == "context" and any(
-        task.meets(effect, first) for first in started_cuda(task.call)
+        task.same_path(effect, first) for first in started_cuda(task.call)
     )
 
 

@@ -42,7 +42,7 @@ def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         if (GPU_PRESENT, False) in task.call.when:
             continue  # no GPU is used here
-        for sent, crossing in task.parted(task.contents):
+        for sent, crossing in task.split_by_initializer(task.contents):
             found = _gpu_objects(program, task, sent, crossing)
             if found:
                 yield _report(task, sent, found)

@@ -106,9 +106,9 @@ def _use_by_task(call: ParallelCall) -> Found | None:
     for first in started_cuda(call):
         for task in call.tasks:
             for used in task.effects:
-                if _uses(call, used) and task.meets(used, first):
+                if _uses(call, used) and task.same_path(used, first):
                     uses = come_to(used, f"{code(used.what)} uses CUDA in the worker")
-                    return first, f"`{task.doer(used)}` uses CUDA", uses, used.when
+                    return first, f"`{task.function_of(used)}` uses CUDA", uses, used.when
     return None
 
 

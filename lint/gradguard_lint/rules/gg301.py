@@ -62,7 +62,7 @@ def _lost_modes(program: Program, call: ParallelCall, task: TaskRun) -> Iterator
             yield Report(
                 call.site,
                 f"Gradients are off here{condition}, but not in {call.workers}: "
-                f"`{task.doer(seen)}` builds graphs there.",
+                f"`{task.function_of(seen)}` builds graphs there.",
                 (Step(modes.grad_site, "gradients are turned off here"), *_computes(task, seen)),
                 call=call,
                 # a decorator would hold where gradients are on, too
@@ -74,7 +74,7 @@ def _lost_modes(program: Program, call: ParallelCall, task: TaskRun) -> Iterator
             yield Report(
                 call.site,
                 f"Autocast is on here, but not in {call.workers}: "
-                f"`{task.doer(seen)}` runs in full precision there.",
+                f"`{task.function_of(seen)}` runs in full precision there.",
                 (Step(modes.autocast, "autocast is turned on here"), *_computes(task, seen)),
                 call=call,
                 fix=_decorated(program, call, _AUTOCAST),
@@ -82,7 +82,7 @@ def _lost_modes(program: Program, call: ParallelCall, task: TaskRun) -> Iterator
 
 
 def _computes(task: TaskRun, seen: Effect) -> tuple[Step, ...]:
-    return (*chain(seen), Step(seen.site, f"`{task.doer(seen)}` computes with torch here"))
+    return (*chain(seen), Step(seen.site, f"`{task.function_of(seen)}` computes with torch here"))
 
 
 def _builds_graph(task: TaskRun, *, loads: bool) -> Effect | None:

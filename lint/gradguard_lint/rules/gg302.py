@@ -53,8 +53,7 @@ def _meanwhile(program: Program, call: ParallelCall) -> list[Effect]:
     calls = [
         it
         for it in program.calls
-        if (it in call.schedule.overlaps or call in it.schedule.overlaps)
-        and it.schedule.turn == call.schedule.turn
+        if (it in call.overlaps or call in it.overlaps) and it.schedule.turn == call.schedule.turn
     ]
     others = [_writes(task.effects) for it in calls for task in it.tasks if not task.waits]
     own = [

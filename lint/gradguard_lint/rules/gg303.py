@@ -36,8 +36,8 @@ def check(program: Program) -> Iterator[Report]:
         )
         yield Report(
             call.site,
-            f"`{task.doer(work)}` computes with {framework} in {call.workers}, after the parent "
-            f"has started {framework}'s compute threads: a fork does not copy these, and the "
+            f"`{task.function_of(work)}` computes with {framework} in {call.workers}, after the "
+            f"parent has started {framework}'s compute threads: a fork does not copy these, and the "
             "worker can wait for them forever.",
             (
                 *before_fork(call, first, f"{framework} {does} in the parent here"),
@@ -59,8 +59,8 @@ def _autograd_after_fork(call: ParallelCall) -> Iterator[Report]:
                 continue
             yield Report(
                 call.site,
-                f"`{task.doer(work)}` takes gradients in {call.workers}, after the parent has "
-                "taken some, in a program that uses a GPU: autograd has threads of its own there, "
+                f"`{task.function_of(work)}` takes gradients in {call.workers}, after the "
+                "parent has taken some, in a program that uses a GPU: autograd has threads of its own there, "
                 "which a fork does not copy, and refuses to run in the worker.",
                 (
                     *before_fork(call, first, "autograd runs in the parent here"),
@@ -75,12 +75,12 @@ def _autograd_after_fork(call: ParallelCall) -> Iterator[Report]:
 
 def _takes_gradients(task: TaskRun, first: Effect, work: Effect) -> bool:
     """Whether `work` runs autograd on the CPU after `first`, and the parent uses a GPU."""
-    if not isinstance(work.payload, Autograd) or not task.meets(work, first):
+    if not isinstance(work.payload, Autograd) or not task.same_path(work, first):
         return False
     if any(effect.gpu_use in ("context", "work") for effect in task.effects):
         return False  # this fails first (GG203)
     return any(
-        gpu.gpu_use == "context" and task.meets(work, gpu) for gpu in task.call.certain(GpuUse)
+        gpu.gpu_use == "context" and task.same_path(work, gpu) for gpu in task.call.certain(GpuUse)
     )
 
 
@@ -127,7 +127,7 @@ def _computes_after_fork(
         done = _compiled(call) if framework == "jax" else frozenset()
         for task in call.tasks:
             for work in _large_computations(task, framework):
-                if (work.payload.always or work.what not in done) and task.meets(work, first):
+                if (work.payload.always or work.what not in done) and task.same_path(work, first):
                     return first, task, work
     return None
 

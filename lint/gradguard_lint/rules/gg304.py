@@ -153,7 +153,7 @@ def _inherited(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | Non
     if _on_gpu(draw):
         # The worker makes it, with the parent's seed if there is one.
         seeds = [it for it in call.earlier(Seed) if it.payload.framework == framework]
-        seed = next((it for it in reversed(seeds) if task.meets(draw, it)), None)
+        seed = next((it for it in reversed(seeds) if task.same_path(draw, it)), None)
         if seed is None:
             return None
         does = f"{code(seed.what)} of the parent ({place(seed.site, draw.site)})"
@@ -267,7 +267,7 @@ def _seed_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Effe
     seeds = seeds_on_import(program, task, draw)
     if not all(repeats(seed.payload.value) for seed in seeds):
         return None
-    return next((seed for seed in reversed(seeds) if task.meets(draw, seed)), None)
+    return next((seed for seed in reversed(seeds) if task.same_path(draw, seed)), None)
 
 
 def _is_part_of_seed(task: TaskRun, draw: Site) -> bool:

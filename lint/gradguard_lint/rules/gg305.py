@@ -33,7 +33,9 @@ def check(program: Program) -> Iterator[Report]:
             for effect in of_kinds(reversed(by.effects), GeneratorDraw)
             if not takes_its_own_part(task, effect)
         }
-        crossing = [(sent, *it) for sent, given in task.parted(task.given) for it in given]
+        crossing = [
+            (sent, *it) for sent, given in task.split_by_initializer(task.given) for it in given
+        ]
         for sent, path, atom, private in crossing:
             if not isinstance(atom, Thing) or atom.kind != "generator":
                 continue

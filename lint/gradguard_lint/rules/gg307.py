@@ -26,11 +26,11 @@ def check(program: Program) -> Iterator[Report]:
                 draw = _unseeded(task, framework)
                 if draw is None or may_import(program, task, seed):
                     continue
-                if task.meets(draw, seed) and not seeds_on_import(program, task, draw):
+                if task.same_path(draw, seed) and not seeds_on_import(program, task, draw):
                     yield Report(
                         seed.site,
                         f"{code(seed.what)} seeds the generator of this process only: "
-                        f"`{task.doer(draw)}` draws in {call.workers}, whose generators are "
+                        f"`{task.function_of(draw)}` draws in {call.workers}, whose generators are "
                         "seeded at random.",
                         (
                             *seed.chain,

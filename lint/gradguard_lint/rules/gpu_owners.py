@@ -45,7 +45,7 @@ def _is_alone(call: ParallelCall, calls: list[ParallelCall]) -> bool:
     if (
         not call.traits.single
         or not call.schedule.awaited
-        or any(it in calls for it in call.schedule.overlaps)
+        or any(it in calls for it in call.overlaps)
     ):
         return False
     return all(
