@@ -37,8 +37,8 @@ def check(program: Program) -> Iterator[Report]:
         yield Report(
             call.site,
             f"`{task.function_of(work)}` computes with {framework} in {call.workers}, after the "
-            f"parent has started {framework}'s compute threads: a fork does not copy these, and the "
-            "worker can wait for them forever.",
+            f"parent has started {framework}'s compute threads: a fork does not copy these, and "
+            "the worker can wait for them forever.",
             (
                 *before_fork(call, first, f"{framework} {does} in the parent here"),
                 *come_to(work, f"{framework} computes in the worker here"),
@@ -60,8 +60,8 @@ def _autograd_after_fork(call: ParallelCall) -> Iterator[Report]:
             yield Report(
                 call.site,
                 f"`{task.function_of(work)}` takes gradients in {call.workers}, after the "
-                "parent has taken some, in a program that uses a GPU: autograd has threads of its own there, "
-                "which a fork does not copy, and refuses to run in the worker.",
+                "parent has taken some, in a program that uses a GPU: autograd has threads of its "
+                "own there, which a fork does not copy, and refuses to run in the worker.",
                 (
                     *before_fork(call, first, "autograd runs in the parent here"),
                     *come_to(work, "autograd runs in the worker here"),
