@@ -177,7 +177,7 @@ def _annotated(
         return value
     if only.key is None:
         only = Unknown(("argument", id(function.node), name), only.sent)
-    m.unknown_modules.add(only.key)
+    m.facts.unknown_modules.add(only.key)
     return of(only)
 
 
@@ -220,6 +220,6 @@ def any_or(m: Machine, node: ast.AST, name: str, default: Value | None) -> Value
     only = default.only
     if isinstance(only, Const):
         when = frozenset({(("eq", key, only.value), True)})
-        m.defaults[key] = (only.value,)
+        m.facts.defaults[key] = (only.value,)
         default = Value(tuple(replace(c, when=c.when | when) for c in default.choices))
     return Value((*anything.choices, *default.choices))

@@ -237,11 +237,11 @@ def _map(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
         return UNKNOWN
 
     def whole(values: list[Value]) -> Value:
-        m.loop_depth += 1  # it is called for each item
+        m.place.loop_depth += 1  # it is called for each item
         try:
             result = m.call(frame, node, function, Args([element_of(m, value) for value in values]))
         finally:
-            m.loop_depth -= 1
+            m.place.loop_depth -= 1
         return sequence(result, "generator")
 
     return flow(m, frame, node, values, lambda row: m.call(frame, node, function, Args(row)), whole)
