@@ -7,6 +7,7 @@ from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from typing import Literal
 
     GpuUses = Literal[
@@ -41,25 +42,30 @@ class Payload:
 
     Attributes:
         target: the object that the effect happens to; unknown where there is none.
-        distinct_by: the fields by which effects of one place are several.
-        ordered: whether it is kept in the past of a way, for who asks what came before.
+        split_by_value: whether effects of one place are several where they are of other values, as
+            in turns of a loop; where a text differs, they always are.
         gpu_use: how a GPU is used, if it is a use of one.
     """
 
-    distinct_by: tuple[str, ...] = ()
-    ordered: bool = False
+    split_by_value: bool = False
     target: Value = UNKNOWN
     gpu_use: GpuUses | Literal[""] = ""
 
     def merge(self, other: Payload) -> None:
         """Take in what `other` knows of the same effect, on another way."""
 
+    def key(self) -> tuple[Hashable, ...]:
+        """What tells effects of one place apart."""
+        kinds = (str, bool, Value) if self.split_by_value else str
+        return tuple(it for it in vars(self).values() if isinstance(it, kinds))
 
-# -- GPUs ---------------------------------------------------------------------------------------
+
+class Event(Payload):
+    """What is kept in the past of a way, for who asks what came before."""
 
 
 @fields
-class GpuUse(Payload):
+class GpuUse(Event):
     """A GPU is used by `framework`.
 
     Attributes:
@@ -76,15 +82,12 @@ class GpuUse(Payload):
     grown: bool = False
     device: Value = UNKNOWN
 
-    distinct_by = ("gpu_use", "framework")
-    ordered = True
-
     def merge(self, other: Payload) -> None:
         self.grown = self.grown and isinstance(other, GpuUse) and other.grown
 
 
 @fields
-class GpuSetting(Payload):
+class GpuSetting(Event):
     """How this process, and its children, treat GPUs from here on; `framework` alone, if given.
 
     Settings: ``grown`` (memory is taken as it is needed), ``hidden`` (no GPU is seen), ``shown``
@@ -95,33 +98,24 @@ class GpuSetting(Payload):
     setting: Literal["grown", "hidden", "meant", "shown", "unasked"]
     framework: str = ""
 
-    distinct_by = ("setting", "framework")
-    ordered = True
-
 
 @fields
-class GpuChoice(Payload):
+class GpuChoice(Event):
     """Which GPUs a process sees or uses: set in the ``environment``, in TensorFlow's
     ``configuration``, or, perhaps, for the code that runs ``inside`` a block or a worker."""
 
     by: Literal["environment", "configuration", "inside"]
     device: Value = UNKNOWN
 
-    distinct_by = ("by", "device")
-    ordered = True
+    split_by_value = True
 
 
-# -- computation and randomness -----------------------------------------------------------------
-
-
-class Autograd(Payload):
+class Autograd(Event):
     """torch's autograd runs: where there is a GPU, it starts threads and the driver."""
-
-    ordered = True
 
 
 @fields
-class Compute(Payload):
+class Compute(Event):
     """A computation with `framework`.
 
     Attributes:
@@ -135,9 +129,6 @@ class Compute(Payload):
     always: bool = False
     threads_only: bool = False
 
-    distinct_by = ("framework", "threads_only")
-    ordered = True
-
     def merge(self, other: Payload) -> None:
         if isinstance(other, Compute):
             self.heavy = self.heavy or other.heavy
@@ -145,14 +136,11 @@ class Compute(Payload):
 
 
 @fields
-class ComputeThreads(Payload):
+class ComputeThreads(Event):
     """The compute threads of `framework` (any, where it is "") are limited, or set to `several`."""
 
     framework: str = ""
     several: bool = False
-
-    distinct_by = ("framework", "several")
-    ordered = True
 
 
 class Graph(Payload):
@@ -166,7 +154,7 @@ class Draw(Payload):
     framework: str
     target: Value = UNKNOWN
 
-    distinct_by = ("framework", "target")
+    split_by_value = True
 
 
 @fields
@@ -177,30 +165,21 @@ class GeneratorDraw(Payload):
 
 
 @fields
-class Seed(Payload):
+class Seed(Event):
     """The global generator of `framework` (some, where it is "") is seeded by `value`."""
 
     framework: str = ""
     value: Value = UNKNOWN
 
-    distinct_by = ("framework",)
-    ordered = True
-
 
 @fields
-class Loaded(Payload):
+class Loaded(Event):
     """A `module` of the project's is imported, or the global generator of `framework` is there
     from here on: a library that may bring it is imported, if that is not `certain`."""
 
     module: str = ""
     framework: str = ""
     certain: bool = True
-
-    distinct_by = ("framework", "certain")
-    ordered = True
-
-
-# -- gradients ----------------------------------------------------------------------------------
 
 
 @fields
@@ -215,7 +194,7 @@ class Backward(Payload):
     inputs: Value = UNKNOWN
     of_element: bool = False
 
-    distinct_by = ("target", "inputs")
+    split_by_value = True
 
 
 @fields
@@ -234,8 +213,6 @@ class PossibleTraining(Payload):
     does: Literal["backward", "given", "step"]
     target: Value = UNKNOWN
     loop: Site | None = None
-
-    distinct_by = ("does",)
 
 
 @fields
@@ -268,14 +245,11 @@ class Detached(Payload):
 
 
 @fields
-class Hook(Payload):
+class Hook(Event):
     """A hook is put on the tensor `target`, or `removed` from it."""
 
     target: Value
     removed: bool = False
-
-    distinct_by = ("removed",)
-    ordered = True
 
 
 @fields
@@ -286,8 +260,6 @@ class Collective(Payload):
     does: Literal["cut", "exchange", "reduce"]
     target: Value
     ident: int = 0
-
-    distinct_by = ("does",)
 
 
 @fields
@@ -306,14 +278,9 @@ class WrapperBypass(Payload):
     wrapper: Value = UNKNOWN
     place: Site | None = None
 
-    distinct_by = ("stepped",)
-
-
-# -- writes -------------------------------------------------------------------------------------
-
 
 @fields
-class Write(Payload):
+class Write(Event):
     """An in-place write to `target`.
 
     Attributes:
@@ -327,17 +294,12 @@ class Write(Payload):
     whole: bool = False
     exact: bool = False
 
-    distinct_by = ("whole", "exact")
-    ordered = True
-
 
 @fields
-class GlobalWrite(Payload):
+class GlobalWrite(Event):
     """A global of `module` is bound anew."""
 
     module: str
-
-    ordered = True
 
 
 @fields
@@ -348,11 +310,9 @@ class MemoryUse(Payload):
     does: Literal["parameter", "shared", "written"]
     target: Value
 
-    distinct_by = ("does",)
-
 
 @fields
-class ModelChange(Payload):
+class ModelChange(Event):
     """The model `target` is changed, by `value`: as a ``whole``, a part of it (``partial``), or
     nobody knows how far."""
 
@@ -360,8 +320,7 @@ class ModelChange(Payload):
     value: Value = UNKNOWN
     extent: Extent = ""
 
-    distinct_by = ("extent", "target", "value")
-    ordered = True
+    split_by_value = True
 
 
 @fields
@@ -372,18 +331,15 @@ class ModelUse(Payload):
     target: Value
     does: Literal["eval", "run", "save", "train"] = "save"
 
-    distinct_by = ("does",)
-
 
 @fields
-class OptimizerStep(Payload):
+class OptimizerStep(Event):
     """The optimizer `target` steps; `fresh`: with gradients of the parent's own."""
 
     target: Value
     fresh: bool = False
 
-    distinct_by = ("target", "fresh")
-    ordered = True
+    split_by_value = True
 
 
 @fields
@@ -391,9 +347,6 @@ class OptimizerChange(Payload):
     """The optimizer `target` may get other parameters."""
 
     target: Value
-
-
-# -- what crosses -------------------------------------------------------------------------------
 
 
 @fields
@@ -424,7 +377,7 @@ class Escape(Payload):
     target: Value
     reachable: tuple[Value, ...] = ()
 
-    distinct_by = ("target",)
+    split_by_value = True
 
 
 @fields
@@ -432,9 +385,6 @@ class UnknownCall(Payload):
     """A worker calls something unknown, which it was `given` perhaps."""
 
     given: bool
-
-
-# -- libraries ----------------------------------------------------------------------------------
 
 
 @fields
@@ -452,8 +402,6 @@ class LibraryUse(Payload):
     place: Site | None = None
     ident: int = 0
     certain: bool = True
-
-    distinct_by = ("use",)
 
 
 @fields

@@ -127,9 +127,9 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
     for index, name in enumerate(names):
         value: Value | None
         if index < len(args.positional):
-            value = _told_apart(args.positional[index], inner, name)
+            value = _split_by_value(args.positional[index], inner, name)
         elif name in keywords:
-            value = _told_apart(keywords.pop(name), inner, name)
+            value = _split_by_value(keywords.pop(name), inner, name)
         elif args.rest is not None:
             value = at_one_place(args.rest)
         else:
@@ -145,7 +145,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         if value is None:
             value = function.kw_defaults[index] if index < len(function.kw_defaults) else None
             value = perhaps_given(m, function.node, item.arg, args, value)
-        m.store[(inner.ident, item.arg)] = _told_apart(value, inner, item.arg)
+        m.store[(inner.ident, item.arg)] = _split_by_value(value, inner, item.arg)
     if spec.vararg is not None:
         extra_items = args.positional[len(names) :]
         if args.rest is not None:
@@ -160,7 +160,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         m.store[(inner.ident, spec.kwarg.arg)] = of(table)
 
 
-def _told_apart(value: Value, inner: Frame, name: str) -> Value:
+def _split_by_value(value: Value, inner: Frame, name: str) -> Value:
     """An argument of which nothing is known is the same thing each time that it is asked for."""
     return unknown(("given", inner.ident, name)) if value == UNKNOWN else value
 
@@ -177,7 +177,7 @@ def _annotated(
         return value
     if only.key is None:
         only = Unknown(("argument", id(function.node), name), only.sent)
-    m.unknown_modules.add(only.key)
+    m.facts.unknown_modules.add(only.key)
     return of(only)
 
 
@@ -220,6 +220,6 @@ def any_or(m: Machine, node: ast.AST, name: str, default: Value | None) -> Value
     only = default.only
     if isinstance(only, Const):
         when = frozenset({(("eq", key, only.value), True)})
-        m.defaults[key] = (only.value,)
+        m.facts.defaults[key] = (only.value,)
         default = Value(tuple(replace(c, when=c.when | when) for c in default.choices))
     return Value((*anything.choices, *default.choices))

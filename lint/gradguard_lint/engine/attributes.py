@@ -55,9 +55,10 @@ from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.imports import module_frame, star_import
 from gradguard_lint.engine.keeping import KEPT_AS_ATTRIBUTE, keep_as_attribute
 from gradguard_lint.engine.lookups import looked_up
-from gradguard_lint.engine.machine import ARRIVED, HEAP, Machine
+from gradguard_lint.engine.machine import ARRIVED, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import asks_on_gpu
+from gradguard_lint.engine.variables import HEAP
 from pytest_gradguard.records import replace
 
 
@@ -65,7 +66,7 @@ def captured(
     m: Machine, frame: Frame, node: ast.AST, name: str, value: Value, home: Frame
 ) -> Value:
     """`value` from outside the worker, as the worker sees it."""
-    first = m.loaded.get((home.ident, name)) if value.is_unknown else None
+    first = m.facts.loaded.get((home.ident, name)) if value.is_unknown else None
     is_global = home.parent is None
     held = inner(value if first is None else first, 2)
     if any(of_a_library(atom) or (is_global and isinstance(atom, Instance)) for atom in held):
@@ -125,7 +126,7 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
         if shown is not None:
             return shown
         key = asks_on_gpu(base) if name == "is_cuda" else ("attr", base, name)
-        fixed = m.store.get((0, str(key))) if name in m.set_on_unknown else None
+        fixed = m.store.get((0, str(key))) if name in m.facts.written_on_unknown else None
         return fixed if fixed is not None else unknown(key)
     if isinstance(atom, Const) and name == "value":
         return of(atom)  # a member of an enumeration
@@ -140,8 +141,8 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
 def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, name: str) -> Value:
     value = m.read(atom.ident, name)
     if value is not None:
-        if m.worker is not None and atom.born != m.worker.ident:
-            shipped = m.in_process_worker and m.worker.call.channel.ships
+        if m.place.worker is not None and atom.born != m.place.worker.ident:
+            shipped = m.in_process_worker and m.place.worker.call.channel.ships
             if shipped and m.pickles_itself(atom) and (atom.ident, ARRIVED) not in m.store:
                 return UNKNOWN
             if any(map(of_a_library, value.atoms)):
@@ -163,12 +164,12 @@ def belonging(m: Machine, atom: Instance, value: Value, name: str = "") -> Value
     """`value`, which `atom` has (as its attribute of that `name`): what belongs to an object of
     this task alone belongs to this task alone, unless those of other tasks were made with it,
     too."""
-    if m.worker is None or atom.born != m.worker.ident:
+    if m.place.worker is None or atom.born != m.place.worker.ident:
         return value
-    shared = m.given_as.get((atom.ident, name))
+    shared = m.place.arguments.invariant_attributes.get((atom.ident, name))
     if shared is None:
-        shared = m.given_to_all.get(atom.ident, frozenset())
-    return owned(value, m.worker.ident, shared)
+        shared = m.place.arguments.invariant.get(atom.ident, frozenset())
+    return owned(value, m.place.worker.ident, shared)
 
 
 def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) -> Value:
@@ -223,7 +224,7 @@ def module_attribute(m: Machine, frame: Frame, node: ast.AST, module: str, name:
     if home is not None:
         value = m.read(home.ident, name)
         if value is not None:
-            if m.worker is not None and home.born != m.worker.ident:
+            if m.place.worker is not None and home.born != m.place.worker.ident:
                 return captured(m, frame, node, name, value, home)
             return value
         star = star_import(m, home, name)
@@ -250,7 +251,7 @@ def item(m: Machine, frame: Frame, node: ast.AST, value: Value, index: Value) ->
 
 def _picked_by_task(m: Machine, node: ast.AST, index: Value) -> bool:
     """Whether a thread picks the item by what its task alone is given: it has that for itself."""
-    worker = m.worker
+    worker = m.place.worker
     if worker is None or not worker.own or not isinstance(node, ast.Subscript):
         return False
     return not isinstance(node.slice, ast.Constant) and worker.own.issuperset(index.atoms)

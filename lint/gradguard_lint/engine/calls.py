@@ -39,11 +39,12 @@ from gradguard_lint.engine.branches import each_way
 from gradguard_lint.engine.containers import item_of_unknown, items_changed, resized
 from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.fields import give_fields
-from gradguard_lint.engine.machine import HEAP, Machine
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.same_object import changed_in_place
 from gradguard_lint.engine.tree import yields
 from gradguard_lint.engine.turns import given_apart, given_to_all, turning
+from gradguard_lint.engine.variables import HEAP
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -191,7 +192,7 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
         return apply(m, frame, node, atom, args)
     if isinstance(atom, Bound):
         if isinstance(atom.receiver, Instance):
-            m.reached_of.add((id(atom.function.node), id(atom.receiver.cls.node)))
+            m.facts.executed_methods.add((id(atom.function.node), id(atom.receiver.cls.node)))
         positional = [of(atom.receiver), *args.positional]
         bound = replace(args, positional=positional)
         result = apply(m, frame, node, atom.function, bound)
@@ -260,13 +261,13 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         end = code.end_lineno or code.lineno
         m.budget.cut[id(code)] = (function.module.path, code.lineno, end)
         return UNKNOWN
-    m.reached.add(id(code))
+    m.facts.executed.add(id(code))
     if args.written and not takes(function, args):
         m.leave_by(TypeError)
         return UNKNOWN
     place = (function.module.path, code.lineno)
-    if m.worker is None and place not in m.reached_in:
-        m.reached_in[place] = (id(code), m.root_line)
+    if m.place.worker is None and place not in m.facts.executed_lines:
+        m.facts.executed_lines[place] = (id(code), m.place.root_line)
     if m.is_deep_in(code):
         return UNKNOWN
     is_lambda = isinstance(code, ast.Lambda)
@@ -281,11 +282,11 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         return of(Generator(function, inner))
     entry = m.state
     mark = entry.store.mark()
-    assumed, modes, depth = entry.assumed.copy(), entry.modes, m.loop_depth
+    assumed, modes, depth = entry.assumed.copy(), entry.modes, m.place.loop_depth
     bind_arguments(m, inner, node, function, args)
     m.modes = begun = marked_modes(m, frame, node, function, modes)
-    m.stack.append(code)
-    around = m.around.get(code)
+    m.place.stack.append(code)
+    around = m.place.decorating_contexts.get(code)
     try:
         with m.called_from(frame, node, message):
             if around is not None:
@@ -298,36 +299,38 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
                 if not m.dead:
                     m.outcomes(inner).returns.append((NOTHING, code, m.state))
     finally:
-        m.stack.pop()
-        m.loop_depth = depth
+        m.place.stack.pop()
+        m.place.loop_depth = depth
     result = _returned(m, inner)
     if around is not None:
         m.models.exit_context(m, inner, *around, None)
     if not inner.shared and not inner.lent:
-        m.gone.add(inner.ident)
+        m.facts.ended_frames.add(inner.ident)
         _forget(m, inner, mark)
-    m.last_modes = m.modes
+    m.place.ended.modes = m.modes
     if begun is modes and around is None:
         modes = modes.after(m.modes)
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
     assume(m.assumed, lasting(told, assumed))
-    m.last_returns = (
+    m.place.ended.returns = (
         function.module,
         function.name,
         [(value, place) for value, place, _ in m.outcomes(inner).returns if place is not code],
     )
-    if code in m.returned:
-        m.returned[code] += m.last_returns[2]
-    del m.left[inner.ident]
+    if code in m.place.ended.decorated_returns:
+        m.place.ended.decorated_returns[code] += m.place.ended.returns[2]
+    del m.place.exits[inner.ident]
     return result
 
 
 def _makes_generator(m: Machine, function: Function) -> bool:
     code = function.node
-    known = m.yielding.get(code)
+    known = m.caches.makes_generator.get(code)
     if known is None:
         lines = function.module.byte_lines[code.lineno - 1 : code.end_lineno]
-        known = m.yielding[code] = any(b"yield" in line for line in lines) and yields(code)
+        known = m.caches.makes_generator[code] = any(b"yield" in line for line in lines) and yields(
+            code
+        )
     return known
 
 
@@ -393,15 +396,15 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
     if isinstance(node, ast.Call) and turning(frame):
         # Which of the items in a container a constructor takes is not told here.
         depth = 0 if init is not None else 4
-        m.given_to_all[instance.ident] = given_to_all(m, frame, node, args, depth)
-        m.given_apart[instance.ident] = given_apart(frame, node, args)
-    making, m.making = m.making, (*m.making, (instance, node))
+        m.place.arguments.invariant[instance.ident] = given_to_all(m, frame, node, args, depth)
+        m.place.arguments.per_turn[instance.ident] = given_apart(frame, node, args)
+    making, m.place.making = m.place.making, (*m.place.making, (instance, node))
     try:
         if init is not None:
             call(m, frame, node, m.bind(frame, node, init, instance), args)
         else:
             give_fields(m, frame, node, cls, instance, args)
     finally:
-        m.making = making
+        m.place.making = making
     m.models.instantiated(m, frame, node, instance, args)
     return of(instance)

@@ -84,12 +84,12 @@ def _one_by_one(
     results = []
     whole = True
     several = len(known) > 1
-    m.loop_depth += several
-    began = m.turn
+    m.place.loop_depth += several
+    began = m.place.turn_start
     try:
         for item in known:
             if several:
-                m.turn = m.new_ident()
+                m.place.turn_start = m.new_ident()
                 take(m, item)
             inner = scope_of(m, frame, node)
             m.assign(inner, generator.target, item)
@@ -105,8 +105,8 @@ def _one_by_one(
                 results.append(element(inner))
             m.state.assumed = before
     finally:
-        m.loop_depth -= several
-        m.turn = began
+        m.place.loop_depth -= several
+        m.place.turn_start = began
     return results, whole
 
 
@@ -157,14 +157,14 @@ def _scope(
 
 def _each(m: Machine, inner: Frame, part: ast.expr, source: Value) -> Value:
     """What `part` is in each turn over `source`, of which nobody knows how many there are."""
-    m.loop_depth += 1
-    began, m.turn = m.turn, m.new_ident()
+    m.place.loop_depth += 1
+    began, m.place.turn_start = m.place.turn_start, m.new_ident()
     take(m, element_of(m, source))
     try:
         return m.eval(inner, part)
     finally:
-        m.loop_depth -= 1
-        m.turn = began
+        m.place.loop_depth -= 1
+        m.place.turn_start = began
 
 
 def has_turn(m: Machine, frame: Frame, written: ast.AST) -> Value:

@@ -48,7 +48,7 @@ def _contents(
     for choice in m.filtered(value).choices:
         atom = choice.atom
         yield path, atom, choice.when
-        if isinstance(atom, Unknown) and atom.key in m.unknown_modules:
+        if isinstance(atom, Unknown) and atom.key in m.facts.unknown_modules:
             yield path, Thing("model", "Module", m.ident_of(atom.key)), choice.when
         if depth <= 0:
             continue

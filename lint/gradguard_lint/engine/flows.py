@@ -63,7 +63,7 @@ def iterator(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Generator
                     give(known[number])
         else:
             repeat(m, scope, node, node, now, go, own=lambda: own)
-            m.left.pop(scope.ident, None)
+            m.place.exits.pop(scope.ident, None)
         if not m.dead:
             m.store[scope.ident, TAKEN] = constant(ALL)
 

@@ -50,14 +50,14 @@ class _Place:
     """Where the machine is, apart from the state."""
 
     def __init__(self, m: Machine) -> None:
-        self.chain, self.statement, self.raised = m.chain, m.statement, m.raised
-        self.stack, self.depth = m.stack, m.loop_depth
-        self.loops, self.turns, self.elements = m.loops, m.turns, m.elements
+        self.chain, self.statement, self.raised = m.place.chain, m.place.statement, m.place.raised
+        self.stack, self.depth = m.place.stack, m.place.loop_depth
+        self.loops, self.turns, self.elements = m.place.loops, m.place.turns, m.place.elements
 
     def go(self, m: Machine) -> None:
-        m.chain, m.statement, m.raised = self.chain, self.statement, self.raised
-        m.stack, m.loop_depth = self.stack, self.depth
-        m.loops, m.turns, m.elements = self.loops, self.turns, self.elements
+        m.place.chain, m.place.statement, m.place.raised = self.chain, self.statement, self.raised
+        m.place.stack, m.place.loop_depth = self.stack, self.depth
+        m.place.loops, m.place.turns, m.place.elements = self.loops, self.turns, self.elements
 
 
 class Before:
@@ -66,17 +66,17 @@ class Before:
     def __init__(self, m: Machine) -> None:
         self.effects, self.calls = len(m.program.effects), len(m.program.calls)
         self.in_line = len(m.program.in_line)
-        self.recorded, self.past = dict(m.recorded), dict(m.state.past)
-        self.worker = len(m.worker.effects) if m.worker is not None else 0
+        self.recorded, self.past = dict(m.facts.recorded), dict(m.state.past)
+        self.worker = len(m.place.worker.effects) if m.place.worker is not None else 0
 
     def put_back(self, m: Machine) -> None:
         """Forget what was recorded since."""
         del m.program.effects[self.effects :], m.program.calls[self.calls :]
         del m.program.in_line[self.in_line :]
-        m.recorded = self.recorded
+        m.facts.recorded = self.recorded
         m.state.past = self.past
-        if m.worker is not None:
-            del m.worker.effects[self.worker :]
+        if m.place.worker is not None:
+            del m.place.worker.effects[self.worker :]
 
 
 def run(
@@ -94,7 +94,7 @@ def run(
     taken = (m.store.get((inner.ident, TAKEN)) or constant(0)).constant
     if taken == ALL or isinstance(code, ast.Lambda):
         return NOTHING
-    if m.is_deep_in(code) or m.budget.used_up or inner.ident in m.givers:
+    if m.is_deep_in(code) or m.budget.used_up or inner.ident in m.place.yield_receivers:
         each(UNKNOWN)  # one that is being run stands for others that were made there
         return UNKNOWN
     again = taken if isinstance(taken, int) and taken > 0 else 0
@@ -122,19 +122,23 @@ def run(
         inside.go(m)
         m.modes = own
 
-    m.givers[inner.ident] = give
+    m.place.yield_receivers[inner.ident] = give
     m.modes = marked_modes(m, frame, node, function, modes)
-    m.stack, m.raised = [*m.stack, code], [*m.raised]
-    m.loops, m.turns, m.elements = [*m.loops], [*m.turns], [*m.elements]
+    m.place.stack, m.place.raised = [*m.place.stack, code], [*m.place.raised]
+    m.place.loops, m.place.turns, m.place.elements = (
+        [*m.place.loops],
+        [*m.place.turns],
+        [*m.place.elements],
+    )
     try:
         with m.called_from(frame, node, message):
             m.block(inner, code.body)
     finally:
         outside.go(m)
-        del m.givers[inner.ident]
+        del m.place.yield_receivers[inner.ident]
     left = m.outcomes(inner)
-    del m.left[inner.ident]
-    m.last_returns = (
+    del m.place.exits[inner.ident]
+    m.place.ended.returns = (
         function.module,
         function.name,
         [(value, place) for value, place, _ in left.returns],
@@ -159,8 +163,12 @@ def _flow(m: Machine, flow: Flow, each: Callable[[Value], None]) -> None:
         each(value)
         inside.go(m)
 
-    m.raised = [*m.raised]
-    m.loops, m.turns, m.elements = [*m.loops], [*m.turns], [*m.elements]
+    m.place.raised = [*m.place.raised]
+    m.place.loops, m.place.turns, m.place.elements = (
+        [*m.place.loops],
+        [*m.place.turns],
+        [*m.place.elements],
+    )
     try:
         flow.each(give)
     finally:

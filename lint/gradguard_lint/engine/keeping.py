@@ -35,10 +35,10 @@ UNDECIDED = "undecided"
 def again(m: Machine, function: Function, args: Args, run: Callable[[], Value]) -> Value:
     """What a call gives of `function`, which keeps that: `run` makes it where it was not asked for
     before. A worker has kept what its process had, which is not looked at."""
-    if m.worker is not None:
+    if m.place.worker is not None:
         return run()
     ident = _ident(m, function)
-    known = m.asked_before.setdefault(ident, {})
+    known = m.facts.cached_calls.setdefault(ident, {})
     key = _key(args)
     told = [it for it, number in known.items() if _when(m, ident, number) is not None]
     if key is not None and key in told:
@@ -57,7 +57,7 @@ def again(m: Machine, function: Function, args: Args, run: Callable[[], Value]) 
 def forget(m: Machine, function: Function) -> None:
     """`function` has nothing left of what it kept."""
     ident = _ident(m, function)
-    for number in m.asked_before.get(ident, {}).values():
+    for number in m.facts.cached_calls.get(ident, {}).values():
         m.store.drop((ident, _there(number)))
         m.store.drop((ident, _name(number)))
 
@@ -71,8 +71,8 @@ def keep_as_attribute(m: Machine, owner: Instance, name: str, made: Value) -> No
 def anew(m: Machine, instance: Instance) -> None:
     """`instance` is made: it has no attribute yet of those that its properties make, or that are
     made where they are missing."""
-    for name in m.names_of.get(instance.ident, ()):
-        if (instance.ident, name) in m.missed:
+    for name in m.facts.attribute_names.get(instance.ident, ()):
+        if (instance.ident, name) in m.facts.queried_attributes:
             m.store.drop((instance.ident, name))
         found = m.find_in_class(instance.cls, name)
         for function in found.of(Function) if found is not None else ():
@@ -85,14 +85,14 @@ def has(m: Machine, instance: Instance, name: str) -> Value:
     if m.worker_ident != instance.born:
         return UNKNOWN  # what of it arrives is not asked here
     missing = (("has", instance.ident, name), False)
-    m.missed.add((instance.ident, name))
+    m.facts.queried_attributes.add((instance.ident, name))
     value = m.read(instance.ident, name)
     if value is not None:  # who made it where it was missing has made it for good
         when = frozenset[Condition].intersection(*(it.when for it in value.choices))
         return constant(True) if when - {missing} <= m.assumed.facts else UNKNOWN
     if m.find_in_class(instance.cls, name) is not None:
         return constant(True)
-    told = name in m.names_of.get(instance.ident, ()) or not instance.cls.plain
+    told = name in m.facts.attribute_names.get(instance.ident, ()) or not instance.cls.plain
     asks = m.find_in_class(instance.cls, "__getattr__") is not None
     return UNKNOWN if told or asks else unknown(missing[0])
 

@@ -34,11 +34,12 @@ from gradguard_lint.engine.carried import carried_names
 from gradguard_lint.engine.comprehensions import element_keys, has_turn, iterated_object, of_any
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.generators import run
-from gradguard_lint.engine.machine import HEAP, Machine
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.rewritten import rewritten_items
 from gradguard_lint.engine.tree import stored_names
 from gradguard_lint.engine.truth import truth_of
 from gradguard_lint.engine.turns import take
+from gradguard_lint.engine.variables import HEAP
 
 Loop = ast.For | ast.AsyncFor | ast.While
 
@@ -64,11 +65,11 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         take(m, item)
         m.assign(frame, node.target, item)
         if rewritten and m.eval(frame, rewritten[0].slice).constant is None:
-            m.rewriting.update(rewritten)
+            m.place.rewriting.update(rewritten)
             for place, held in old.items():
                 m.store[place] = held  # each turn has another item, which is as it was
         m.block(frame, node.body)
-        m.rewriting.difference_update(rewritten)
+        m.place.rewriting.difference_update(rewritten)
 
     own = partial(_own, m, frame, node)
     exits = repeat(m, frame, node, node.iter, source, go, names=stored_names(node), own=own)
@@ -77,9 +78,9 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
 
 
 def _rewritten(m: Machine, node: ast.For | ast.AsyncFor) -> tuple[ast.Subscript, ...]:
-    places = m.rewritten.get(node)
+    places = m.caches.rewritten.get(node)
     if places is None:
-        places = m.rewritten[node] = rewritten_items(node)
+        places = m.caches.rewritten[node] = rewritten_items(node)
     return places
 
 
@@ -121,12 +122,12 @@ def repeat(
     exits = Exits()
     m.outcomes(frame).loops.append(exits)
     frame.loop_names.append(names)
-    m.loops.append(m.site(frame, node))
-    m.turns.append(0)
+    m.place.loops.append(m.site(frame, node))
+    m.place.turns.append(0)
     element = element_of(m, source)
     keys = element_keys(element) if known is None else frozenset({(TURN, m.site(frame, node))})
-    m.elements.append((frame.function, keys))
-    m.loop_depth += 1
+    m.place.elements.append((frame.function, keys))
+    m.place.loop_depth += 1
     try:
         if generator is not None:
             _as_given(m, frame, written, generator, exits, go)
@@ -153,10 +154,10 @@ def repeat(
             if m.dead and not all(map(truth_of, test.atoms)):
                 m.state = entry  # no turn comes to its end: there may be none
     finally:
-        m.loop_depth -= 1
-        m.loops.pop()
-        m.turns.pop()
-        m.elements.pop()
+        m.place.loop_depth -= 1
+        m.place.loops.pop()
+        m.place.turns.pop()
+        m.place.elements.pop()
         frame.loop_names.pop()
         m.outcomes(frame).loops.pop()
     return exits
@@ -192,7 +193,7 @@ def _as_given(
 
     def turn(item: Value) -> None:
         keys = element_keys(item)
-        m.elements = [*m.elements[:-1], (frame.function, keys)]
+        m.place.elements = [*m.place.elements[:-1], (frame.function, keys)]
         taken, mark, before = len(exits.breaks), m.store.mark(), m.assumed
         _turn(m, exits, partial(go, item))
         for state in (m.state, *exits.breaks[taken:]):
@@ -208,10 +209,10 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
     over: list[State] = []
     m.outcomes(frame).loops.append(exits)
     frame.loop_names.append(stored_names(node))
-    m.loops.append(m.site(frame, node))
-    m.turns.append(0)
-    m.elements.append((frame.function, frozenset()))
-    m.loop_depth += 1
+    m.place.loops.append(m.site(frame, node))
+    m.place.turns.append(0)
+    m.place.elements.append((frame.function, frozenset()))
+    m.place.loop_depth += 1
 
     def turn() -> None:
         test = m.eval(frame, node.test)
@@ -235,10 +236,10 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
             if enter_branch(m, frame, node.test, test, False):
                 over.append(m.state)
     finally:
-        m.loop_depth -= 1
-        m.loops.pop()
-        m.turns.pop()
-        m.elements.pop()
+        m.place.loop_depth -= 1
+        m.place.loops.pop()
+        m.place.turns.pop()
+        m.place.elements.pop()
         frame.loop_names.pop()
         m.outcomes(frame).loops.pop()
     joined = join_states(over)
@@ -259,10 +260,10 @@ def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> Assumed:
         return m.assumed
     assumed, modes = m.assumed.copy(), m.modes
     m.state = m.state.copy()
-    began = m.turn
-    m.turns[-1] = m.turn = m.new_ident()
+    began = m.place.turn_start
+    m.place.turns[-1] = m.place.turn_start = m.new_ident()
     body()
-    m.turn = began
+    m.place.turn_start = began
     m.meet([m.state, *exits.continues])
     exits.continues.clear()
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
@@ -278,20 +279,22 @@ def _turns(
 ) -> None:
     """Turns until one more changes nothing; what still changes then may be anything."""
     limit = (
-        1 if m.budget.used_up or m.budget.preparing else TURNS[min(m.loop_depth, len(TURNS)) - 1]
+        1
+        if m.budget.used_up or m.budget.preparing
+        else TURNS[min(m.place.loop_depth, len(TURNS)) - 1]
     )
     left = m.budget.left
     entry, modes, mark = m.state, m.modes, m.store.mark()
     exits = m.outcomes(frame).loops[-1]
     ends: list[State] = []
     for turn in range(1, max(limit, 2) + 1):
-        before, newest = m.state, m.fresh
-        calls, moments = len(m.program.calls), len(m.moments)
+        before, newest = m.state, m.caches.newest_ident
+        calls, moments = len(m.program.calls), len(m.facts.pool_starts)
         _turn(m, exits, body)
         if m.dead:
             break
         _forget_turn(m.state, keys, mark, entry.assumed)
-        starts = len(m.moments) > moments or any(
+        starts = len(m.facts.pool_starts) > moments or any(
             call.kind == PROCESS for call in m.program.calls[calls:]
         )
         settled = _settled(before, m.state, newest, own(), starts=starts)
@@ -313,9 +316,9 @@ def _own(m: Machine, frame: Frame, node: Loop) -> Callable[[Place], bool]:
     """Tells the variables that each turn binds before it reads them."""
     if frame.shared:  # other code may read them, too
         return lambda place: False
-    names = m.carried_by.get(node)
+    names = m.caches.carried_names.get(node)
     if names is None:
-        names = m.carried_by[node] = carried_names(node)
+        names = m.caches.carried_names[node] = carried_names(node)
     return lambda place: place[0] == frame.ident and place[1] not in names
 
 

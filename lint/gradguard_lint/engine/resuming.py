@@ -52,20 +52,20 @@ def enter(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
 
     def stop(value: Value) -> None:
         given.append(value)
-        m.store[inner.ident, STOPPED] = constant(getattr(m.statement, "lineno", 0))
+        m.store[inner.ident, STOPPED] = constant(getattr(m.place.statement, "lineno", 0))
         there.append(m.state)
         m.state = m.state.copy()
         m.die()
-        m.stops[inner.ident] = m.stops.get(inner.ident, 0) + 1
+        m.place.suspended.yields[inner.ident] = m.place.suspended.yields.get(inner.ident, 0) + 1
 
     assumed, outside = m.assumed.copy(), m.modes
     m.modes = own = marked_modes(m, frame, node, function, outside)
-    m.givers[inner.ident] = stop
+    m.place.yield_receivers[inner.ident] = stop
     try:
         _run(m, frame, node, atom, _body(function))
     finally:
-        del m.givers[inner.ident]
-    m.left.pop(inner.ident, None)
+        del m.place.yield_receivers[inner.ident]
+    m.place.exits.pop(inner.ident, None)
     if there:
         m.meet(there)
     _forget_assumed(m, assumed)
@@ -86,19 +86,19 @@ def leave(m: Machine, frame: Frame, node: ast.AST, atom: Generator, raised: str 
         return
     assumed, before, ends, caught = m.assumed.copy(), m.state, list[State](), list[Raised]()
     if raised is not None:
-        m.raised.append(caught)
-    m.givers[inner.ident] = lambda _: m.die()  # it should have stopped
+        m.place.raised.append(caught)
+    m.place.yield_receivers[inner.ident] = lambda _: m.die()  # it should have stopped
     try:
         for choice in stopped.choices:
             m.state = before.copy()
             assume(m.assumed, choice.when)
             _run(m, frame, node, atom, _rest_at(m, function, of(choice.atom).constant, raised))
             ends += [m.state, *(state for _, _, state in m.outcomes(inner).returns)]
-            del m.left[inner.ident]
+            del m.place.exits[inner.ident]
     finally:
-        del m.givers[inner.ident]
+        del m.place.yield_receivers[inner.ident]
         if raised is not None:
-            m.raised.pop()
+            m.place.raised.pop()
     m.meet([*ends, *(state for _, state in caught)])
     _forget_assumed(m, assumed)
 
@@ -127,20 +127,20 @@ def _body(function: Function) -> list[ast.stmt]:
 
 def _may_run(m: Machine, function: Function, inner: Frame) -> bool:
     """Whether it is run: not within itself, where it stands for others that were made there."""
-    running = inner.ident in m.givers
+    running = inner.ident in m.place.yield_receivers
     return not running and not m.is_deep_in(function.node) and not m.budget.used_up
 
 
 def _run(m: Machine, frame: Frame, node: ast.AST, atom: Generator, body: list[ast.stmt]) -> None:
-    function, depth = atom.function, m.loop_depth
+    function, depth = atom.function, m.place.loop_depth
     assert isinstance(function, Function)
-    m.stack.append(function.node)
+    m.place.stack.append(function.node)
     try:
         with m.called_from(frame, node, f"calls `{function.name}`"):
             m.block(atom.frame, body)
     finally:
-        m.stack.pop()
-        m.loop_depth = depth
+        m.place.stack.pop()
+        m.place.loop_depth = depth
 
 
 def _forget_assumed(m: Machine, outside: Assumed) -> None:
@@ -163,10 +163,10 @@ def _seen_from(m: Machine, frame: Frame, node: ast.AST, outside: Modes, inside: 
 def _rest_at(m: Machine, function: Function, line: object, raised: str | None) -> list[ast.stmt]:
     """What follows the ``yield`` in that line, with what is raised there."""
     key = (function.node, line, raised)
-    found = m.rests.get(key)
+    found = m.caches.remaining_code.get(key)
     if found is None:
         rest = _rest(_body(function), line, raised) if isinstance(line, int) else None
-        found = m.rests[key] = rest or []
+        found = m.caches.remaining_code[key] = rest or []
     return found
 
 

@@ -29,7 +29,7 @@ def changed_in_place(
     in_turn = isinstance(target, ast.Name) and any(target.id in it for it in frame.loop_names)
     if not in_turn and len(held.choices) > 1:
         return
-    several = m.made.get(atom.ident, 0) > atom.ident
+    several = m.facts.made_at.get(atom.ident, 0) > atom.ident
     if several and not in_turn:
         return
     for place, value in m.store.held().items():

@@ -53,8 +53,8 @@ def do_Assert(m: Machine, frame: Frame, node: ast.Assert) -> None:
 def do_If(m: Machine, frame: Frame, node: ast.If) -> None:
     _identify(m, frame, node.test)
     test = m.eval(frame, node.test)
-    if m.before_main is None and frame.parent is None and _is_main_guard(m, frame, node.test):
-        m.before_main = dict(m.state.past)
+    if m.facts.before_main is None and frame.parent is None and _is_main_guard(m, frame, node.test):
+        m.facts.before_main = dict(m.state.past)
 
     turns = _turns_told(m, frame, node.test, test)
 
@@ -100,12 +100,12 @@ def _identify(m: Machine, frame: Frame, test: ast.expr) -> None:
 
 def _turns_told(m: Machine, frame: Frame, node: ast.expr, test: Value) -> dict[Key, Hashable]:
     """The turns of loops over known items that `test` tells from others."""
-    if not frame.loop_names or not m.elements or definite(test) is None:
+    if not frame.loop_names or not m.place.elements or definite(test) is None:
         return {}
     names = frozenset(part.id for part in descend(node) if isinstance(part, ast.Name))
-    here = [keys for function, keys in m.elements if function is frame.function]
+    here = [keys for function, keys in m.place.elements if function is frame.function]
     return {
-        ("value", key): m.turns[-1]
+        ("value", key): m.place.turns[-1]
         for bound, keys in zip(reversed(frame.loop_names), reversed(here), strict=False)
         for key in keys
         if isinstance(key, tuple) and key[0] == TURN and bound & names

@@ -30,19 +30,27 @@ def keep_given(
         return
     owner = m.read(frame.ident, target.value.id)
     made = owner.only if owner is not None else None
-    if not isinstance(made, Instance) or all(made != it for it, _ in m.making):
+    if not isinstance(made, Instance) or all(made != it for it, _ in m.place.making):
         return
     given = from_before(m, value)
-    told = _is_steady(m, frame, written, m.chain, {}) if given and _always(frame, node) else None
+    told = (
+        _is_steady(m, frame, written, m.place.chain, {}) if given and _always(frame, node) else None
+    )
     if told is not None:
-        known = m.given_as.get((made.ident, target.attr), frozenset())
-        m.given_as[made.ident, target.attr] = known | given if told else known
+        known = m.place.arguments.invariant_attributes.get((made.ident, target.attr), frozenset())
+        m.place.arguments.invariant_attributes[made.ident, target.attr] = (
+            known | given if told else known
+        )
 
 
 def keep_shared(m: Machine, owner: Instance, name: str, value: Value) -> None:
     """Note what of `value`, which a task sets as an attribute of an object of its own, others may
     have, too: it stays so where the task reads it again."""
-    if m.worker is None or m.worker.call.kind != THREAD or owner.born != m.worker.ident:
+    if (
+        m.place.worker is None
+        or m.place.worker.call.kind != THREAD
+        or owner.born != m.place.worker.ident
+    ):
         return
     others = {
         atom.ident
@@ -52,10 +60,10 @@ def keep_shared(m: Machine, owner: Instance, name: str, value: Value) -> None:
         and atom.born != owner.born
     }
     if others:
-        known = m.given_as.get((owner.ident, name))
+        known = m.place.arguments.invariant_attributes.get((owner.ident, name))
         if known is None:
-            known = m.given_to_all.get(owner.ident, frozenset())
-        m.given_as[owner.ident, name] = known | others
+            known = m.place.arguments.invariant.get(owner.ident, frozenset())
+        m.place.arguments.invariant_attributes[owner.ident, name] = known | others
 
 
 def _always(frame: Frame, statement: ast.stmt) -> bool:
@@ -80,7 +88,7 @@ def _is_steady(
                 names[key] = _is_steady_name(m, frame, part.id, chain, names)
             same = names[key]
         elif isinstance(part, ast.Attribute):
-            same = not any(_sets(it.node, part.attr) for it in m.loops) or None
+            same = not any(_sets(it.node, part.attr) for it in m.place.loops) or None
         elif isinstance(part, ast.Subscript):
             same = is_fixed(part.slice) or isinstance(part.slice, ast.Name) or None
         if same is False:
@@ -108,7 +116,7 @@ def _is_steady_name(
         return True  # it was there before the loop
     if home is not frame or home.function is None:
         return None
-    bound = m.origins.get((home.ident, name))
+    bound = m.facts.origins.get((home.ident, name))
     if bound is None:
         return _is_steady_argument(m, home.function, name, chain, names)
     statement = bound.statement
@@ -137,7 +145,7 @@ def _given(m: Machine, function: Function, call: ast.Call) -> dict[str, ast.expr
     """What `call` gives each parameter of `function` (None: nothing), where it certainly calls that
     itself; what it gives by its receiver is left out where that is made there."""
     called = call.func
-    made = [it.cls.name for it, node in m.making if node is call]
+    made = [it.cls.name for it, node in m.place.making if node is call]
     said = last_name(called)
     if said not in (function.name, *made) or any(isinstance(it, ast.Starred) for it in call.args):
         return None

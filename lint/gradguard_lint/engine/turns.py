@@ -31,12 +31,12 @@ def in_loop(m: Machine, frame: Frame) -> bool:
     while scope is not None and scope.function is frame.function:
         around += len(scope.loop_names)
         scope = scope.parent
-    if not around and m.loop_depth <= 0:
+    if not around and m.place.loop_depth <= 0:
         return False
-    if around > sum(1 for function, _ in m.elements if function is frame.function):
+    if around > sum(1 for function, _ in m.place.elements if function is frame.function):
         return True  # in a comprehension
-    return not m.elements or not all(
-        any(("value", key) in m.assumed for key in keys) for _, keys in m.elements
+    return not m.place.elements or not all(
+        any(("value", key) in m.assumed for key in keys) for _, keys in m.place.elements
     )
 
 
@@ -87,7 +87,8 @@ def from_before(m: Machine, value: Value, depth: int = 4) -> frozenset[int]:
         for atom in inner(value, depth)
         if isinstance(atom, (Instance, Tensor, Thing))
         and atom.ident > 0
-        and max(m.made.get(atom.ident, 0), m.taken.get(atom.ident, 0)) < m.turn
+        and max(m.facts.made_at.get(atom.ident, 0), m.facts.consumed_in_turn.get(atom.ident, 0))
+        < m.place.turn_start
     )
 
 
@@ -95,13 +96,13 @@ def take(m: Machine, item: Value) -> None:
     """The turn that begins has what is in `item`, as no other of its loop has."""
     for atom in inner(item):
         if isinstance(atom, (Instance, Tensor, Thing)):
-            m.taken[atom.ident] = m.turn
+            m.facts.consumed_in_turn[atom.ident] = m.place.turn_start
 
 
 def made_in_turn(m: Machine, value: Value) -> bool:
     """Whether all things in `value`, of which there are some, are others in each turn: what has no
     identity may be one for all."""
-    if not m.turn:
+    if not m.place.turn_start:
         return False
     receivers = [of(atom.receiver) for atom in value.of(Bound)]
     value = join([value, *receivers]) if receivers else value

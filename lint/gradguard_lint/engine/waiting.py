@@ -9,13 +9,13 @@ from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.state import Moment, met_pasts
 from gradguard_lint.domain.values import UNKNOWN, Const, constant, of, unknown
-from gradguard_lint.engine.machine import OVER, Machine
+from gradguard_lint.engine.machine import FINISHED, Machine
 
 
 def started(m: Machine, ident: int) -> None:
     """The workers of the pool `ident` come into being here, on this way."""
-    m.moments.append(Moment(dict(m.state.past), m.modes))
-    m.store[ident, "<started>"] = of(Const(len(m.moments) - 1, "int"))
+    m.facts.pool_starts.append(Moment(dict(m.state.past), m.modes))
+    m.store[ident, "<started>"] = of(Const(len(m.facts.pool_starts) - 1, "int"))
 
 
 def forget_start(m: Machine, ident: int) -> None:
@@ -33,7 +33,7 @@ def moment_of(m: Machine, ident: int) -> Moment | None:
     for choice in number.choices if number is not None else ():
         if not isinstance(choice.atom, Const) or not isinstance(choice.atom.value, int):
             return None
-        then = m.moments[choice.atom.value]
+        then = m.facts.pool_starts[choice.atom.value]
         past, modes = then.past, then.modes
         if choice.when:
             past = {event: when | choice.when for event, when in past.items()}
@@ -49,7 +49,7 @@ def wait_for(m: Machine, ident: int) -> None:
         facts = m.state.past[Waited(ident)] = m.assumed.facts
         for call in running(m):
             if ident in call.schedule.until:
-                m.store[ident, OVER] = constant(True)
+                m.store[ident, FINISHED] = constant(True)
                 if facts <= call.when and call.schedule.turn == turn_of(m):
                     call.schedule.awaited = True
 
@@ -69,7 +69,7 @@ def given_out(m: Machine, call: ParallelCall) -> None:
             and (other.site, other.schedule.until) == (call.site, call.schedule.until)
         ):
             continue  # the same one, started in another way
-        ended = [m.read(ident, OVER) for ident in other.schedule.until]
+        ended = [m.read(ident, FINISHED) for ident in other.schedule.until]
         if other.schedule.awaited or any(it is not None and it.constant is True for it in ended):
             other.schedule.chained_start = in_loop_of(m, other)
             continue
@@ -79,7 +79,7 @@ def given_out(m: Machine, call: ParallelCall) -> None:
         if call.kind != THREAD or same_turn or call.site == other.site or in_loop_of(m, other):
             call.overlaps.append(other)
     for ident in call.schedule.until:
-        m.store[ident, OVER] = constant(False)
+        m.store[ident, FINISHED] = constant(False)
 
 
 def running(m: Machine) -> list[ParallelCall]:
@@ -98,7 +98,7 @@ def running(m: Machine) -> list[ParallelCall]:
 
 def turn_of(m: Machine) -> tuple[int, ...]:
     """The turn of the loops around."""
-    return (*m.turns, m.turn)
+    return (*m.place.turns, m.place.turn_start)
 
 
 def in_loop_of(m: Machine, call: ParallelCall) -> bool:
@@ -106,9 +106,9 @@ def in_loop_of(m: Machine, call: ParallelCall) -> bool:
     *turns, inner = call.schedule.turn
     around = len(call.schedule.loops)
     outer = around - 1
-    return 0 < around <= len(m.loops) and (
-        call.schedule.loops == tuple(m.loops[:around])
-        and turns[:outer] == m.turns[:outer]
+    return 0 < around <= len(m.place.loops) and (
+        call.schedule.loops == tuple(m.place.loops[:around])
+        and turns[:outer] == m.place.turns[:outer]
         and inner in turns  # else a comprehension did
     )
 
@@ -124,7 +124,7 @@ def ask_for_end(m: Machine, node: ast.AST, ident: int) -> Key:
     """The question whether what runs under that identity has come to its end, as the program asks
     it here."""
     key = ("ended", ident, id(node))
-    m.store[ident, OVER] = unknown(key)
+    m.store[ident, FINISHED] = unknown(key)
     facts = m.assumed.facts
     if any(
         isinstance(event, ParallelCall) and ident in event.schedule.until and when <= facts

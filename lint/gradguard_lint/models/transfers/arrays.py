@@ -78,7 +78,7 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     once = () if in_loop(m, frame) else (("once", constant(True)),)
     site = m.site(frame, node)
     ident = m.ident_at(node)
-    m.program.generators.setdefault(node, set()).add(0 if m.made[ident] > ident else ident)
+    m.program.generators.setdefault(node, set()).add(0 if m.facts.made_at[ident] > ident else ident)
     return of(Thing("generator", row.flag or name, ident, m.worker_ident, False, once, site))
 
 
@@ -86,14 +86,14 @@ def loaded(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
     """Note where the parent comes to NumPy's global generator, which NumPy 2 makes once it is
     asked for: then forked workers have copies of it."""
     asked = f"{name}.".startswith(f"{RANDOM}.") or name.partition(".")[0] in LOAD_RANDOM
-    if asked and m.worker is None:
+    if asked and m.place.worker is None:
         m.effect(frame, node, name, Loaded(framework="numpy"))
 
 
 def begun(m: Machine, frame: Frame, node: ast.AST, name: str, row: Row) -> None:
     """Note where the parent begins to use TensorFlow, which makes its global generator."""
     begins = (row.gpu or row.does in BEGINS) and name.startswith(("tensorflow.", "keras."))
-    if begins and m.worker is None:
+    if begins and m.place.worker is None:
         m.effect(frame, node, name, Loaded(framework="tensorflow"))
 
 
@@ -101,7 +101,7 @@ def may_load(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
     """Note where the parent imports what may load the frameworks that make their global generators
     as they are imported: nobody knows what other libraries do."""
     top = name.partition(".")[0]
-    if m.worker is not None or top in sys.stdlib_module_names or top in WITHOUT_NUMPY:
+    if m.place.worker is not None or top in sys.stdlib_module_names or top in WITHOUT_NUMPY:
         return
     for framework in ("numpy",) if top in WITHOUT_TORCH else ("numpy", "torch"):
         if not any(
@@ -120,7 +120,7 @@ def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     if row.gpu:
         gpu_touched(m, frame, node, f"{name}()", row.framework)
     several = row.flag.split()
-    for framework in [""] if several and m.worker is not None else several or [row.framework]:
+    for framework in [""] if several and m.place.worker is not None else several or [row.framework]:
         m.effect(frame, node, f"{name}()", Seed(framework, value))
     return of(Thing("rng", name)) if row.kind == "rng" else NOTHING
 
@@ -279,7 +279,7 @@ def generator_method(
     if name in ("spawn", "split"):
         return sequence(of(Thing("spawned", thing.name)))
     if name in ("manual_seed", "seed", "get_state", "set_state", "bit_generator", "initial_seed"):
-        if m.worker is not None and name in ("manual_seed", "seed", "set_state"):
+        if m.place.worker is not None and name in ("manual_seed", "seed", "set_state"):
             m.store[thing.ident, RESEEDED] = constant(True)
         if name == "manual_seed":
             return of(thing)

@@ -112,7 +112,7 @@ def container_method(
         if (
             name == "append"
             and first is not None
-            and (loop := next((site for site in reversed(m.loops) if _is_for(site)), None))
+            and (loop := next((site for site in reversed(m.place.loops) if _is_for(site)), None))
             and any(
                 isinstance(part, Tensor) and part.ident in (GRADIENT, GRADIENTS)
                 for part in inner(first, 2)

@@ -57,9 +57,9 @@ def enter_context(m: Machine, frame: Frame, node: ast.expr, value: Value) -> Val
             if enter is None:
                 enter = m.find_in_class(atom.cls, "__aenter__")
             if enter is not None:
-                m.last_modes = m.modes
+                m.place.ended.modes = m.modes
                 result = m.call(frame, node, m.bind(frame, node, enter, atom), Args())
-                inside = m.last_modes
+                inside = m.place.ended.modes
                 m.modes = replace(m.modes, backend=inside.backend, n_jobs=inside.n_jobs)
         elif isinstance(atom, Unknown) and _looks_like_lock(node):
             m.modes = replace(m.modes, locked=True)
@@ -84,7 +84,7 @@ def lock_method(
 
 def _of_task(m: Machine, lock: Thing) -> bool:
     """Whether each task makes that lock for itself: nobody else waits for it."""
-    return m.worker is not None and lock.born == m.worker_ident
+    return m.place.worker is not None and lock.born == m.worker_ident
 
 
 def unknown_lock_method(m: Machine, node: ast.AST, name: str) -> None:
@@ -242,7 +242,7 @@ def decorate(
         elif isinstance(atom, Thing) and atom.kind == "autocast":
             return mark(value, "autocast")
         elif resuming.is_context(atom) or (isinstance(atom, Thing) and atom.kind == PATCH):
-            m.around[function.node] = (decorator, of(atom))
+            m.place.decorating_contexts[function.node] = (decorator, of(atom))
         elif isinstance(atom, Thing) and atom.kind == "remote":
             return of(replace(atom, parts=(*atom.parts, ("function", value))))
         elif isinstance(atom, Thing) and atom.kind == "option":

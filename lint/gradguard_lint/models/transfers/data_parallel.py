@@ -86,10 +86,10 @@ def backward(
     known = bool(tensors) and not any(isinstance(atom, Unknown) for atom in inner(target))
     forwards = frozenset[int]().union(*(tensor.severed for tensor in tensors))
     go = partial(_credited, m, frame, node, wrapped, tensors, inputs, known=known)
-    _told_apart(m, forwards, go)
+    _split_by_value(m, forwards, go)
 
 
-def _told_apart(
+def _split_by_value(
     m: Machine, forwards: frozenset[int], go: Callable[[], None], most: int = WAYS
 ) -> None:
     """Let `go` run on each of the ways that tell of which modules `forwards` are, `most` of all."""
@@ -106,7 +106,7 @@ def _told_apart(
     for choice in note.choices:
         m.state = before.copy()
         assume(m.assumed, choice.when)
-        _told_apart(m, forwards - {ident}, go, most // ways)
+        _split_by_value(m, forwards - {ident}, go, most // ways)
         ends.append(m.state)
     m.meet(ends)
     m.state.assumed = before.assumed
@@ -208,7 +208,7 @@ def _wrapped_in(m: Machine, ident: int) -> int:
     value = m.read(ident, WRAPPED) if ident else None
     if value is None or any(isinstance(atom, Unknown) for atom in value.atoms):
         return 0
-    now = m.made.get(ident, 0)
+    now = m.facts.made_at.get(ident, 0)
     tops = {it[0] for it in value.constants() if isinstance(it, tuple) and it[1] == now}
     return tops.pop() if len(tops) == 1 else 0
 
@@ -226,7 +226,7 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
     if isinstance(atom, Unknown):
         ident = m.ident_of(atom.key) if atom.key is not None else m.ident_at(node, "module")
         if atom.key is not None:
-            m.unknown_modules.add(atom.key)
+            m.facts.unknown_modules.add(atom.key)
         atom = Thing("model", "Module", ident, m.worker_ident)
     elif isinstance(atom, Tensor) and atom.grad == "unknown" and atom.ident > 0:
         # Something unknown that was moved: what is wrapped is a module.
@@ -239,7 +239,7 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
     else:
         return UNKNOWN
     for ident in _parts(m, atom):
-        m.store[ident, WRAPPED] = constant((atom.ident, m.made.get(ident, 0)))
+        m.store[ident, WRAPPED] = constant((atom.ident, m.facts.made_at.get(ident, 0)))
     m.store[atom.ident, AVERAGED] = constant(False)
     m.store[atom.ident, WRAPPER] = constant(name)
     m.store[atom.ident, ALONE] = NOTHING
@@ -366,7 +366,7 @@ def _entered(m: Machine, frame: Frame, top: int) -> Site | None:
     """Where the program calls a method of the module `top`, which then calls parts and methods of
     it in `frame`: these are the same behind the wrapper."""
     place, inside = None, frame
-    for step in reversed(m.chain):
+    for step in reversed(m.place.chain):
         owner = m.receiver(inside)
         if step.frame is None or not isinstance(owner, Instance):
             break

@@ -121,7 +121,7 @@ def names_no_gpu(m: Machine, visible: Value) -> bool:
         key = atom.key if isinstance(atom, Unknown) else None
         if isinstance(key, tuple) and key[0] == "str":
             key = key[1]
-        defaults = m.defaults.get(key, ())
+        defaults = m.facts.defaults.get(key, ())
         return bool(defaults) and all(str(it) in NO_GPUS for it in defaults)
 
     return all(map(says_so, visible.atoms))
@@ -166,7 +166,7 @@ def gpu_seen(m: Machine) -> Conditions | None:
         further, now = when - WITH_A_GPU - m.assumed.facts, event.payload
         setting = now.setting if isinstance(now, GpuSetting) and not now.framework else ""
         if now.gpu_use in STARTING and not further:
-            started = started or event.worker is m.worker or _inherits(m)
+            started = started or event.worker is m.place.worker or _inherits(m)
         elif setting == "hidden":
             if started:
                 continue  # which GPUs there are was told already
@@ -190,7 +190,7 @@ STARTING = ("context", "driver")
 
 def _reads_environment(m: Machine) -> bool:
     """Whether this is a new process, which starts in the environment that its parent has now."""
-    call = None if m.worker is None else m.worker.call
+    call = None if m.place.worker is None else m.place.worker.call
     if call is None or call.worker is not None:
         return False
     if call.start == "loky":  # it keeps its workers for the next call
@@ -199,18 +199,18 @@ def _reads_environment(m: Machine) -> bool:
 
 
 def _inherits(m: Machine) -> bool:
-    return m.worker is None or m.worker.call.start in INHERITING
+    return m.place.worker is None or m.place.worker.call.start in INHERITING
 
 
 def _reaches(m: Machine, event: Effect) -> bool:
     """Whether what happened in a process may matter to this one: in its own, or in the parent
     before the worker was there."""
-    return event.worker is not None or m.worker is None or event in m.worker.call.before
+    return event.worker is not None or m.place.worker is None or event in m.place.worker.call.before
 
 
 def _holds(m: Machine, event: Effect) -> bool:
     """Whether what `event` configured in its process is configured in this one as well."""
-    here = m.worker
+    here = m.place.worker
     if event.worker is here:
         return True
     if here is None or event.worker is not None:
@@ -219,9 +219,9 @@ def _holds(m: Machine, event: Effect) -> bool:
         return True
     on_import = event.site.module.name if event.site.function is None else None
     if here.call.start in ("spawn", "forkserver"):  # the program is imported again
-        if m.before_main is not None and event in m.before_main:
+        if m.facts.before_main is not None and event in m.facts.before_main:
             return True
-        if m.before_main is None and on_import == m.program.entry:
+        if m.facts.before_main is None and on_import == m.program.entry:
             return True
     functions = [getattr(atom, "function", atom) for atom in here.task.function.atoms]
     homes = {function.module.name for function in functions if isinstance(function, Function)}
@@ -248,11 +248,11 @@ def origin_of(m: Machine, frame: Frame, device: ast.expr | None) -> Step | None:
     if isinstance(device, ast.Name):
         found = m.lookup(frame, device.id)
         if found is not None:
-            site = m.origins.get((found[1].ident, device.id))
+            site = m.facts.origins.get((found[1].ident, device.id))
     elif isinstance(device, ast.Attribute) and isinstance(device.value, ast.Name):
         found = m.lookup(frame, device.value.id)
         for owner in found[0].of(Instance) if found is not None else ():
-            site = site or m.origins.get((owner.ident, device.attr))
+            site = site or m.facts.origins.get((owner.ident, device.attr))
     if site is None or device is None:
         return None
     return Step(site, f"`{ast.unparse(device)}` is set here")
@@ -298,7 +298,7 @@ def gpu_touched(
     if seen is None or m.conflicts(when | seen | WITH_A_GPU):
         return
     named = far_fetched_here(m)
-    if named and (m.worker is not None or not only_named(m)):
+    if named and (m.place.worker is not None or not only_named(m)):
         return
     if device is not None:
         if _is_used_already(m, device):
@@ -321,7 +321,7 @@ _USED_BY = "used by"
 def _is_used_already(m: Machine, device: Value) -> bool:
     """Whether all GPUs that `device` may name are those of tensors that this process has; what a
     forked one inherits was made in the parent."""
-    if m.worker is not None and m.worker.call.start in INHERITING:
+    if m.place.worker is not None and m.place.worker.call.start in INHERITING:
         return False
     users = [
         atom.part(_USED_BY) if isinstance(atom, Thing) else None

@@ -139,10 +139,10 @@ def _fits_on_gpu(
 ) -> Iterator[Conditions]:
     """When the `fit` of a project's own estimator uses a GPU; what else it does is not seen."""
     fit = m.find_in_class(instance.cls, "fit")
-    if fit is None or m.worker is not None:
+    if fit is None or m.place.worker is not None:
         return
     program, state = m.program, m.state
-    recorded, reached = dict(m.recorded), set(m.reached)
+    recorded, reached = dict(m.facts.recorded), set(m.facts.executed)
     m.program, m.state = Program(program.entry), state.copy()
     try:
         m.call(frame, node, m.bind(frame, node, fit, instance), Args([UNKNOWN, UNKNOWN]))
@@ -150,7 +150,7 @@ def _fits_on_gpu(
             if effect.gpu_use == "context":
                 yield effect.when
     finally:
-        m.program, m.state, m.recorded, m.reached = program, state, recorded, reached
+        m.program, m.state, m.facts.recorded, m.facts.executed = program, state, recorded, reached
 
 
 def _told(args: Args) -> Iterator[Conditions]:

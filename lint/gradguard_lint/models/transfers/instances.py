@@ -65,7 +65,7 @@ def made(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
         _MADE[what](m, frame, node, instance, args)
     if what in ("process", "thread"):
         processes.made_instance(m, frame, instance)
-    if m.worker is not None and (
+    if m.place.worker is not None and (
         m.find_in_class(instance.cls, "__new__") is not None
         or (not instance.cls.plain and m.find_in_class(instance.cls, "__init__") is None)
     ):
@@ -81,7 +81,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
     what = instance.cls.what
     if what == "parallel":
         return parallel.run_instance(m, frame, node, instance, args)
-    if m.worker is not None and not what:  # what it extends has that object, too
+    if m.place.worker is not None and not what:  # what it extends has that object, too
         unknown_calls.handed_on(m, frame, node, Args([of(instance), *args.values()]))
     if what not in ("torch", "keras"):
         return UNKNOWN

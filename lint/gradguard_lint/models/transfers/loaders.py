@@ -91,7 +91,7 @@ def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 def worker_info(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``get_worker_info()``: in a worker, what tells the dataset that it has."""
     dataset = m.read(0, _DATASET)
-    if m.worker is None or dataset is None:
+    if m.place.worker is None or dataset is None:
         return UNKNOWN
     return of(Thing(INFO, name, parts=(("dataset", dataset),)))
 

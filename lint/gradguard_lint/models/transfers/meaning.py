@@ -93,7 +93,7 @@ class Meaning(Known):
 
     def imported(self, m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
         plain = self.registry.canonical(name)
-        if not m.guarded_import:
+        if not m.place.guarded_import:
             if plain.startswith("keras.wrappers.scikit_learn"):
                 m.effect(frame, node, name, LibraryUse("removed wrapper"))
             if name.partition(".")[0] == "torch":
@@ -117,7 +117,7 @@ class Meaning(Known):
             return attribute_tables.attributes_of(atom)
         plain = self.registry.canonical(full)
         arrays.loaded(m, frame, node, plain)
-        if plain == "keras.wrappers.scikit_learn" and not m.guarded_import:
+        if plain == "keras.wrappers.scikit_learn" and not m.place.guarded_import:
             m.effect(frame, node, full, LibraryUse("removed wrapper"))
         if plain in ("tensorflow.data.AUTOTUNE", "tensorflow.data.experimental.AUTOTUNE"):
             return constant("AUTOTUNE")
@@ -448,7 +448,7 @@ class Meaning(Known):
         return library == outer.library == "joblib"
 
     def sends_on(self, m: Machine, library: str) -> bool:
-        call = m.worker.call if m.worker is not None else None
+        call = m.place.worker.call if m.place.worker is not None else None
         return call is not None and (
             library == call.library == "ray" or (call.traits.single and not call.traits.daemons)
         )

@@ -117,7 +117,7 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
     if kind in KERAS_KINDS and name in tensorflow_calls.VARIABLES:
         return tensorflow_calls.variables(m, atom, name)
     changes = kind == "optimizer" and name == "param_groups"
-    if changes and optimizers.other_parameters(node, m.statement):
+    if changes and optimizers.other_parameters(node, m.place.statement):
         m.effect(frame, node, f"`.{name}`", OptimizerChange(of(atom)))
     if kind == "parallel" and name == "n_jobs":
         return atom.part("n_jobs") or UNKNOWN
@@ -190,7 +190,7 @@ def set_attribute(
         if old is not None and any(tensor.ident in m.program.buffers for tensor in old.tensors()):
             what = f"`{ast.unparse(target)} = ...`"
             m.effect(frame, target, what, Write(old))
-        if old is not None and m.worker is None:
+        if old is not None and m.place.worker is None:
             for ident in m.program.returned.keys() & idents(value):
                 m.program.replaced.setdefault(ident, set()).update(idents(old))
         if atom.cls.what in ("estimator", "gpu-estimator"):
@@ -225,7 +225,7 @@ def set_attribute(
     if isinstance(atom, Tensor) and target.attr == "requires_grad":
         return torch_tensors.set_requires_grad(m, atom, value)
     if isinstance(atom, Tensor) and target.attr == "data":
-        whole = _is_given_another(target, m.statement)
+        whole = _is_given_another(target, m.place.statement)
         m.effect(frame, target, "`.data = ...`", Write(of(atom), value, whole))
     return None
 

@@ -64,7 +64,7 @@ def _is_of_an_element(m: Machine, frame: Frame, node: ast.AST) -> bool:
         part = node.func.value
     whole = part.value if isinstance(part, ast.Subscript) else None
     if isinstance(part, ast.Name):
-        loops = (site.node for site in reversed(m.loops))
+        loops = (site.node for site in reversed(m.place.loops))
         whole = next((_gone_through(loop, part.id) for loop in loops), None)
     found = m.lookup(frame, whole.id) if isinstance(whole, ast.Name) else None
     only = found[0].only if found is not None else None
@@ -92,7 +92,7 @@ def cleared(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -
 def settle(m: Machine, target: Value) -> None:
     """From here on nothing waits for gradients of `target` that calls before have computed: a
     process that was started may still compute some."""
-    if m.worker is not None:
+    if m.place.worker is not None:
         return
     concerned = idents(target) or {_ANY}
     calls = frozenset(
@@ -120,7 +120,7 @@ def used(
 
 
 def _note(m: Machine, concerned: Iterable[int], *, fresh: bool) -> None:
-    if m.worker is None:
+    if m.place.worker is None:
         for ident in concerned:
             m.store[ident, _FRESH] = constant(fresh)
 

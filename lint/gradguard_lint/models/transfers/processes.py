@@ -175,7 +175,7 @@ def _started_before(
         call
         for call in m.program.calls
         if call.site.node is node
-        and call.worker is m.worker
+        and call.worker is m.place.worker
         and ident not in call.schedule.until
         and consistent(call.when, m.assumed.facts)
         and not code.isdisjoint(_code([task.task for task in call.tasks]))

@@ -69,9 +69,9 @@ def remote_method(
         for ident in set(m.program.returned) - returned:
             # It stays there with the actor: a handle comes back.
             _, m.program.sent_back[ident] = m.program.returned.pop(ident)
-        after = m.last_task_state
+        after = m.place.ended.task_state
         for instance in result.of(Instance) if after is not None else ():
-            for field in list(m.names_of.get(instance.ident, ())):
+            for field in list(m.facts.attribute_names.get(instance.ident, ())):
                 value = after.store.get((instance.ident, field)) if after is not None else None
                 if value is not None:
                     m.set_field(instance.ident, field, value)

@@ -87,17 +87,17 @@ def _made(m: Machine, ident: int, args: Args, row: Row, *, anew: bool = False) -
 def _gives_the_same(m: Machine, frame: Frame, node: ast.AST, ident: int) -> bool:
     """Whether a sampler is made anew in each epoch, for the same data and with the same seed as in
     the turn before, where it was left at the first epoch."""
-    if not frame.loop_names or not m.loops or not isinstance(node, ast.Call):
+    if not frame.loop_names or not m.place.loops or not isinstance(node, ast.Call):
         return False
-    loop, around, names = m.loops[-1].node, m.site(frame, node), frame.loop_names[-1]
-    if m.loops[-1].module is not frame.module or not around.stands_in(loop):
+    loop, around, names = m.place.loops[-1].node, m.site(frame, node), frame.loop_names[-1]
+    if m.place.loops[-1].module is not frame.module or not around.stands_in(loop):
         return False
     # So that one more turn is run, though all that this one leaves behind is made anew.
     m.store[0, f"{PASSED} {ident}"] = constant(True)
     before, epoch = m.read(ident, PASSED), m.read(ident, EPOCH)
     if before is None or epoch is None or epoch.constant != 0:
         return False
-    turns, here = before.constant, tuple(m.turns)
+    turns, here = before.constant, tuple(m.place.turns)
     if not isinstance(turns, tuple) or turns[:-1] != here[:-1] or len(turns) != len(here):
         return False
     return (
@@ -238,7 +238,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         return
     if _calls(node, "next") or (_calls(node, "iter") and id(node) in _only_looked_at(frame.module)):
         return
-    turns = tuple(m.turns)
+    turns = tuple(m.place.turns)
     given = list(samplers(m, value))
     if any(_keeps_order(thing) for thing in given):
         return  # as for an evaluation: which of several loaders this is, is not known
@@ -267,9 +267,9 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
                     ast.unparse(node),
                     EpochRepeated(
                         of(thing),
-                        m.loops[place],
+                        m.place.loops[place],
                         same_epoch=again is not None and again.constant is True,
-                        names=tuple(_names(m, frame, node, m.loops[place], thing)),
+                        names=tuple(_names(m, frame, node, m.place.loops[place], thing)),
                     ),
                 )
         m.store[thing.ident, PASSED] = constant(turns)
@@ -283,7 +283,9 @@ def _keeps_order(sampler: Thing) -> bool:
 
 def _trains_alone(m: Machine) -> bool:
     """Whether this is a program of its own that no group of processes can be joined in."""
-    return m.root == 1 and m.before_main is not None and not m.project.may_join_a_group()
+    return (
+        m.place.root == 1 and m.facts.before_main is not None and not m.project.may_join_a_group()
+    )
 
 
 @lru_cache(maxsize=1)
@@ -309,7 +311,7 @@ def _loop_between(m: Machine, site: Site, earlier: object, turns: tuple[int, ...
     own = [
         index
         for index in moved
-        if m.loops[index].module is site.module and site.stands_in(m.loops[index].node)
+        if m.place.loops[index].module is site.module and site.stands_in(m.place.loops[index].node)
     ]
     return next(iter(own or moved), None)
 
@@ -322,7 +324,9 @@ def _names(
     What the loop itself gives a value does not count, nor what another loop does, which may have
     had several. Names that stand in the loop come first, and those in what is `used`.
     """
-    around = (step.frame for step in m.chain if step.frame is not None and _is_in(step.site, loop))
+    around = (
+        step.frame for step in m.place.chain if step.frame is not None and _is_in(step.site, loop)
+    )
     scope = next(around, frame)
     while scope.function is None and scope.parent is not None:
         scope = scope.parent
@@ -386,7 +390,7 @@ def may_train(m: Machine, frame: Frame, node: ast.AST) -> None:
         return
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     if name in ("backward", "step"):
-        loop = m.loops[-1] if m.loops else None
+        loop = m.place.loops[-1] if m.place.loops else None
         does = PossibleTraining("step" if name == "step" else "backward", loop=loop)
         m.effect(frame, node, name, does)
 
@@ -394,7 +398,9 @@ def may_train(m: Machine, frame: Frame, node: ast.AST) -> None:
 def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
     """``something.set_epoch(epoch)``: of a sampler, or of what may hold any."""
     known = [thing.ident for thing in samplers(m, of(receiver))]
-    number = epoch.only if epoch is not None and not m.givers else None  # generators begin again
+    number = (
+        epoch.only if epoch is not None and not m.place.yield_receivers else None
+    )  # generators begin again
     for ident in known or [it for it, note in m.store.held() if note == PASSED and it]:
         before = m.read(ident, EPOCH)
         passed_before = m.read(ident, PASSED) not in (None, NOTHING)
@@ -405,7 +411,7 @@ def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
         m.store[ident, EPOCH] = of(number) if isinstance(number, Const) else UNKNOWN
         m.store[ident, AGAIN] = NOTHING
         m.store[ident, PASSED] = NOTHING
-        m.store[ident, SET_IN] = constant(tuple(m.turns))
+        m.store[ident, SET_IN] = constant(tuple(m.place.turns))
 
 
 def _loops_that_set(m: Machine, thing: Thing) -> float:

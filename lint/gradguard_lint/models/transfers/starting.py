@@ -65,10 +65,10 @@ def _method(name: str) -> tuple[int, str]:
 
 def default_start(m: Machine, name: str) -> Value:
     """How the process workers of what is called `name` start where the call does not say."""
-    if m.root in m.program.unsure:
+    if m.place.root in m.program.unsure:
         return UNKNOWN  # the program may have said so on the way
     options = m.options
-    own = m.root == 1 or not options.set_elsewhere
+    own = m.place.root == 1 or not options.set_elsewhere
     default = constant(options.start_method if own else options.set_elsewhere)
     told = m.store.get(_method(name))
     if told is None or told == default:
@@ -91,7 +91,7 @@ def start_method_now(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
     """``get_start_method()``: who calls a function from elsewhere may have set another before."""
-    if m.root != 1:
+    if m.place.root != 1:
         return m.read(*_method(name)) or UNKNOWN
     asked = args.get(*row.argument)
     if asked is None or asked.constant is False:
@@ -186,7 +186,7 @@ def parent_process(
     """``multiprocessing.parent_process()``: None in the parent."""
     if not m.in_process_worker:
         return NOTHING
-    known = m.worker is not None and m.worker.call.start in _OF_MULTIPROCESSING
+    known = m.place.worker is not None and m.place.worker.call.start in _OF_MULTIPROCESSING
     return of(Thing("parent-process", name)) if known else UNKNOWN
 
 
@@ -195,10 +195,10 @@ def current_process(
 ) -> Value:
     """``multiprocessing.current_process()``: its name and numbers, and whether it is a daemon."""
     own, daemon = constant("MainProcess"), False
-    if m.worker is not None and m.in_process_worker:
-        if m.worker.call.start not in _OF_MULTIPROCESSING:
+    if m.place.worker is not None and m.in_process_worker:
+        if m.place.worker.call.start not in _OF_MULTIPROCESSING:
             return UNKNOWN
-        own, daemon = own_text("{}-{}"), m.worker.call.traits.daemons
+        own, daemon = own_text("{}-{}"), m.place.worker.call.traits.daemons
     parts = (("name", own), ("daemon", constant(daemon)), *_numbers(m, node))
     return of(Thing("namespace", name, m.ident_at(node, m.in_process_worker), parts=parts))
 

@@ -190,7 +190,7 @@ def map_fn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     """``tf.map_fn(...)``."""
     told = None if args.rest is not None else 3
     iterations = args.get(told, "parallel_iterations")
-    foreign = m.root != 1 and _is_of_a_foreign_class(frame)
+    foreign = m.place.root != 1 and _is_of_a_foreign_class(frame)
     m.effect(frame, node, name, LibraryUse("map", (iterations or NOTHING,), certain=not foreign))
     mapped = args.get(0, "fn")
     elements = element_of(m, args.get(1, "elems") or UNKNOWN)

@@ -152,8 +152,8 @@ def combine(
         ) - {COPIED}
         if framework == "torch" and not m.modes.grad:
             severed = frozenset()
-        if framework == "tensorflow" and m.worker is not None:
-            call = m.worker.call
+        if framework == "tensorflow" and m.place.worker is not None:
+            call = m.place.worker.call
             severed |= {call.ident} if call.modes.tape is not None else set()
     maybe: frozenset[int] = frozenset()
     if smooth and all(tensor.maybe or tensor.grad == "none" for tensor in tensors):
@@ -361,7 +361,7 @@ def _of_jax(node: ast.AST) -> str:
 
 def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor]) -> None:
     """Record that a forked worker uses the GPU that tensors lie on, whatever way was taken."""
-    if m.worker is None or m.worker.call.start != "fork":
+    if m.place.worker is None or m.place.worker.call.start != "fork":
         return
     if any(tensor.gpu and tensor.framework != "jax" for tensor in tensors):
         operands = (m.eval(frame, part) for part in _operands(node) if is_plain(m, part))
@@ -370,7 +370,7 @@ def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor])
 
 def value_used(m: Machine, frame: Frame, node: ast.AST, values: Iterable[Value]) -> None:
     """The same of one of `values`, or of something in it."""
-    forked = m.worker is not None and m.worker.call.start == "fork"
+    forked = m.place.worker is not None and m.place.worker.call.start == "fork"
     if forked and not gpu_absent(m) and any(map(certainly_on_gpu, values)):
         m.effect(frame, node, ast.unparse(node), GpuUse("work"))
 
@@ -440,7 +440,7 @@ def derived(m: Machine, tensor: Tensor) -> Tensor:
 
 def viewed(m: Machine, view: Tensor, tensor: Tensor) -> Tensor:
     """`view`, which has the memory of `tensor`: what a thread writes to one is in the other."""
-    if m.worker is None or m.in_process_worker:
+    if m.place.worker is None or m.in_process_worker:
         return view
     return replace(view, whole=tensor.whole or tensor.ident, born=tensor.born)
 

@@ -342,7 +342,9 @@ def default_device(
 def asks_grad(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``torch.is_grad_enabled()``: known where it is off, and in what begins with it on: workers,
     and the program itself, but for functions of which nobody knows who calls them."""
-    fresh = m.root == 1 if m.worker is None else m.worker.call.start not in INHERITING
+    fresh = (
+        m.place.root == 1 if m.place.worker is None else m.place.worker.call.start not in INHERITING
+    )
     return constant(m.modes.grad) if fresh or not m.modes.grad else UNKNOWN
 
 

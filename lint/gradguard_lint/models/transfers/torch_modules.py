@@ -334,7 +334,7 @@ def returned(
     seen.add(ident)
     if module_of(atom) is atom:
         m.program.returned[ident] = (call.ident, atom.ident)
-    after = m.last_task_state or m.state
+    after = m.place.ended.task_state or m.state
     here, m.state = m.state, after
     state, place = frozen.state_of(m, atom.ident), m.place_of(atom.ident)
     m.state = here
@@ -342,7 +342,9 @@ def returned(
         told = state if name == frozen.FROZEN else after.store.get((atom.ident, name))
         if told is not None:
             m.store[ident, name] = told
-    for name in list(m.names_of.get(atom.ident, ())) if isinstance(atom, Instance) else ():
+    for name in (
+        list(m.facts.attribute_names.get(atom.ident, ())) if isinstance(atom, Instance) else ()
+    ):
         value = after.store.get((atom.ident, name))
         if value is not None:
             m.set_field(ident, name, received(value))

@@ -66,7 +66,7 @@ def _prepared(m: Machine, node: ast.AST, value: Value) -> Value:
     def change(atom: Atom) -> Value:
         if optimizers.optimizers(m, of(atom)):
             return of(atom)
-        shown = isinstance(atom, Unknown) and atom.key in m.unknown_modules
+        shown = isinstance(atom, Unknown) and atom.key in m.facts.unknown_modules
         model = isinstance(atom, Thing) and atom.kind == "model"
         if shown or model or isinstance(atom, Instance):
             return wrap(m, node, "accelerate.Accelerator.prepare", atom)
@@ -138,11 +138,11 @@ def trainer_method(
     """A method of a trainer: it goes backward from the loss that it computes of a batch."""
     if name == "train":
         batch = Args([_part(m, trainer, "model"), UNKNOWN])
-        m.loop_depth += 1
+        m.place.loop_depth += 1
         try:
             _own(m, frame, node, trainer, "training_step", batch)
         finally:
-            m.loop_depth -= 1
+            m.place.loop_depth -= 1
         return UNKNOWN
     if name == "training_step":
         loss = _own(m, frame, node, trainer, "compute_loss", Args(args.positional[:2]))
