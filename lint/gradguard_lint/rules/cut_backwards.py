@@ -13,16 +13,15 @@ from gradguard_lint.rules.base import severed_by
 
 
 def cut_backwards(program: Program) -> Iterator[tuple[Effect, list[ParallelCall]]]:
-    """Each of these, with the calls whose results it stops at."""
-    # Where torch itself pickles, it refuses such a result: no backward is reached. Under the
-    # caller's `no_grad` one process gives no graph either.
+    """Each backward pass that is cut, with the calls at whose results it stops."""
+    # torch's own pickler refuses a result with a graph, and under `no_grad` there is none.
     calls = {
         call.ident: call
         for call in program.calls
         if not call.channel.forking_pickler and call.modes.grad
     }
-    # Where the gradient of the results themselves is asked for, it goes on from there by hand.
-    # What is detached in place wants none, by whatever name it is used.
+    # A program that reads the gradients of the results continues by hand; results detached in
+    # place want none.
     of_results = [
         effect.target for effect in program.effects_of(Detached, GradRead) if effect.worker is None
     ]
@@ -42,7 +41,7 @@ def cut_backwards(program: Program) -> Iterator[tuple[Effect, list[ParallelCall]
             for ident in (atom.severed or atom.maybe)
         }
         severed -= wanted | severed_by(effect.payload.inputs)
-        found = [calls[ident] for ident in sorted(severed) if ident in calls]
-        found = [call for call in found if consistent(call.when, effect.when)]
+        cut = (calls[ident] for ident in sorted(severed & calls.keys()))
+        found = [call for call in cut if consistent(call.when, effect.when)]
         if found:
             yield effect, found

@@ -1,193 +1,132 @@
-"""A process worker initialises a GPU: every worker makes a context of its own."""
+"""A process worker initializes a GPU: every worker makes a context of its own."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.conditions import NONE, consistent
-from gradguard_lint.domain.effects import (
-    Effect,
-    ParallelCall,
-    Program,
-    Step,
-    TaskRun,
-    Waited,
-    of_kinds,
-)
-from gradguard_lint.domain.payloads import (
-    Backward,
-    GpuChoice,
-    GpuSetting,
-    GpuUse,
-    LibraryUse,
-    OptimizerStep,
-)
-from gradguard_lint.domain.starts import THREAD
-from gradguard_lint.domain.unknowns import is_own
-from gradguard_lint.domain.values import Atom, Const, Site, Thing, Value
-from gradguard_lint.engine.truth import names_gpu
+from gradguard_lint.domain.conditions import consistent
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Backward, GpuSetting, GpuUse, OptimizerStep
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
 from gradguard_lint.fixes.futures import asked
 from gradguard_lint.fixes.recipes import made_by
 from gradguard_lint.fixes.task_functions import function_of, handed_out_alone
 from gradguard_lint.fixes.written import evaluable, keyword, source_of
-from gradguard_lint.rules.base import MOST, Examples, Report, chain, code, handed_out, started_cuda
-from gradguard_lint.rules.exclusive import excludes
+from gradguard_lint.rules.base import MOST, Report, chain, code, handed_out, started_cuda
+from gradguard_lint.rules.gpu_owners import (
+    calls_with_lone_process,
+    chosen_gpus,
+    first_uses,
+    has_gpu_of_its_own,
+    is_one_process,
+    uses_another_gpu,
+    uses_gpu_in_parent,
+)
 
 CODE = "GG201"
 
-_USING = ("context", "work", "hinted", "implied")
-"""What a process does with a GPU."""
+Uses = tuple[TaskRun, list[Effect[GpuUse]]]
+"""A task, and the first use of a GPU on each way through it."""
 
 
 def check(program: Program) -> Iterator[Report]:
-    chosen = _chosen(program)
+    chosen = chosen_gpus(program)
     used = [
-        (task, _first(task))
+        (task, first_uses(task))
         for task in program.process_tasks()
         # One process for each GPU is how GPUs are meant to be used.
-        if not task.call.traits.meant and not _has_a_gpu_of_its_own(task, chosen)
+        if not task.call.traits.meant and not has_gpu_of_its_own(task, chosen)
     ]
-    used = [(task, first) for task, first in used if first]
-    lone = _lone(program, [task for task, _ in used])
-    return _reports(program, [it for it in used if not _is_apart(program, it[0])], lone=lone)
+    used = [(task, uses) for task, uses in used if uses]
+    lone = calls_with_lone_process(program, [task for task, _ in used])
+    return _reports(program, [it for it in used if not uses_another_gpu(program, it[0])], lone)
 
 
-def _reports(
-    program: Program, used: list[tuple[TaskRun, list[Effect[GpuUse]]]], *, lone: list[ParallelCall]
-) -> Iterator[Report]:
-    """What is said of tasks, each with what it uses a GPU by: the first on each of its ways."""
-    reached: dict[ast.AST, list[tuple[TaskRun, Effect[GpuUse]]]] = {}
-    branches: dict[ast.AST, dict[Site, Effect]] = {}
-    instead: dict[ast.AST, list[tuple[TaskRun, list[Effect[GpuUse]]]]] = {}
-    for task, (first, *rest) in used:
-        reached.setdefault(first.site.node, []).append((task, first))
-        branches.setdefault(first.site.node, {}).update((it.site, it) for it in rest)
-        if rest:
-            instead.setdefault(first.site.node, []).append((task, rest))
+def _reports(program: Program, used: list[Uses], lone: list[ParallelCall]) -> Iterator[Report]:
+    """One report for each place of a first use."""
+    by_place: dict[ast.AST, list[Uses]] = {}
+    for task, uses in used:
+        by_place.setdefault(uses[0].site.node, []).append((task, uses))
     meant = any(it.payload.setting == "meant" for it in program.effects_of(GpuSetting))
-    for node, ways in reached.items():
-        task, effect = min(ways, key=lambda way: (_fails(*way), len(way[1].chain)))
+    for ways in by_place.values():
+        task, (effect, *_) = min(ways, key=_preference)
         others = {
             other.task.site: other
             for other, _ in ways
             if other.task.site.node is not task.task.site.node
         }
+        fails = _fails(task, effect)
+        alone = all(way.call in lone for way, _ in ways) and not fails
         unasked = effect.gpu_use == "implied" and not meant
-        alone = all(way.call in lone for way, _ in ways) and not _fails(task, effect)
-        beside = alone and _used_in_parent(program)
+        grown = all(uses[0].payload.grown for _, uses in ways)
         what = effect.what.strip("`")
-        workers = task.call.workers
-        does = "initialises the GPU here"
-        if effect.gpu_use == "implied":
-            takes = "each worker process takes its own share of it"
-            if alone and not beside:
-                takes = "no other process of this program uses it meanwhile"
-            message = (
-                f"`{what}` makes TensorFlow take the GPU's memory inside {workers}, wherever "
-                f"there is a GPU: {takes}."
-            )
-        elif _fails(task, effect):
-            message = (
-                f"`{what}` would initialise the GPU inside {workers}, and raises an error there, "
-                "as the parent starts CUDA before the fork (GG203). In fresh processes, each "
-                "worker makes a context of its own on it."
-            )
-            does = "fails here"
-        elif alone and not beside:
-            there = "there is one context at a time" if len(lone) > 1 else "one context is made"
-            message = (
-                f"`{what}` initialises the GPU inside {workers}: no other process of this program "
-                f"uses it meanwhile, and {there}."
-            )
-        else:
-            message = (
-                f"`{what}` initialises the GPU inside {workers}: "
-                f"{_contexts(program, [way for way, _ in ways])}."
-            )
+        does = "fails here" if fails else "initialises the GPU here"
+        branches = {it.site: it for _, (_, *rest) in ways for it in rest}
+        instead = [(way, rest) for way, (_, *rest) in ways if rest]
         yield Report(
             effect.site,
-            message,
+            _message(program, [way for way, _ in ways], task, effect, lone if alone else []),
             (
                 *chain(effect),
                 Step(effect.site, f"`{what}` {does}"),
                 *_first_data(task, effect),
-                *_on_other_branches([*branches[node].values()]),
+                *_on_other_branches([*branches.values()]),
                 *(handed_out(other) for other in others.values()),
             ),
-            severity="info"
-            if alone or unasked or all(it.payload.grown for _, it in ways)
-            else None,
+            severity="info" if alone or unasked or grown else None,
             call=task.call,
             when=effect.when,
             what=what,
             case=_case(program, task, effect),
             others=tuple(others),
             fix=_in_the_parent(program, task, effect) if not others else None,
-            otherwise=(*_reports(program, instead.get(node, []), lone=lone),),
+            otherwise=(*_reports(program, instead, lone),),
         )
 
 
-def _lone(program: Program, tasks: list[TaskRun]) -> list[ParallelCall]:
-    """What starts a process that alone uses the GPU as long as it lives, or the only one that does
-    so beside the parent: it is meant to, and makes one context more."""
-    calls = list(dict.fromkeys(task.call for task in tasks))
-    if tasks and _is_one_process(tasks):
-        return calls
-    return [] if _used_in_parent(program) else [it for it in calls if _is_alone(it, calls)]
+def _preference(way: Uses) -> tuple[bool, int]:
+    """The order in which a place's tasks represent it: successful first, then the shortest way."""
+    task, (effect, *_) = way
+    return _fails(task, effect), len(effect.chain)
 
 
-def _is_alone(call: ParallelCall, calls: list[ParallelCall]) -> bool:
-    """Whether the process of `call` has ended before the workers of any other of `calls` are there,
-    and those of earlier ones have before it starts."""
-    if (
-        not call.traits.single
-        or not call.schedule.awaited
-        or any(it in calls for it in call.overlaps)
-    ):
-        return False
-    return all(
-        other.worker is None
-        and (
-            other.schedule.awaited
-            if other.traits.single
-            else other not in call.before or _ended(other, call)
+def _message(
+    program: Program,
+    tasks: list[TaskRun],
+    task: TaskRun,
+    effect: Effect[GpuUse],
+    lone: list[ParallelCall],
+) -> str:
+    """What happens where `tasks` use a GPU first, each in its own process if they are `lone`."""
+    what, workers = effect.what.strip("`"), task.call.workers
+    undisturbed = bool(lone) and not uses_gpu_in_parent(program)
+    nobody = "no other process of this program uses it meanwhile"
+    if effect.gpu_use == "implied":
+        takes = nobody if undisturbed else "each worker process takes its own share of it"
+        return (
+            f"`{what}` makes TensorFlow take the GPU's memory inside {workers}, wherever there is "
+            f"a GPU: {takes}."
         )
-        for other in calls
-    )
-
-
-def _ended(other: ParallelCall, call: ParallelCall) -> bool:
-    """Whether the workers of `other` have certainly ended where `call` starts its own."""
-    waits = (call.before.get(Waited(ident)) for ident in other.schedule.until)
-    return any(when is not None and when <= call.when for when in waits)
-
-
-def _is_one_process(tasks: list[TaskRun]) -> bool:
-    """Whether all of `tasks` are what one process does, which is started for nothing else."""
-    call = tasks[0].call
-    return call.traits.single and not call.many and all(task.call is call for task in tasks)
-
-
-def _used_in_parent(program: Program) -> bool:
-    return any(
-        it.gpu_use in _USING and (it.worker is None or it.worker.call.kind == THREAD)
-        for it in program.effects
-    )
-
-
-def _contexts(program: Program, tasks: list[TaskRun]) -> str:
-    """Which contexts are made where `tasks` initialise the GPU."""
-    if not _is_one_process(tasks):
-        return "each worker process makes a context of its own on it"
-    whose = "the parent's" if _used_in_parent(program) else "those of other processes"
-    return f"this process makes a context of its own on it, beside {whose}"
+    if _fails(task, effect):
+        return (
+            f"`{what}` would initialise the GPU inside {workers}, and raises an error there, as "
+            "the parent starts CUDA before the fork (GG203). In fresh processes, each worker makes "
+            "a context of its own on it."
+        )
+    if undisturbed:
+        there = "there is one context at a time" if len(lone) > 1 else "one context is made"
+        contexts = f"{nobody}, and {there}"
+    elif is_one_process(tasks):
+        whose = "the parent's" if uses_gpu_in_parent(program) else "those of other processes"
+        contexts = f"this process makes a context of its own on it, beside {whose}"
+    else:
+        contexts = "each worker process makes a context of its own on it"
+    return f"`{what}` initialises the GPU inside {workers}: {contexts}."
 
 
 def _case(program: Program, task: TaskRun, effect: Effect) -> str:
-    """Which advice fits: workers that train, or have a model on the GPU, or that each are a process
-    of the program's own, are not asked to leave the GPU to another process."""
+    """The case of the advice; workers that train or hold a model keep the GPU."""
     own = [it for it in task.effects if it.gpu_use == "context"]
     if _called(effect) == "torch.load" and all(it.site == effect.site for it in own):
         return "weights"
@@ -204,7 +143,7 @@ def _called(effect: Effect) -> str:
 
 
 def _first_data(task: TaskRun, effect: Effect[GpuUse]) -> Iterator[Step]:
-    """What first allocates on the GPU, where the context is initialised by a question."""
+    """The first allocation on the GPU, if only a question initializes the context."""
     if not effect.payload.asks:
         return
     for other in of_kinds(task.effects, GpuUse):
@@ -215,7 +154,7 @@ def _first_data(task: TaskRun, effect: Effect[GpuUse]) -> Iterator[Step]:
 
 
 def _on_other_branches(instead: list[Effect]) -> Iterator[Step]:
-    """The uses of a GPU that a task may come to instead of the first."""
+    """The first uses of a GPU on other branches."""
     for number, effect in enumerate(instead[:MOST], 1):
         more = len(instead) - MOST if number == MOST else 0
         also = f", and so do {more} more" if more > 0 else ""
@@ -223,115 +162,14 @@ def _on_other_branches(instead: list[Effect]) -> Iterator[Step]:
 
 
 def _fails(task: TaskRun, effect: Effect) -> bool:
-    """Whether CUDA certainly cannot be initialised there."""
+    """Whether initializing CUDA certainly fails at the effect."""
     return effect.gpu_use == "context" and any(
         task.same_path(effect, first) for first in started_cuda(task.call)
     )
 
 
-def _has_a_gpu_of_its_own(task: TaskRun, chosen: dict[ast.AST, set[Atom]]) -> bool:
-    """Whether the task joins a group of processes, chooses a GPU for its process, or is given
-    one."""
-    if task.call.traits.single and any(
-        private and _names_gpu(atom) for _, atom, private in task.given
-    ):
-        return True
-    return any(_joins_group(effect) or _is_own(_named(effect)) for effect in task.effects) or any(
-        _differs(chosen[node]) for node, _ in _choosing(task)
-    )
-
-
-def _joins_group(effect: Effect) -> bool:
-    return isinstance(effect.payload, LibraryUse) and effect.payload.use == "process group"
-
-
-def _is_own(device: Value | None) -> bool:
-    return device is not None and is_own(device) and not device.constants()
-
-
-def _chosen(program: Program) -> dict[ast.AST, set[Atom]]:
-    """Which GPUs each place chooses that processes reach which are started one by one."""
-    chosen: dict[ast.AST, set[Atom]] = {}
-    for task in program.process_tasks():
-        for node, device in _choosing(task):
-            chosen.setdefault(node, set()).update(device.atoms)
-    return chosen
-
-
-def _named(effect: Effect) -> Value | None:
-    """The GPU that it chooses, if it may say which one its process uses."""
-    use = effect.payload
-    if isinstance(use, GpuUse) and use.gpu_use in ("context", "hinted"):
-        return use.device
-    return use.device if isinstance(use, GpuChoice) and use.by != "configuration" else None
-
-
-def _choosing(task: TaskRun) -> Iterator[tuple[ast.AST, Value]]:
-    """What chooses a GPU for all that the process of `task` does, in it or before it starts: where,
-    and which one."""
-    for effect in task.effects if task.call.traits.single else task.effects[: task.initialised]:
-        device = _named(effect)
-        if device is not None:
-            yield effect.site.node, device
-    for event in of_kinds(task.call.before if task.call.traits.single else (), GpuChoice):
-        if event.payload.by == "environment" and event.worker is None:
-            yield event.site.node, event.payload.device
-
-
-def _differs(devices: set[Atom]) -> bool:
-    """Whether one process may use another GPU than the next."""
-    named = {atom.value for atom in devices if isinstance(atom, Const)}
-    return len(named) < len(devices) or len(named - {"cpu"}) > 1
-
-
-def _is_apart(program: Program, task: TaskRun) -> bool:
-    """Whether no other process of the program uses the GPU that the one of `task` is told by its
-    number, and some use others."""
-    if not task.call.traits.single or task.call.many:
-        return False
-    own = _numbers(_certain(task))
-    here = [it for it in program.effects if it.worker is None]
-    others = [
-        _numbers(effects)
-        for effects, when in (
-            (here, NONE),
-            *((_certain(it), it.call.when) for it in program.process_tasks() if it is not task),
-        )
-        if consistent(when, task.call.when)
-    ]
-    return bool(own) and any(others) and all(map(own.isdisjoint, others))
-
-
-def _certain(task: TaskRun) -> list[Effect]:
-    """What `task` does wherever it comes to its first use of a GPU."""
-    first = _first(task)
-    return [it for it in task.effects if any(it.when <= one.when for one in first)]
-
-
-def _numbers(effects: list[Effect]) -> set[str]:
-    """The numbers of the GPUs that one process uses with these `effects`, as far as that is known:
-    that of the first, where it names none."""
-    told: dict[bool, set[str]] = {True: set(), False: set()}
-    for effect in effects:
-        device = _named(effect)
-        if device is not None:
-            by_environment = getattr(effect.payload, "by", "") == "environment"
-            told[by_environment].update(map(str, device.constants()))
-        elif effect.gpu_use in _USING:
-            told[False].add("None")
-    visible = {number for names in told[True] for number in names.split(",")}
-    named = {name.rpartition(":")[2] for name in told[False] if name[-1:].isdigit()}
-    return visible or named or ({"0"} if told[False] else set())
-
-
-def _names_gpu(atom: Atom) -> bool:
-    if isinstance(atom, Thing):
-        return atom.kind == "device" and atom.gpu and not atom.name[-1:].isdigit()
-    return isinstance(atom, Const) and isinstance(atom.value, str) and names_gpu(atom.value)
-
-
 def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | None:
-    """The move of the value that the worker returns, made in the parent instead."""
+    """The move of the returned value to the GPU, in the parent instead of the worker."""
     function, moved, call = function_of(task), effect.site.node, task.call.site
     if function is None or not isinstance(moved, ast.Call) or not isinstance(call.node, ast.Call):
         return None
@@ -381,126 +219,4 @@ _AROUND_RESULTS = {
     ("multiprocessing", "apply"): ("", ""),
     ("concurrent.futures", "map"): ("(", ")"),
 }
-"""What stands around all results that a method gives, as a list or one after the other; nothing
-where it gives one."""
-
-
-def _first(task: TaskRun) -> list[Effect[GpuUse]]:
-    """The first use of a GPU on each way through the task; what another library is told counts
-    where nothing is plainer."""
-    for kind in ("context", "hinted", "implied"):
-        found: list[Effect[GpuUse]] = []
-        for effect in of_kinds(task.effects, GpuUse):
-            if effect.gpu_use != kind or effect.payload.bare:
-                continue
-            if all(excludes(it, effect) for it in found):
-                found.append(effect)
-        if found:
-            return found
-    return []
-
-
-BAD: Examples = {
-    "in the worker": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def train(seed):
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch = torch.ones(8, 3).to(device)  # GG201
-    return batch.sum().item() + seed
-
-
-scores = Parallel(n_jobs=4)(delayed(train)(seed) for seed in range(8))
-""",
-    "one call below, device from the constructor": """\
-import torch
-from joblib import Parallel, delayed
-
-
-class Trainer:
-    def __init__(self, device="cuda:0"):
-        self.device = device
-
-    def build(self):
-        return torch.nn.Linear(3, 1).to(self.device)  # GG201
-
-    def fit(self, seed):
-        net = self.build()
-        return seed, sum(p.numel() for p in net.parameters())
-
-    def run(self):
-        return Parallel(n_jobs=-1)(delayed(self.fit)(seed) for seed in range(3))
-""",
-    "moved as it is returned": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def load(k):
-    return (torch.ones(3) * k).to("cuda")  # GG201
-
-
-batches = Parallel(n_jobs=2)(delayed(load)(k) for k in range(2))
-print([batch.is_cuda for batch in batches])  # repaired: [True, True]
-""",
-    "cupy in a pool": """\
-import cupy as cp
-from multiprocessing import get_context
-
-
-def norm(k):
-    return float(cp.linalg.norm(cp.arange(k)))  # GG201
-
-
-with get_context("spawn").Pool(2) as pool:
-    print(pool.map(norm, [10, 20]))
-""",
-}
-
-FIXED: Examples = {
-    "moved as it is returned": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def load(k):
-    return torch.ones(3) * k  # GG201
-
-
-batches = [result.to("cuda") for result in Parallel(n_jobs=2)(delayed(load)(k) for k in range(2))]
-print([batch.is_cuda for batch in batches])  # repaired: [True, True]
-""",
-}
-
-GOOD: Examples = {
-    "only where there is no GPU": """\
-import torch
-from joblib import Parallel, delayed
-
-device = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def work(k):
-    return (torch.ones(3, device=device) * k).sum().item()
-
-
-if device == "cpu":
-    results = Parallel(n_jobs=4)(delayed(work)(k) for k in range(4))
-else:
-    results = [work(k) for k in range(4)]
-""",
-    "threads, and one job": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def work(k):
-    return (torch.ones(3).cuda() * k).sum().item()
-
-
-threads = Parallel(n_jobs=4, require="sharedmem")(delayed(work)(k) for k in range(4))
-serial = Parallel(n_jobs=1)(delayed(work)(k) for k in range(4))
-""",
-}
+"""The brackets around the results of a method: a list, a generator, or one result."""

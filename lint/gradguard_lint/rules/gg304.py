@@ -9,7 +9,7 @@ from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, T
 from gradguard_lint.domain.payloads import Compute, Draw, Loaded, Payload, Seed
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Site
-from gradguard_lint.rules.base import Examples, Report, chain, code, listed, place
+from gradguard_lint.rules.base import Report, chain, code, listed, place, sites_to
 from gradguard_lint.rules.initial_draws import is_replaced
 from gradguard_lint.rules.seeds import FRESH, imports_of, repeats, seeds_on_import
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 CODE = "GG304"
 
 Why = tuple[str, tuple[Step, ...]]
-"""Why a generator is in the same state in all workers, and where that is done."""
+"""Why a generator is in the same state in all workers, and the steps to it."""
 
 _TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
-"""Whose a generator is, where its framework's name is written in another way."""
+"""Names of frameworks in messages, if they differ from the module's."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -33,7 +33,7 @@ def check(program: Program) -> Iterator[Report]:
         if call.kind != PROCESS or not call.many:
             continue
         for task in call.tasks if call.start in ("fork", *FRESH) else ():
-            drawn = list(_drawn(program, task))
+            drawn = list(_draws_in_same_state(program, task))
             if not drawn:
                 continue
             (effect, state, steps), *others = drawn
@@ -66,8 +66,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _seeded_otherwise(task: TaskRun, draw: Effect[Draw]) -> Iterator[Effect[Seed]]:
-    """The seeds of a task's own that come before a draw, and are for other generators than it draws
-    from: one for each of these."""
+    """The first seed of each other generator that a task sets to its own before `draw`."""
     seen = {"", draw.payload.framework}
     for effect in of_kinds(task.effects[: task.effects.index(draw)], Seed):
         framework = effect.payload.framework
@@ -78,7 +77,7 @@ def _seeded_otherwise(task: TaskRun, draw: Effect[Draw]) -> Iterator[Effect[Seed
 
 
 def _whose(draw: Effect[Draw]) -> str:
-    """Which global generator is drawn from."""
+    """The owner of the global generator of a draw."""
     return "the GPU's" if _on_gpu(draw) else _titled(draw)
 
 
@@ -95,23 +94,22 @@ def _draws(draw: Effect[Draw]) -> str:
     return f"{code(draw.what)} draws from {_whose(draw)} global generator"
 
 
-def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect[Draw], str, tuple[Step, ...]]]:
-    """The first draw of the task from each generator that is in the same state in all workers;
-    why it is, and where that is done."""
+def _draws_in_same_state(
+    program: Program, task: TaskRun
+) -> Iterator[tuple[Effect[Draw], str, tuple[Step, ...]]]:
+    """The first draw from each generator that is in the same state in all workers, and why."""
     seeded: set[str] = set()
     alike: set[str] = set()
     since: set[str] = set()
-    """Those that are certainly seeded alike since anything unknown may have seeded them."""
+    """Generators known to be seeded identically since the last unknown seed."""
     found: set[str] = set()
     for number, effect in enumerate(task.effects):
         done = effect.payload
         if isinstance(done, Seed):
             by_initializer = number < task.initialised
             same = by_initializer and done.value.constant is not None
-            same = same and _arrives(task, done.framework)
-            if (
-                task.call.traits.prepared
-            ):  # by whoever has a seed of its own, unless all of them get this
+            same = same and _seeds_the_worker(task, done.framework)
+            if task.call.traits.prepared:  # the library seeds each worker; this may be for all
                 same = same and task.task.repeated and effect.when <= task.call.when
             if not same:
                 seeded.add(done.framework)
@@ -127,33 +125,33 @@ def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect[Draw], str,
         framework = draw.payload.framework
         if framework in seeded or ("" in seeded and framework not in since):
             continue
-        if _seeds(task, draw.site) or is_replaced(task, number):
-            continue  # each task makes a seed of its own of it, or nothing is left of it
-        told: Why | None
+        if _is_part_of_seed(task, draw.site) or is_replaced(task, number):
+            continue  # each task makes its own seed of it, or it is overwritten
+        why: Why | None
         if framework in alike:
-            told = f"the initializer seeds it alike in all {task.call.workers}", ()
+            why = f"the initializer seeds it alike in all {task.call.workers}", ()
         elif task.call.traits.prepared:
-            told = None
+            why = None
         elif task.call.start == "fork":
-            told = _inherited(program, task, draw)
+            why = _inherited(program, task, draw)
         else:
-            told = _run_again(program, task, draw)
-        if told is not None:
+            why = _seeded_on_import(program, task, draw)
+        if why is not None:
             found.add(_whose(draw))
-            yield draw, *told
+            yield draw, *why
 
 
 def _inherited(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | None:
-    """Why a generator is in the same state in all workers that are forked."""
+    """Why a generator is in the same state in all forked workers."""
     call, framework = task.call, draw.payload.framework
     if framework == "random":
-        return None  # Python seeds it anew in each process that is forked
+        return None  # Python reseeds it in each forked process
     if not call.channel.answers and _moves_on(program, call, draw):
         return None
-    if not _may_be_there(program, call, framework):
+    if not _may_be_loaded(program, call, framework):
         return None  # each worker makes its own, seeded at random
     if _on_gpu(draw):
-        # It is made in the worker, seeded at random unless the parent has asked for a seed.
+        # The worker makes it, with the parent's seed if there is one.
         seeds = [it for it in call.earlier(Seed) if it.payload.framework == framework]
         seed = next((it for it in reversed(seeds) if task.same_path(draw, it)), None)
         if seed is None:
@@ -165,81 +163,76 @@ def _inherited(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | Non
     if framework == "numpy" and not any(it.certain for it in _loaded(program, call, "numpy")):
         once = _ONCE_LOADED
     elif framework == "tensorflow":
-        used = _made_there(program, call)
+        used = _created(program, call)
         if used is not None:
             step = Step(used.site, f"{code(used.what)} creates that generator in the parent")
             return f"all {call.workers} start with a copy of its state", (step,)
-        if call.root == 1 or _of_a_test(call):
+        if call.root == 1 or _is_in_test(call):
             once = _ONCE_USED
     return f"all {call.workers} start with a copy of its state{once}", ()
 
 
-def _made_there(program: Program, call: ParallelCall) -> Effect | None:
-    """What makes TensorFlow's global generator in the parent before the workers are forked."""
-    made = _before(program, call, _brought(program, call), Compute, Loaded, Seed)
-    return next((effect for effect in made if _makes_generator(effect.payload)), None)
-
-
-def _makes_generator(done: Payload) -> bool:
-    """Whether it makes TensorFlow's global generator, which is certain."""
-    certain = isinstance(done, Seed) or (isinstance(done, Loaded) and done.certain)
-    certain = certain or (isinstance(done, Compute) and not done.threads_only)
-    return certain and getattr(done, "framework", "") == "tensorflow"
-
-
-def _of_a_test(call: ParallelCall) -> bool:
-    """Whether the program comes to `call` by a test: whatever runs that computes nothing before."""
-    around = (call.site, *(step.site for step in call.chain))
+def _is_in_test(call: ParallelCall) -> bool:
+    """Whether a test makes `call`; a test runner computes nothing before."""
     return any(
         name.lower().startswith("test") or name.endswith(_TESTS)
-        for site in around
+        for site in sites_to(call)
         for name in (site.function or "").split(".")
     )
 
 
 _TESTS = ("Test", "Tests", "TestCase")
-"""How the names of classes end whose methods are tests."""
+"""Endings of the names of test classes."""
 
 
-def _may_be_there(program: Program, call: ParallelCall, framework: str) -> bool:
-    """Whether the parent may have loaded that framework before the workers are forked, and so has
-    its global generator."""
+def _may_be_loaded(program: Program, call: ParallelCall, framework: str) -> bool:
+    """Whether the parent may have loaded the global generator of `framework` before the fork."""
     if framework not in ("numpy", "torch") or call.root != 1:
         return True
-    brought = _brought(program, call)
-    if not brought <= program.imports.keys():
-        return True  # nobody has looked at what one of them imports
+    if not _imported_before(program, call) <= program.imports.keys():
+        return True  # the imports of one of these modules are unknown
     return any(_loaded(program, call, framework))
 
 
 def _loaded(program: Program, call: ParallelCall, framework: str) -> Iterator[Loaded]:
-    """What the parent has loaded that may bring the global generator of that framework, before the
-    workers are forked."""
-    for effect in _before(program, call, _brought(program, call), Loaded):
+    """The parent's imports before the fork that bring the generator of `framework`, or may."""
+    for effect in _before_fork(program, call, Loaded):
         if effect.payload.framework == framework:
             yield effect.payload
 
 
-def _before(
-    program: Program, call: ParallelCall, brought: set[str], *kinds: type[P]
-) -> Iterator[Effect[P]]:
-    """What the parent did before the workers are forked, and on the import of what it imports."""
+def _created(program: Program, call: ParallelCall) -> Effect | None:
+    """The parent's effect before the fork that creates TensorFlow's global generator."""
+    done = _before_fork(program, call, Compute, Loaded, Seed)
+    return next((effect for effect in done if _creates_generator(effect.payload)), None)
+
+
+def _creates_generator(done: Payload) -> bool:
+    """Whether it certainly creates TensorFlow's global generator."""
+    certain = isinstance(done, Seed) or (isinstance(done, Loaded) and done.certain)
+    certain = certain or (isinstance(done, Compute) and not done.threads_only)
+    return certain and getattr(done, "framework", "") == "tensorflow"
+
+
+def _before_fork(program: Program, call: ParallelCall, *kinds: type[P]) -> Iterator[Effect[P]]:
+    """The parent's effects before the workers are forked, and those of its imports."""
+    imported = _imported_before(program, call)
     yield from call.earlier(*kinds)
     for effect in program.effects_of(*kinds):
-        if effect.on_import in brought:
+        if effect.on_import in imported:
             yield effect
 
 
-def _brought(program: Program, call: ParallelCall) -> set[str]:
-    """The modules of the project that the parent has imported before the workers are forked."""
+def _imported_before(program: Program, call: ParallelCall) -> set[str]:
+    """The modules of the project that the parent imports before the workers are forked."""
     parts = program.entry.split(".")
     around = {".".join(parts[:count]) for count in range(1, len(parts))}
     asked = {it.payload.module for it in call.earlier(Loaded) if it.payload.module} | around
     return imports_of(program, asked | program.imports.get(program.entry, set())) - {program.entry}
 
 
-def _run_again(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | None:
-    """Why it is in the same state in all workers that are fresh processes."""
+def _seeded_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | None:
+    """Why a generator is in the same state in all fresh worker processes."""
     seed = _seed_on_import(program, task, draw)
     if seed is None:
         return None
@@ -248,9 +241,11 @@ def _run_again(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | Non
     return f"all {task.call.workers} run {does} again as they import its file", (step,)
 
 
-def _arrives(task: TaskRun, framework: str) -> bool:
-    """Whether the initializer seeds the worker's own generator: `random.seed` is a method of the
-    parent's, which is pickled with a copy of it."""
+def _seeds_the_worker(task: TaskRun, framework: str) -> bool:
+    """Whether the initializer seeds the worker's own generator.
+
+    `random.seed` is a method of the parent's generator, and pickled with a copy of it.
+    """
     if task.call.start == "fork" or framework != "random":
         return True
     own = task.initializer.function.atoms if task.initializer is not None else ()
@@ -266,7 +261,7 @@ _ONCE_LOADED = (
 
 
 def _seed_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Effect | None:
-    """The seed, the same each time, that the workers run again before that draw."""
+    """The constant seed that the workers run again on import before that draw."""
     if draw.payload.framework == "random" and task.call.start == "forkserver":
         return None  # where the fork server imports the program, its children seed it anew
     seeds = seeds_on_import(program, task, draw)
@@ -275,8 +270,8 @@ def _seed_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Effe
     return next((seed for seed in reversed(seeds) if task.same_path(draw, seed)), None)
 
 
-def _seeds(task: TaskRun, draw: Site) -> bool:
-    """Whether what is drawn goes, with something else, to a call of the task that seeds."""
+def _is_part_of_seed(task: TaskRun, draw: Site) -> bool:
+    """Whether the drawn value is part of the task's seed, with a value of its own."""
     for effect in of_kinds(task.effects, Seed):
         seed = effect.site.node
         if effect.site.module is not draw.module:
@@ -294,7 +289,7 @@ _LOOPS = (ast.For, ast.While, ast.AsyncFor, ast.ListComp, ast.SetComp, ast.Gener
 
 
 def _moves_on(program: Program, call: ParallelCall, draw: Effect[Draw]) -> bool:
-    """Whether the parent draws or seeds between the forks of its processes, in their loop."""
+    """Whether the parent draws or seeds between forks in one loop."""
     around = [
         node
         for node in ast.walk(call.site.module.tree)
@@ -309,78 +304,10 @@ def _moves_on(program: Program, call: ParallelCall, draw: Effect[Draw]) -> bool:
         effect.worker is None
         and isinstance(effect.payload, (Draw, Seed))
         and effect.payload.framework == draw.payload.framework
-        and any(in_loop(site) for site in (effect.site, *(step.site for step in effect.chain)))
+        and any(map(in_loop, sites_to(effect)))
         for effect in program.effects
     ) or any(
         isinstance(node, ast.Call) and "seed" in ast.unparse(node.func).lower()
         for loop in around
         for node in ast.walk(loop)
     )
-
-
-BAD: Examples = {
-    "NumPy in a pool": """\
-from multiprocessing import Pool
-
-import numpy as np
-
-
-def simulate(k):
-    return np.random.normal(size=3) + k  # GG304
-
-
-if __name__ == "__main__":
-    with Pool(4) as pool:
-        print(pool.map(simulate, range(8)))
-""",
-    "torch under joblib's multiprocessing": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def simulate(k):
-    return (torch.randn(3) + k).tolist()  # GG304
-
-
-print(Parallel(n_jobs=2, backend="multiprocessing")(delayed(simulate)(k) for k in range(4)))
-""",
-}
-
-GOOD: Examples = {
-    "seeded by the task": """\
-from multiprocessing import Pool
-
-import numpy as np
-
-
-def simulate(k):
-    np.random.seed(k)
-    return np.random.normal(size=3)
-
-
-def with_its_own(k):
-    return np.random.default_rng(k).normal(size=3)
-
-
-def from_one(k):
-    np.random.seed(np.random.randint(5000) * (k + 1))
-    return np.random.normal(size=3)
-
-
-if __name__ == "__main__":
-    with Pool(4) as pool:
-        print(pool.map(simulate, range(8)), pool.map(with_its_own, range(8)))
-        print(pool.map(from_one, range(8)))
-""",
-    "loky": """\
-import numpy as np
-from joblib import Parallel, delayed
-
-
-def simulate(k):
-    return np.random.normal(size=3) + k
-
-
-print(Parallel(n_jobs=2)(delayed(simulate)(k) for k in range(4)))
-""",
-}
