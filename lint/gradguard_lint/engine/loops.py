@@ -16,14 +16,28 @@ from gradguard_lint.domain.conditions import (
     without,
 )
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import known_items, least_of, sliced
+from gradguard_lint.domain.shapes import is_certain, known_items, least_of, sliced, uncertain
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.domain.state import Exits, Mark, Place, State, apart, join_states, widened
+from gradguard_lint.domain.state import (
+    Exits,
+    Mark,
+    Place,
+    State,
+    Store,
+    apart,
+    join_states,
+    widened,
+)
 from gradguard_lint.domain.values import (
+    Bound,
+    Class,
     Frame,
+    Function,
     Generator,
+    Instance,
     Items,
     Table,
+    Thing,
     Unknown,
     Value,
     join,
@@ -116,6 +130,7 @@ def repeat(
     if not isinstance(generator, Generator):
         generator, source = None, m.iterated(frame, written, source)
     known = known_items(source)
+    has_items = bool(known)
     if known is not None and len(known) > UNROLLED:
         known = None
     exits = Exits()
@@ -149,9 +164,14 @@ def repeat(
                 else:
                     m.die()
 
+            newest = m.fresh
             _turns(m, frame, turn, keys, own)
-            if m.dead and not all(map(truth_of, test.atoms)):
+            if has_items or all(map(truth_of, test.atoms)):
+                pass
+            elif m.dead:
                 m.state = entry  # no turn comes to its end: there may be none
+            else:
+                _or_no_turn(m, frame, entry.store, newest)
     finally:
         m.loop_depth -= 1
         m.loops.pop()
@@ -160,6 +180,30 @@ def repeat(
         frame.loop_names.pop()
         m.outcomes(frame).loops.pop()
     return exits
+
+
+def _or_no_turn(m: Machine, frame: Frame, before: Store, newest: int) -> None:
+    """Take no tensor for certain that only a turn of the loop stores: there may be no turn.
+
+    What is called may be what is called `before` the loop. `newest` is the last identity there.
+    """
+    for place in apart(before, m.store)[0]:
+        old, new = before.get(place), m.store.get(place)
+        if new is None or old is new or place[0] > newest:
+            continue
+        if old is not None and _is_called(old) and _is_called(new):
+            m.store[place] = join((new, old))
+        elif not (place[0] == frame.ident if old is None else is_certain(old)):
+            m.store[place] = uncertain(new)
+
+
+def _is_called(value: Value) -> bool:
+    """Whether `value` is a function, a module or another object of the program's."""
+    return all(
+        isinstance(atom, (Function, Class, Bound, Instance))
+        or (isinstance(atom, Thing) and atom.kind == "model")
+        for atom in value.atoms
+    )
 
 
 def _after_the_first(m: Machine, source: Value, element: Value) -> tuple[Value, Conditions]:

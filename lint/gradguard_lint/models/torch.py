@@ -212,6 +212,9 @@ GIVE_THEMSELVES = words(
 )
 """Methods that give the module itself."""
 
+CHANGE_PARTS = words("append extend insert pop add_module register_module")
+"""Methods of containers of modules after which they consist of others."""
+
 STATISTICS = words(
     "BatchNorm1d BatchNorm2d BatchNorm3d SyncBatchNorm LazyBatchNorm1d LazyBatchNorm2d "
     "LazyBatchNorm3d"

@@ -35,6 +35,7 @@ from gradguard_lint.models.transfers import (
     data_parallel,
     environment,
     estimators,
+    frozen,
     loaders,
     optimizers,
     options,
@@ -258,6 +259,8 @@ def set_item(
             environment.environ_set(m, frame, target, index, value)
         if isinstance(atom, Thing) and atom.kind == attribute_tables.KIND:
             attribute_tables.set_item(m, frame, target, atom, index, value)
+        if isinstance(atom, Thing) and atom.kind == "model":
+            frozen.parts_changed(m, atom.ident)
     if any(holder.tensors()):
         what = f"`{ast.unparse(target)} = ...`"
         written(m, frame, target, what, holder)
