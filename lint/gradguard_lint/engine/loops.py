@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 
 from gradguard_lint.domain.conditions import (
@@ -37,7 +37,6 @@ from gradguard_lint.domain.values import (
     Instance,
     Items,
     Table,
-    Thing,
     Unknown,
     Value,
     join,
@@ -185,25 +184,29 @@ def repeat(
 def _or_no_turn(m: Machine, frame: Frame, before: Store, newest: int) -> None:
     """Take no tensor for certain that only a turn of the loop stores: there may be no turn.
 
-    What is called may be what is called `before` the loop. `newest` is the last identity there.
+    What runs other code where it is called may be what it is `before` the loop. `newest` is the
+    last identity there.
     """
     for place in apart(before, m.store)[0]:
         old, new = before.get(place), m.store.get(place)
         if new is None or old is new or place[0] > newest:
             continue
-        if old is not None and _is_called(old) and _is_called(new):
+        code = _code_of(old) if old is not None else set()
+        if old is not None and code and not code >= _code_of(new):
             m.store[place] = join((new, old))
         elif not (place[0] == frame.ident if old is None else is_certain(old)):
             m.store[place] = uncertain(new)
 
 
-def _is_called(value: Value) -> bool:
-    """Whether `value` is a function, a module or another object of the program's."""
-    return all(
-        isinstance(atom, (Function, Class, Bound, Instance))
-        or (isinstance(atom, Thing) and atom.kind == "model")
-        for atom in value.atoms
-    )
+def _code_of(value: Value) -> set[Hashable]:
+    """What runs where `value` is called, as far as it is code of the program or a module."""
+    return {
+        *(function.node for function in value.of(Function)),
+        *(cls.node for cls in value.of(Class)),
+        *(bound.function.node for bound in value.of(Bound)),
+        *(instance.cls.node for instance in value.of(Instance)),
+        *(thing.name for thing in value.things("model")),
+    }
 
 
 def _after_the_first(m: Machine, source: Value, element: Value) -> tuple[Value, Conditions]:
