@@ -12,7 +12,7 @@ from gradguard_lint.domain.unknowns import is_own
 from gradguard_lint.domain.values import Atom, Const, Site, Thing
 from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
-from gradguard_lint.fixes.futures import asked
+from gradguard_lint.fixes.later import asked
 from gradguard_lint.fixes.recipes import made_by
 from gradguard_lint.fixes.task_functions import function_of, handed_out_alone
 from gradguard_lint.fixes.written import evaluable, keyword, source_of
