@@ -52,7 +52,7 @@ def between(path: str, old: str, new: str) -> list[RawEdit]:
 
 
 def edit_at(path: str, place: tuple[int, int, int, int], content: str) -> RawEdit:
-    """The edit of `path` that puts `content` at `place`: its first line and column, and its last."""
+    """The edit that puts `content` at `place`: a first line and column, and the last ones."""
     names = ("line", "column", "end_line", "end_column")
     return {"path": path, **dict(zip(names, place, strict=True)), "content": content}
 
