@@ -381,6 +381,34 @@ OTHERS = {
     "reduced from 0": (
         "    return functools.reduce(lambda a, b: a + b, [w * x for _ in range(k)], 0)"
     ),
+    "of a comprehension without items": (
+        "    y = None\n    [y := w * x for _ in range(k)]\n    return y"
+    ),
+    "of a loop whose items are filtered": (
+        "    y = None\n    for _ in filter(lambda i: i < k, [0, 1]):\n        y = w * x\n"
+        "    return y"
+    ),
+    "of an object that a loop makes": (
+        "    kept = Kept()\n    for _ in range(k):\n        kept = Kept()\n"
+        "        kept.loss = w * x\n    return kept.loss"
+    ),
+    "what is left before a return": (
+        "    y = None\n    try:\n        int('x' if k else '1')\n        y = w * x\n"
+        "    finally:\n        return y"
+    ),
+    "an attribute of any name": (
+        "    kept = Kept()\n    kept.loss = w * x\n    for name in ['loss', 'y'][:k]:\n"
+        "        setattr(kept, name, None)\n    return kept.loss"
+    ),
+    "where with one argument": "    return torch.where(w * x)",
+    "a layer with a hook": (
+        "    layer = torch.nn.Linear(2, 2)\n"
+        "    layer.register_forward_hook(lambda _, x, y: (y, y))\n    return layer(w * x)"
+    ),
+    "a layer with another forward": (
+        "    layer = torch.nn.Linear(2, 2)\n    layer.forward = lambda x: (x, x)\n"
+        "    return layer(w * x)"
+    ),
     "getattr with None": (
         "    kept = Kept()\n    if k:\n        kept.y = w * x\n    return getattr(kept, 'y', None)"
     ),

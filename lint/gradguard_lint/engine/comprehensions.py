@@ -10,6 +10,7 @@ from gradguard_lint.domain.conditions import without
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import ABSENT, as_key, items, known_items, sequence
 from gradguard_lint.domain.shapes import inner as inner_atoms
+from gradguard_lint.domain.state import doubt
 from gradguard_lint.domain.values import (
     GRADIENT,
     UNKNOWN,
@@ -208,9 +209,11 @@ def comprehended(
     test = has_turn(m, frame, first.iter)
     if not assume_test(m, test, True):
         return adopted(m, node, items(kind, []))
+    mark = m.store.mark()
     inner = _scope(m, frame, node, node.generators, source)
     element = collected(m, frame, node, _each(m, inner, node.elt, source))
     element = of_any(element, element_keys(element_of(m, source)))
+    doubt(m.store, mark)  # there may be no item
     m.state.assumed = assumed
     made = adopted(m, node, sequence(guarded(element, condition(m, test, True)), kind))
     whole = len(node.generators) == 1 and not first.ifs

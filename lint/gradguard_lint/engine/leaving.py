@@ -9,8 +9,7 @@ from itertools import combinations
 
 from gradguard_lint.domain.conditions import assume, consistent
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.shapes import uncertain
-from gradguard_lint.domain.state import Error, Past, Raised, State, apart, loosened
+from gradguard_lint.domain.state import Error, Past, Raised, State, doubt, loosened
 from gradguard_lint.domain.values import UNKNOWN, Frame, Instance, Value, of
 from gradguard_lint.engine import keeping
 from gradguard_lint.engine.assignments import assign
@@ -130,8 +129,8 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     left = node.finalbody and _leave(m, exits, lambda _: m.block(frame, node.finalbody))
     if any(not state.dead for state in ends):
         m.meet(ends)
-        if any(not state.dead for state in ends[1:]):
-            _doubt(m, before)
+        if node.finalbody or any(not state.dead for state in ends[1:]):
+            doubt(m.store, before.store.mark())
         m.block(frame, node.finalbody)
         return
     m.state = after
@@ -196,20 +195,12 @@ def _catch(
             certain[event] = certain[event] & when if event in certain else when
     m.meet([*around, *raised[:told_apart]])
     m.state = m.state.copy()
-    _doubt(m, before)
+    doubt(m.store, before.store.mark())
     for state in raised[told_apart:]:
         loosened(m.state.store, state.store)
     m.state.past = {**certain, **before.past}
     m.state.assumed = before.assumed.copy()
     m.state.modes = before.modes
-
-
-def _doubt(m: Machine, before: State) -> None:
-    """Take no tensor for certain that was stored since `before`, in code that may end anywhere."""
-    for place in apart(before.store, m.store)[0]:
-        value = m.store.get(place)
-        if value is not None:
-            m.store[place] = uncertain(value)
 
 
 Exit = tuple[Value, ast.AST, State] | Raised | State
@@ -348,5 +339,5 @@ def _inside(
         if states:
             _catch(m, before, [], states)
             m.meet([end, m.state])
-        _doubt(m, before)
+        doubt(m.store, before.store.mark())
     leave()

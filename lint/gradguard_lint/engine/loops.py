@@ -25,6 +25,7 @@ from gradguard_lint.domain.state import (
     State,
     Store,
     apart,
+    doubt,
     join_states,
     widened,
 )
@@ -143,7 +144,9 @@ def repeat(
     m.loop_depth += 1
     try:
         if generator is not None:
+            mark = m.store.mark()
             _as_given(m, frame, written, generator, exits, go)
+            doubt(m.store, mark)
         elif known is not None:
             for item in known:
                 told = _turn(m, exits, partial(go, item))
@@ -163,14 +166,13 @@ def repeat(
                 else:
                     m.die()
 
-            newest = m.fresh
             _turns(m, frame, turn, keys, own)
             if has_items or all(map(truth_of, test.atoms)):
                 pass
             elif m.dead:
                 m.state = entry  # no turn comes to its end: there may be none
             else:
-                _or_no_turn(m, frame, entry.store, newest)
+                _or_no_turn(m, frame, entry.store)
     finally:
         m.loop_depth -= 1
         m.loops.pop()
@@ -181,15 +183,14 @@ def repeat(
     return exits
 
 
-def _or_no_turn(m: Machine, frame: Frame, before: Store, newest: int) -> None:
+def _or_no_turn(m: Machine, frame: Frame, before: Store) -> None:
     """Take no tensor for certain that only a turn of the loop stores: there may be no turn.
 
-    What runs other code where it is called may be what it is `before` the loop. `newest` is the
-    last identity there.
+    A name that held other code `before` the loop may still be called by it.
     """
     for place in apart(before, m.store)[0]:
         old, new = before.get(place), m.store.get(place)
-        if new is None or old is new or place[0] > newest:
+        if new is None or old is new:
             continue
         code = _code_of(old) if old is not None else set()
         if old is not None and code and not code >= _code_of(new):

@@ -204,8 +204,8 @@ POOLS = words(
 )
 """Modules that give one tensor, unless they are asked for indices, too."""
 
-CHANGE_PARTS = words("append extend insert pop add_module register_module")
-"""Methods of containers of modules after which they consist of others."""
+CHANGE_PARTS = words("append extend insert pop add_module register_module register_forward_hook")
+"""Methods of modules after which calling them may run other code."""
 
 STATISTICS = words(
     "BatchNorm1d BatchNorm2d BatchNorm3d SyncBatchNorm LazyBatchNorm1d LazyBatchNorm2d "

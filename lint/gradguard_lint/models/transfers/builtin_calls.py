@@ -177,6 +177,9 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "setattr" and len(args.positional) == 3:
         owner, wanted, value = args.positional
         only, field = owner.only, wanted.constant
+        if isinstance(only, Instance) and field is None:
+            for name, held in m.fields(only.ident):
+                m.store[only.ident, name] = uncertain(held)
         if only is not None and set_named(m, frame, node, only, field, value):
             return NOTHING
         if isinstance(only, (Tensor, Unknown)) and isinstance(field, str):

@@ -139,7 +139,7 @@ def keep_parts(m: Machine, ident: int, parts: dict[str, Value]) -> None:
 
 
 def parts_changed(m: Machine, ident: int) -> None:
-    """Note that a module may consist of other parts by now."""
+    """Note that a module may consist of other parts, or run other code, by now."""
     m.store[(ident, ALL_PARTS)] = UNKNOWN
 
 

@@ -199,6 +199,8 @@ def set_attribute(
     if isinstance(atom, Thing) and atom.kind == "namespace" and atom.ident:
         m.set_field(atom.ident, target.attr, value)
         return None
+    if isinstance(atom, Thing) and atom.kind == "model" and target.attr == "forward":
+        frozen.parts_changed(m, atom.ident)
     if isinstance(atom, Thing) and atom.kind in KERAS_KINDS and target.attr == "trainable":
         tensorflow_calls.frozen_by(m, atom, value)
     if isinstance(atom, Thing) and atom.kind == "process" and target.attr == "daemon":

@@ -240,6 +240,8 @@ def gives_one(name: str, args: Args, row: Row) -> bool:
     if home not in WITH_FUNCTIONS:
         return name in ("torch.nn.Parameter", "torch.autograd.Variable")
     of_all = short in ONE_OF_ALL and len(args.positional) == 1 and not args.keywords
+    if short == "where":
+        return len(args.positional) > 1
     return row.does == "tensor" or short in GIVE_ONE or of_all
 
 

@@ -72,7 +72,7 @@ def _gives_one(m: Machine, module: Atom) -> bool:
     home, _, name = module.name.rpartition(".") if isinstance(module, Thing) else ("", "", "")
     if home != "torch.nn" or not isinstance(module, Thing):
         return False
-    if name == "Sequential":
+    if name == "Sequential" or m.read(module.ident, frozen.ALL_PARTS) is not None:
         *_, last = frozen.all_parts(m, module.ident) or [UNKNOWN]
         return all(_gives_one(m, atom) for atom in last.atoms)
     return name in LAYERS or (name in POOLS and module.part("indices") is None)
