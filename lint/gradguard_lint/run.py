@@ -260,7 +260,7 @@ def _take_code_of_notebooks(
     """Put the code of notebooks in the place of their files, with its cells as they are by what is
     `over` it; a broken cell is an error."""
     for path in [path for path in contents if path.endswith(".ipynb")]:
-        from gradguard_lint.fixes.unwritable import Unwritable
+        from gradguard_lint.fixes.changes import Unwritable
         from gradguard_lint.reading.notebooks import read_notebook
         from gradguard_lint.reading.text import SourceError
 

@@ -426,6 +426,9 @@ class Tensor(Atom):
     whole: int = 0
     """In a thread, the identity of what has all of its memory, or a part that is always the same,
     where it is a view of that."""
+    certain: bool = False
+    """Whether it is one tensor whichever way the program takes: otherwise it may be several, or
+    something else."""
 
     @property
     def tracked(self) -> bool:
