@@ -123,14 +123,12 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     apart = AnyOf(map(plain, rests))
     if any(isinstance(key, AnyOf) for rest in rests for key, _ in rest):
         told = AnyOf(group for rest in rests for group in _groups(rest))
-        apart = told if len(told) <= MOST else apart
-    if NONE in apart:
+        apart = told if 0 < len(told) <= MOST else apart
+    if NONE in apart or len(apart) > MOST:
         return common
-    if (among := _among(apart)) is not None:
-        return common | {among}
-    if not 1 < len(apart) <= MOST:
-        return common
-    return common | {(apart, True)}
+    if len(apart) == 1:
+        return common.union(*apart)
+    return common | {_among(apart) or (apart, True)}
 
 
 @lru_cache(maxsize=4096)
@@ -242,13 +240,13 @@ def _possible(told: Conditions) -> bool:
             return False
     if not clauses:
         return True
-    weighed = frozenset().union(*(clause.subjects for clause in clauses))
-    rest = frozenset(it for subject in weighed & about.keys() for it in about[subject])
+    weighed = frozenset().union(*map(_weighed, clauses))
+    rest = _answers(about, weighed)
     if len(clauses) == 1:
         return any(_possible(rest | group) for group in clauses[0])
     left: dict[AnyOf, list[Conditions]] = {}
     for clause in clauses:
-        own = frozenset(it for subject in clause.subjects & about.keys() for it in about[subject])
+        own = _answers(about, _weighed(clause))
         left[clause] = [group for group in clause if _possible(own | group)]
         if not left[clause]:
             return False
@@ -258,6 +256,16 @@ def _possible(told: Conditions) -> bool:
     clause = min(bound, key=lambda it: len(left[it]))
     others = frozenset((it, True) for it in bound if it is not clause)
     return any(_possible(rest | group | others) for group in left[clause])
+
+
+def _answers(about: Mapping[Key, Iterable[Condition]], subjects: frozenset[Key]) -> Conditions:
+    """The answers about `subjects`, and about their lengths."""
+    return frozenset(
+        answer
+        for subject, answers in about.items()
+        if subject in subjects or counted(subject) in subjects
+        for answer in answers
+    )
 
 
 def assume(assumed: Assumed, when: Iterable[Condition]) -> None:
