@@ -88,13 +88,14 @@ def run(
     """
     function, inner = atom.function, atom.frame
     if isinstance(function, Flow):
-        _flow(m, function, each)
+        _flow(m, frame, function, each)
         return NOTHING
     code = function.node
     taken = (m.store.get((inner.ident, TAKEN)) or constant(0)).constant
     if taken == ALL or isinstance(code, ast.Lambda):
         return NOTHING
-    if m.is_deep_in(code) or m.budget.used_up or inner.ident in m.givers:
+    left_out = m.is_deep_in(function) or m.is_out_of_steps(function)
+    if left_out or inner.ident in m.givers:
         each(UNKNOWN)  # one that is being run stands for others that were made there
         return UNKNOWN
     again = taken if isinstance(taken, int) and taken > 0 else 0
@@ -146,9 +147,9 @@ def run(
     return join([value for value, _, _ in left.returns]) if left.returns else NOTHING
 
 
-def _flow(m: Machine, flow: Flow, each: Callable[[Value], None]) -> None:
+def _flow(m: Machine, frame: Frame, flow: Flow, each: Callable[[Value], None]) -> None:
     """Take what is left of `flow`; `each` goes on outside of it with every item."""
-    if m.budget.used_up:
+    if m.is_out_of_steps(frame):
         each(UNKNOWN)
         return
     outside = _Place(m)

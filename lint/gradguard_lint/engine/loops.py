@@ -299,6 +299,7 @@ def _turns(
         if settled:
             break
         if turn >= limit and (turn > 1 or left - m.budget.left > SHORT):
+            m.is_out_of_steps(frame)
             widened((ends[-2] if len(ends) > 1 else entry).store, ends[-1].store)
             break
     for state in exits.breaks:

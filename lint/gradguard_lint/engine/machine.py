@@ -57,7 +57,7 @@ from gradguard_lint.domain.values import (
     joined,
     of,
 )
-from gradguard_lint.engine.budget import Budget, OutOfSteps
+from gradguard_lint.engine.budget import DEPTH, TOO_DEEP, Budget, OutOfSteps
 from gradguard_lint.engine.ports import Args, Models, Project
 from pytest_gradguard.records import fields, replace
 
@@ -67,9 +67,6 @@ if TYPE_CHECKING:
 
     from gradguard_lint.domain.effects import Kind
     from gradguard_lint.reading.source import Module
-
-DEPTH = 14
-"""Calls within calls that are followed."""
 
 HEAP = "<holds>"
 """The name under which a container's identity has what it holds."""
@@ -309,7 +306,7 @@ class Machine:
         budget = self.budget
         budget.left -= 1
         if budget.left < 0:
-            raise OutOfSteps
+            self.run_out(frame)
         handler = self.parts.expressions.get(type(node))
         if handler is not None:
             return handler(self, frame, node)
@@ -327,7 +324,7 @@ class Machine:
             self.statement = statement
             budget.left -= 1
             if budget.left < 0:
-                raise OutOfSteps
+                self.run_out(frame)
             handler = self.parts.statements.get(type(statement))
             if handler is not None:
                 handler(self, frame, statement)
@@ -377,9 +374,30 @@ class Machine:
             ident = self.idents[key] = self.new_ident()
         return ident
 
-    def is_deep_in(self, code: ast.AST) -> bool:
-        """Whether so many calls are being run, or so many of `code`, that it is run no more."""
-        return len(self.stack) >= DEPTH or self.stack.count(code) >= 2
+    def is_deep_in(self, function: Function) -> bool:
+        """Whether so many calls are being run, or so many of `function`, that it is run no more."""
+        if len(self.stack) >= DEPTH:
+            self.leave_unfinished(function, TOO_DEEP)
+            return True
+        return self.stack.count(function.node) >= 2
+
+    def is_out_of_steps(self, of: Frame | Function) -> bool:
+        """Whether the budget is used up, so that the function `of` is not followed to its end."""
+        if self.budget.used_up:
+            self.leave_unfinished(of)
+        return self.budget.used_up
+
+    def run_out(self, frame: Frame) -> None:
+        """Leave the run from this root: it took too many steps."""
+        self.leave_unfinished(frame)
+        raise OutOfSteps
+
+    def leave_unfinished(self, of: Frame | Function, reason: str = "") -> None:
+        """Record that a function, or a module's own code, is not followed to its end."""
+        function = of if isinstance(of, Function) else of.function
+        name = None if function is None else function.qualified_name
+        line = 1 if function is None else function.node.lineno
+        self.budget.leave(of.module.path, line, name, reason)
 
     @property
     def worker_ident(self) -> int:

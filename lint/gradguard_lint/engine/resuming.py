@@ -128,7 +128,8 @@ def _body(function: Function) -> list[ast.stmt]:
 def _may_run(m: Machine, function: Function, inner: Frame) -> bool:
     """Whether it is run: not within itself, where it stands for others that were made there."""
     running = inner.ident in m.givers
-    return not running and not m.is_deep_in(function.node) and not m.budget.used_up
+    left_out = m.is_deep_in(function) or m.is_out_of_steps(function)
+    return not running and not left_out
 
 
 def _run(m: Machine, frame: Frame, node: ast.AST, atom: Generator, body: list[ast.stmt]) -> None:
