@@ -102,8 +102,9 @@ def _subjects(groups: AnyOf) -> frozenset[Key]:
 
 @lru_cache(maxsize=4096)
 def _weighed(groups: AnyOf) -> frozenset[Key]:
-    """What `groups` are about, and what their numbers are lengths of."""
-    return groups.subjects.union(filter(None, map(counted, groups.subjects)))
+    """What `groups` are about, what their numbers are lengths of, and the lengths of both."""
+    about = groups.subjects.union(filter(None, map(counted, groups.subjects)))
+    return about.union((*LENGTH, subject) for subject in about)
 
 
 def any_of(worlds: Iterable[Conditions]) -> Conditions:
@@ -112,10 +113,12 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     Where there are too many of them that is only what they have in common. Where none of them can
     hold, neither can what is returned.
     """
-    worlds = list(worlds)
+    worlds = dict.fromkeys(worlds)
+    if not worlds or NONE in worlds:
+        return NONE
     possible = [world for world in worlds if consistent(world)]
     if not possible:
-        return NEVER if worlds else NONE
+        return NEVER
     common = frozenset.intersection(*possible)
     if len(possible) == 1:
         return common
@@ -241,12 +244,12 @@ def _possible(told: Conditions) -> bool:
     if not clauses:
         return True
     weighed = frozenset().union(*map(_weighed, clauses))
-    rest = _answers(about, weighed)
+    rest = frozenset(it for subject in weighed & about.keys() for it in about[subject])
     if len(clauses) == 1:
         return any(_possible(rest | group) for group in clauses[0])
     left: dict[AnyOf, list[Conditions]] = {}
     for clause in clauses:
-        own = _answers(about, _weighed(clause))
+        own = frozenset(it for subject in _weighed(clause) & about.keys() for it in about[subject])
         left[clause] = [group for group in clause if _possible(own | group)]
         if not left[clause]:
             return False
@@ -256,16 +259,6 @@ def _possible(told: Conditions) -> bool:
     clause = min(bound, key=lambda it: len(left[it]))
     others = frozenset((it, True) for it in bound if it is not clause)
     return any(_possible(rest | group | others) for group in left[clause])
-
-
-def _answers(about: Mapping[Key, Iterable[Condition]], subjects: frozenset[Key]) -> Conditions:
-    """The answers about `subjects`, and about their lengths."""
-    return frozenset(
-        answer
-        for subject, answers in about.items()
-        if subject in subjects or counted(subject) in subjects
-        for answer in answers
-    )
 
 
 def assume(assumed: Assumed, when: Iterable[Condition]) -> None:
