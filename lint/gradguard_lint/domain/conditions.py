@@ -301,9 +301,10 @@ def in_both(one: Assumed, other: Assumed) -> Assumed:
     return Assumed(both)
 
 
-def consistent(*groups: Iterable[Condition]) -> bool:
+def consistent(first: Iterable[Condition], *others: Iterable[Condition]) -> bool:
     """Whether all conditions of all groups can hold at once."""
-    return _possible(frozenset().union(*groups))
+    whole = frozenset(first)  # a frozenset is not copied, and has its hash
+    return _possible(whole.union(*others) if others else whole)
 
 
 def alternatives(first: Iterable[Condition], second: Iterable[Condition]) -> bool:
