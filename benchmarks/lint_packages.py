@@ -2,7 +2,8 @@
 
     python benchmarks/lint_packages.py [NAME ...]
 
-Each release is downloaded once, into a folder of the user's cache. Beside the linter's time stands
+Each release is downloaded once, into a folder of the user's cache. One process does all of the
+work, so that the number of cores does not matter. Beside the linter's time stands
 that of parsing the same files with `ast`, taken in turn: the ratio of both depends on the machine
 far less. What is changed is one file, which gets a new function at its end; files spread over the
 whole package take turns, and the cache knows the findings of all others.
@@ -95,7 +96,8 @@ def measure(source: Path) -> Times:
     """Lint a copy of `source`: with an empty cache, and after changes of single files."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(shutil.copytree(source, Path(place, source.name)))
-        lint, parse = [*LINT, "lint", str(folder)], [sys.executable, "-c", _PARSE, str(folder)]
+        lint = [*LINT, "lint", "--jobs", "1", str(folder)]
+        parse = [sys.executable, "-c", _PARSE, str(folder)]
         cold = (cpu_seconds(lint), cpu_seconds(parse))
         changed = []
         for path in spread(folder):

@@ -149,18 +149,18 @@ def _run(request: Request) -> Outcome:
 
 def _cut(results: dict[str, Result], is_reported: Callable[[str], bool]) -> list[dict[str, Any]]:
     """What budgets cut off, each function once."""
-    found = sorted(
-        {
-            (path, line, name or "", why)
-            for result in results.values()
-            for path, line, name, why in result.cut
-        }
-    )
-    once = {(path, line, name): why for path, line, name, why in reversed(found)}
+    found = {
+        (path, line, name or "", why)
+        for result in results.values()
+        for path, line, name, why in result.cut
+        if is_reported(path)
+    }
+    once: dict[tuple[str, int, str], str] = {}
+    for path, line, name, why in sorted(found):
+        once.setdefault((path, line, name), why)
     return [
         {"path": path, "line": line, "function": name or None, "reason": why}
-        for (path, line, name), why in sorted(once.items())
-        if is_reported(path)
+        for (path, line, name), why in once.items()
     ]
 
 

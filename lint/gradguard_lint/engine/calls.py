@@ -256,7 +256,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         plain = replace(function, marks=function.marks - {keeping.KEPT})
         return keeping.again(m, function, args, lambda: apply(m, frame, node, plain, args))
     code = function.node
-    if m.is_out_of_steps(function):
+    if m.gives_up_on(function):
         end = code.end_lineno or code.lineno
         m.budget.cut[id(code)] = (function.module.path, code.lineno, end)
         return UNKNOWN

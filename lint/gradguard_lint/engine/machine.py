@@ -375,14 +375,17 @@ class Machine:
         return ident
 
     def is_deep_in(self, function: Function) -> bool:
-        """Whether so many calls are being run, or so many of `function`, that it is run no more."""
+        """Whether so many calls are being run, or so many of `function`, that it is run no more.
+
+        Recursion is no reason to call it unfinished: one more call would tell little.
+        """
         if len(self.stack) >= DEPTH:
             self.leave_unfinished(function, TOO_DEEP)
             return True
         return self.stack.count(function.node) >= 2
 
-    def is_out_of_steps(self, of: Frame | Function) -> bool:
-        """Whether the budget is used up, so that the function `of` is not followed to its end."""
+    def gives_up_on(self, of: Frame | Function) -> bool:
+        """Whether the budget is used up; the function is then recorded as unfinished."""
         if self.budget.used_up:
             self.leave_unfinished(of)
         return self.budget.used_up

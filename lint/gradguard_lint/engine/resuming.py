@@ -128,7 +128,7 @@ def _body(function: Function) -> list[ast.stmt]:
 def _may_run(m: Machine, function: Function, inner: Frame) -> bool:
     """Whether it is run: not within itself, where it stands for others that were made there."""
     running = inner.ident in m.givers
-    left_out = m.is_deep_in(function) or m.is_out_of_steps(function)
+    left_out = m.is_deep_in(function) or m.gives_up_on(function)
     return not running and not left_out
 
 
