@@ -336,6 +336,8 @@ def _turns(
         if settled:
             break
         if turn >= limit and (turn > 1 or left - m.budget.left > SHORT):
+            if m.budget.used_up:
+                m.leave_unfinished(frame)
             widened((ends[-2] if len(ends) > 1 else entry).store, ends[-1].store)
             break
     for state in exits.breaks:
