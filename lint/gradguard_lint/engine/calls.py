@@ -304,7 +304,9 @@ def apply(
     assumed, modes = entry.assumed.copy(), entry.modes
     bind_arguments(m, inner, node, function, args)
     m.modes = begun = marked_modes(m, frame, node, function, modes)
-    m.place.stack.append(code)
+    stack = m.place.stack
+    if not is_stub:
+        m.place.stack = [*stack, code]
     around = m.place.decorating_contexts.get(code)
     caller = enter_code(m, frame, node, function, args.after(receivers) if is_stub else args)
     try:
@@ -319,7 +321,7 @@ def apply(
                 if not m.dead:
                     m.outcomes(inner).returns.append((NOTHING, code, m.state))
     finally:
-        m.place.stack.pop()
+        m.place.stack = stack
         m.place.stub_caller = caller
     result = _returned(m, inner)
     if around is not None:
@@ -332,13 +334,10 @@ def apply(
         modes = modes.after(m.modes)
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
     assume(m.assumed, lasting(told, assumed))
-    m.place.ended.returns = (
-        function.module,
-        function.name,
-        [(value, place) for value, place, _ in m.outcomes(inner).returns if place is not code],
-    )
+    returns = [(value, place) for value, place, _ in m.outcomes(inner).returns if place is not code]
+    m.place.ended.returns = None if is_stub else (function.module, function.name, returns)
     if code in m.place.ended.decorated_returns:
-        m.place.ended.decorated_returns[code] += m.place.ended.returns[2]
+        m.place.ended.decorated_returns[code] += returns
     del m.place.exits[inner.ident]
     return result
 

@@ -221,7 +221,8 @@ def run_body(
     assert isinstance(function, Function)
     outside = _Position(m)
     outside.fork(m)
-    m.place.stack.append(function.node)
+    if not function.module.is_stub:
+        m.place.stack.append(function.node)
     frame, node = m.in_program(frame, node)
     enter_code(m, frame, node, function, Args())
     m.place.yield_receivers[inner.ident] = give

@@ -225,6 +225,8 @@ class Machine(Variables):
 
         Recursion is no reason to call it unfinished: one more call would tell little.
         """
+        if function.module.is_stub:  # it stands for code that is not followed, and is short
+            return len(self.place.stub_calls) >= DEPTH
         if len(self.place.stack) >= DEPTH:
             self.leave_unfinished(function, TOO_DEEP)
             return True
@@ -232,19 +234,20 @@ class Machine(Variables):
 
     def gives_up_on(self, of: Frame | Function) -> bool:
         """Whether the budget is used up; the function is then recorded as unfinished."""
-        if self.budget.used_up:
-            self.leave_unfinished(of)
-        return self.budget.used_up
+        if not self.budget.used_up or of.module.is_stub:
+            return False
+        self.leave_unfinished(of)
+        return True
 
     def run_out(self, frame: Frame) -> None:
-        """Leave the run from this root: it took too many steps."""
+        """Leave the run from this root: it took too many steps. A stub comes to its end."""
+        if frame.module.is_stub:
+            return
         self.leave_unfinished(frame)
         raise OutOfSteps
 
     def leave_unfinished(self, of: Frame | Function, reason: str = "") -> None:
         """Record that a function, or a module's own code, is not followed to its end."""
-        if of.module.is_stub and self.place.stub_caller is not None:
-            of = self.place.stub_caller.frame
         function = of if isinstance(of, Function) else of.function
         name = None if function is None else function.qualified_name
         line = 1 if function is None else function.node.lineno

@@ -28,10 +28,11 @@ class Caller:
         """The expression of the program that `value` comes from, and whether that is the whole of
         it; None where it comes from elsewhere.
 
-        Values are told apart by their identity: each argument has one of its own.
+        Values are told apart by their identity: each argument has one of its own. What changes in
+        place is another value each time that it is read, and has an identity in the program.
         """
         for expression, given in self._written():
-            if given is value:
+            if _is_same(given, value):
                 return expression, True
             for atom in given.atoms:
                 if isinstance(atom, Items) and any(it is value for it in atom.items or ()):
@@ -56,6 +57,15 @@ class Caller:
         for keyword in self.node.keywords:
             if keyword.arg in self.args.keywords:
                 yield keyword.value, self.args.keywords[keyword.arg]
+
+
+def _is_same(given: Value, value: Value) -> bool:
+    if given is value:
+        return True
+    held = [atom.ident for atom in value.atoms if isinstance(atom, (Items, Table))]
+    return (
+        bool(held) and all(held) and held == [getattr(atom, "ident", None) for atom in given.atoms]
+    )
 
 
 def _item_of(expression: ast.expr, is_value: list[bool]) -> tuple[ast.expr, bool]:
