@@ -100,7 +100,7 @@ fuzz: .venv/dev.stamp
 	PYTHONPATH=tests $(BIN)/python tests/oracle/fuzz.py \
 		$(if $(SEED),--seed $(SEED)) --programs $(or $(PROGRAMS),300)
 	$(BIN)/python tests/fuzz/containers.py $(FUZZ_SEED) $(or $(OBJECTS),3000)
-	$(BIN)/python tests/fuzz/linter.py $(FUZZ_SEED) $(or $(FILES),2000) $$(mktemp -d)
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/linter.py $(FUZZ_SEED) $(or $(FILES),2000) $$(mktemp -d)
 
 # PROGRAMS names some of the programs: make faults PROGRAMS="pool loader". One that was interrupted
 # goes on where it was, as long as no source has changed.

@@ -46,7 +46,7 @@ def page() -> str:
 
 def _line(library: Library, row: Row) -> str:
     names = ", ".join(f"`{name}`" for name in row.names.split())
-    methods = ", ".join(f"`{name}`" for name in row.methods)
+    methods = ", ".join(f"`{name}`" for name in sorted(row.methods))
     start = row.start or ("the program's" if row.does in _PROCESSES else "")
     return f"| {library.tops[0]} | {names} | {row.does} | {start} | {methods} |"
 

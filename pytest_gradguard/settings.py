@@ -33,6 +33,7 @@ class Settings(Record):
         delayed: dotted names of your own functions that count as ``joblib.delayed``.
         parallel: dotted names of your own classes that count as ``joblib.Parallel``.
         models: what your own libraries do, each as the items of its table.
+        stubs: folders of stub files that say what your own libraries do.
         target_version: the Python that the checked programs run on, or None.
         start_method: how their processes start, or None.
         min_severity: the lowest severity to report, or None.
@@ -48,11 +49,16 @@ class Settings(Record):
     delayed: tuple[str, ...] = ()
     parallel: tuple[str, ...] = ()
     models: tuple[Model, ...] = ()
+    stubs: tuple[str, ...] = ()
     target_version: tuple[int, int] | None = None
     start_method: str | None = None
     min_severity: str | None = None
     fail_on: str | None = None
     root: str = ""
+
+    def stub_folders(self) -> tuple[str, ...]:
+        """The folders of `stubs`, as absolute paths."""
+        return tuple(os.path.abspath(os.path.join(self.root, folder)) for folder in self.stubs)
 
     def ignored_codes(self) -> frozenset[str]:
         """The codes that `ignore` stands for."""
@@ -66,7 +72,7 @@ class Settings(Record):
 START_METHODS = ("fork", "spawn", "forkserver")
 """The ways in which a process may start."""
 
-_LISTS = ("select", "extend-select", "ignore", "exclude", "delayed", "parallel")
+_LISTS = ("select", "extend-select", "ignore", "exclude", "delayed", "parallel", "stubs")
 _NAMES = ("delayed", "parallel")
 _CHOICES = {
     "min-severity": ("info", "warning", "error"),

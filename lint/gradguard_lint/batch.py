@@ -10,7 +10,8 @@ from functools import cache
 from gradguard_lint.analysis import Analysed, Result, analyse
 from gradguard_lint.domain.options import Options
 from gradguard_lint.garbage import collect
-from gradguard_lint.models.rows import Row, own_row
+from gradguard_lint.models.own_stubs import rows_of_folder, short_form
+from gradguard_lint.models.rows import Row
 from gradguard_lint.project.files import UNCHANGED, Trouble, absolute
 from gradguard_lint.project.modules import Reader
 from gradguard_lint.reading.source import SourceError
@@ -207,14 +208,16 @@ def own_rows(
     delayed: tuple[str, ...],
     parallel: tuple[str, ...],
     models: tuple[tuple[tuple[str, Any], ...], ...],
+    stubs: tuple[str, ...] = (),
 ) -> tuple[Row, ...]:
-    """What the configuration says of libraries: the short forms, and whole rows."""
+    """What the configuration says of libraries: the short forms, and the folders of `stubs`."""
     short = (
         Row(" ".join(names), does)
         for names, does in ((delayed, "task"), (parallel, "parallel"))
         if names
     )
-    return (*short, *(own_row(dict(model)) for model in models))
+    tables = [row for model in models for row in short_form(dict(model))]
+    return (*short, *tables, *(row for folder in stubs for row in rows_of_folder(folder)))
 
 
 def default_start(target: tuple[int, int] | None) -> str:

@@ -184,7 +184,9 @@ def _results(
         start = request.start_method or settings.start_method
         target = request.target_version or settings.target_version or targets.of(path)
         start = start or default_start(target)
-        rows = own_rows(settings.delayed, settings.parallel, settings.models)
+        rows = own_rows(
+            settings.delayed, settings.parallel, settings.models, settings.stub_folders()
+        )
         sought = entries.get(path, "workers")
         return Task(path, contents[path], settings.root, rows, start, sought)
 
@@ -349,6 +351,11 @@ def _prefilter(request: Request, contents: dict[str, bytes]) -> Prefilter:
         for model in of_file.models
         for name in dict(model)["name"]
     }
+    folders = {folder for of_file in settings.values() for folder in of_file.stub_folders()}
+    if folders:
+        from gradguard_lint.models.own_stubs import rows_of_folder
+
+        wrappers |= {row.names for folder in folders for row in rows_of_folder(folder)}
     return Prefilter(contents, _followed(contents, _tops(request)), wrappers)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from linter import limited, lint
+from program_pages import marked, rule_programs
 
 # -- what is drawn ------------------------------------------------------------------------------
 
@@ -227,13 +228,11 @@ def _codes(path: Path) -> collections.Counter[str]:
 
 def bad_examples() -> list[str]:
     """The programs of the rules that have findings."""
-    from gradguard_lint.rules import codes, rules
-
-    found: list[str] = []
-    for rule in rules(codes()):
-        known = getattr(rule, "BAD", {})
-        found += known.values() if isinstance(known, dict) else known
-    return [source for source in found if "# file:" not in source]
+    return [
+        program.source
+        for program in rule_programs()
+        if marked(program.files) and len(program.files) == 1
+    ]
 
 
 def layouts(seeds: range, folder: Path) -> list[str]:

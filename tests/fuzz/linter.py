@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
+from program_pages import rule_programs
+
 SECONDS = 30
 """Of CPU that one program may take; the longest of the examples takes less than one."""
 MEMORY = 4 << 30
@@ -30,15 +32,8 @@ CALL = "\nParallel(n_jobs=2)(delayed(lambda k: torch.ones(k, device='cuda'))(k) 
 
 
 def examples() -> list[str]:
-    """The programs of the rules: bad, good and repaired."""
-    from gradguard_lint.rules import codes, rules
-
-    found = []
-    for rule in rules(codes()):
-        for name in ("BAD", "GOOD", "FIXED"):
-            known = getattr(rule, name, {})
-            found += known.values() if isinstance(known, dict) else known
-    return [source for source in found if "# file:" not in source]
+    """The programs of the rules, reported and silent."""
+    return [program.source for program in rule_programs() if len(program.files) == 1]
 
 
 # -- mutations ----------------------------------------------------------------------------------

@@ -18,5 +18,6 @@ def test_the_guard_finds_what_is_there_once_it_is_unpickled() -> None:
 
 
 def test_the_linter_takes_any_program(tmp_path: Path) -> None:
-    done = run_python(HERE / "linter.py", "7", "60", tmp_path, limit=300)
+    arguments = (HERE / "linter.py", "7", "60", tmp_path)
+    done = run_python(*arguments, limit=300, environment={"PYTHONPATH": str(HERE.parent)})
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,10 +7,10 @@ knows of a value there, and a comment at a line's end names the codes that are r
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
+from program_pages import marked, page_programs
 
 from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.values import (
@@ -78,16 +78,7 @@ class Revealing(Meaning):
         return super().call(m, frame, node, name, args)
 
 
-def programs():
-    for page in sorted(PAGES.glob("*.md")):
-        title = ""
-        for part in re.split(r"^(##+ .*)\n", page.read_text(), flags=re.MULTILINE):
-            if part.startswith("#"):
-                title = part.lstrip("# ")
-                continue
-            for number, block in enumerate(re.findall(r"```python\n(.*?)```", part, re.DOTALL)):
-                name = f"{page.stem}: {title}" + (f" ({number + 1})" if number else "")
-                yield pytest.param(block, id=name)
+PROGRAMS = [program for page in sorted(PAGES.glob("*.md")) for program in page_programs(page)]
 
 
 @pytest.mark.parametrize("raises", [15, 16, 40])
@@ -110,7 +101,7 @@ def test_what_many_raises_differ_in(raises, handler, tmp_path):
         "\n\nif __name__ == '__main__':\n    with Pool(2) as pool:\n"
         "        pool.map(main, range(3))\n"
     )
-    test_a_program_of_the_pages(source, tmp_path)
+    check({"program.py": source}, tmp_path)
 
 
 def said(path, meaning):
@@ -128,27 +119,28 @@ def said(path, meaning):
     return found
 
 
-@pytest.mark.parametrize("text", list(programs()))
-def test_a_program_of_the_pages(text, tmp_path):
-    parts = re.split(r"^# file: (\S+)\n", text, flags=re.MULTILINE)
-    files = dict(zip(parts[1::2], parts[2::2], strict=True))
-    if parts[0]:
-        files = {"program.py": parts[0], **files}
-    for name, source in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("from reveal import reveal\n" * ("reveal(" in source) + source)
+def check(files, folder):
+    """What the engine reveals and the rules report is what the comments announce."""
+    files = {
+        name: "from reveal import reveal\n" * ("reveal(" in text) + text
+        for name, text in files.items()
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
     meaning = Revealing()
     found = set()
     for name in ["program.py"] if "program.py" in files else files:
-        found |= said(tmp_path / name, meaning)
-    wanted, expected = set(), {}
-    for name in files:
-        for number, line in enumerate((tmp_path / name).read_text().splitlines(), 1):
-            comment = line.partition("  # ")[2]
-            if comment.startswith("reveals: "):
-                expected[number] = comment.removeprefix("reveals: ")
-            else:
-                path = str(tmp_path / name)
-                wanted |= {(path, number, code) for code in re.findall(r"GG\d{3}|info", comment)}
-    assert found == wanted
-    assert meaning.revealed == expected
+        found |= said(folder / name, meaning)
+    assert found == {(str(folder / name), line, code) for name, line, code in marked(files)}
+    assert meaning.revealed == {
+        number: shows
+        for text in files.values()
+        for number, line in enumerate(text.splitlines(), 1)
+        if (shows := line.partition("  # reveals: ")[2])
+    }
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+def test_a_program_of_the_pages(program, tmp_path):
+    check(program.files, tmp_path)

@@ -8,6 +8,7 @@ from pathlib import Path
 import import_graph
 
 import gradguard_lint
+from gradguard_lint.domain import payloads
 from gradguard_lint.models.rows import libraries
 
 HOME = Path(gradguard_lint.__file__).parent
@@ -36,3 +37,35 @@ def test_the_engine_names_no_library():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 named = {top for top in tops - allowed if node.value.split(".")[0] == top}
                 assert not named, f"{path.name}:{node.lineno}: {node.value!r}"
+
+
+def test_each_payload_is_recorded_and_read():
+    classes = {
+        name
+        for name, value in vars(payloads).items()
+        if isinstance(value, type) and issubclass(value, payloads.Payload)
+    } - {"Payload"}
+    tree = ast.parse((HOME / "domain" / "payloads.py").read_text())
+    uses = {
+        node.value
+        for part in ast.walk(tree)
+        if isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "Uses"
+        for node in ast.walk(part.value)
+        if isinstance(node, ast.Constant)
+    }
+    assert len(classes) > 20
+    assert len(uses) > 10
+    recorded, read = _mentioned("engine", "models"), _mentioned("rules", "engine", "fixes")
+    assert classes | uses <= recorded
+    assert classes | uses <= read
+
+
+def _mentioned(*layers: str) -> set[object]:
+    """The names and the constants in the code of these layers."""
+    return {
+        node.id if isinstance(node, ast.Name) else node.value
+        for layer in layers
+        for path in (HOME / layer).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.Name, ast.Constant))
+    }

@@ -16,25 +16,35 @@ from gradguard_lint.models.transfers.table import TRANSFERS
 MADE_UP = '''\
 """A library that nobody has."""
 
-from gradguard_lint.models.rows import Hands, Library, Row
+from gradguard_lint.models.rows import Library, Row
 
 LIBRARY = Library(
     tops=("fleet",),
     rows=(
-        Row(
-            "fleet.Crew",
-            "pool",
-            start="spawn",
-            forks="made",
-            methods={
-                "sail": Hands(gives="list"),
-                "row": Hands(items="rest", gives="future", many=False),
-            },
-        ),
+        Row("fleet.Crew", "pool", methods=frozenset({"sail", "row"})),
         Row("fleet.hand", "task"),
         Row("fleet.Fleet", "parallel"),
     ),
 )
+'''
+STUB = '''\
+"""A pool that nobody has."""
+
+import multiprocessing
+
+from gradguard_lint.models.primitives import each, hand_out, task
+
+
+class Crew(multiprocessing.BasePool):
+    _start = "spawn"
+    _library = "fleet"
+    _torch_pickles = False
+
+    def sail(self, function, items):
+        return hand_out(self, each(function, items))
+
+    def row(self, function, *args):
+        return hand_out(self, task(function, *args), "future")
 '''
 USES_IT = """\
 import torch
@@ -78,10 +88,14 @@ def marks(text):
     }
 
 
-def test_a_new_library_is_one_file(project, tmp_path):
+def test_a_new_library_is_its_rows_and_a_stub(project, tmp_path):
     models = tmp_path / "more models"
     models.mkdir()
     (models / "fleet.py").write_text(MADE_UP)
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    (stubs / "fleet.py").write_text(STUB)
+    project.write("pyproject.toml", f"[tool.gradguard]\nstubs = ['{stubs}']\n")
     project.write("program.py", USES_IT)
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(models)],
@@ -236,8 +250,11 @@ def test_each_name_stands_once_and_does_something():
         for name in row.names.split()
     )  # fmt: skip
     assert [name for name, count in names.items() if count > 1] == []
-    used = {row.does for library in libraries() for row in library.rows}
-    assert used == set(TRANSFERS)
+    rows = [row for library in libraries() for row in library.rows]
+    assert {row.does for row in rows} >= set(TRANSFERS)
+    for row in rows:
+        modules = {name.rpartition(".")[0] for name in row.names.split()}
+        assert row.does in TRANSFERS or modules <= registry().stubs.keys(), row.names
     assert all(registry().canonical(name) == name for name, _ in names)
 
 

@@ -1,32 +1,34 @@
-"""Repairs: each rule's are as its examples say, and repaired programs do what they should."""
+"""Repairs: each is as its rule's page shows, and repaired programs do what they should."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
 
 import pytest
 from children import run_python
+from program_pages import PageProgram, difference, marked, rule_programs
 from shared_results import GUARD, until_changed
 
-from gradguard_lint.rules import codes, rules
-
-RULES = {rule.CODE: rule for rule in rules(codes())}
-FIXED = {code: getattr(rule, "FIXED", {}) for code, rule in RULES.items()}
-BAD = [(code, name) for code, rule in RULES.items() for name in rule.BAD]
+REPORTED = [
+    program
+    for program in rule_programs()
+    if marked(program.files) and list(program.files) == ["program.py"]
+]
 RUNNER = Path(__file__).parents[1] / "catalogue" / "run_programs.py"
 
 NOT_RUN = {
     "GG203": "a spawned process has no simulated GPU",
-    "GG205 boosted trees in a pipeline": "it is a function that nothing calls",
-    "GG303 gradients in the parent of a program with a GPU": "there is none",
-    "GG303 an initializer": "its spawned workers take seconds, and the queue's program has one",
-    "GG501 in a loss": "it joins no group of its own",
-    "GG501 an attribute": "it joins no group of its own",
+    "gg205: Boosted trees in a pipeline": "it is a function that nothing calls",
+    "gg303: Gradients in the parent of a program with a GPU": "there is none",
+    "gg303: An initializer": "its spawned workers take seconds, and the queue's program has one",
+    "gg501: In a loss": "it joins no group of its own",
+    "gg501: An attribute": "it joins no group of its own",
     "GG401": "SciKeras is not installed",
-    "GG405 by argument": "it has no cluster",
-    "GG405 by its place": "it has no cluster",
+    "gg405: By argument": "it has no cluster",
+    "gg405: By its place": "it has no cluster",
 }
 """Repaired programs that cannot be run here."""
 
@@ -35,37 +37,43 @@ LAST = ("GG303",)
 """What computes with all threads before workers are forked: nothing may follow it."""
 
 
-@pytest.mark.parametrize(("code", "name"), BAD)
-def test_a_bad_example_is_repaired_as_its_rule_says(code, name, project):
-    """Or not at all, where the rule has no repaired program; and only once."""
-    source = RULES[code].BAD[name]
-    if "# file:" in source:
-        pytest.skip("several files")
-    path = project.write("program.py", source)
-    arguments = ("--fix", "--unsafe-fixes", "--select", code, "program.py")
-    project.lint(*arguments)
-    assert path.read_text() == FIXED[code].get(name, source)
-    left = project.codes("--select", code, "--min-severity", "info")
-    assert bool(left) == (name not in FIXED[code])
-    again = project.lint(*arguments)
+def repaired(program: PageProgram, project) -> str:
+    """The text of a program after `--fix` for its rule alone."""
+    path = project.write("program.py", program.source)
+    project.lint("--fix", "--unsafe-fixes", "--select", program.code, "program.py")
+    return path.read_text()
+
+
+@pytest.mark.parametrize("program", REPORTED, ids=str)
+def test_a_program_is_repaired_as_its_page_shows(program, project):
+    """Or not at all, where the page shows no repair; and only once."""
+    project.write("program.py", program.source)
+    before = project.codes("--min-severity", "info")
+    text = repaired(program, project)
+    ast.parse(text)
+    assert difference(program.source, text) == program.repair
+    after = project.codes("--min-severity", "info")
+    assert {code for code, *_ in after} <= {code for code, *_ in before}
+    assert (program.code in {code for code, *_ in after}) == (not program.repair)
+    again = project.lint("--fix", "--unsafe-fixes", "--select", program.code, "program.py")
     assert not re.search(r"findings? fixed", again.out)
-    assert path.read_text() == FIXED[code].get(name, source)
+    assert (project.root / "program.py").read_text() == text
 
 
-def test_only_bad_examples_have_repaired_programs():
-    for code, fixed in FIXED.items():
-        assert fixed.keys() <= RULES[code].BAD.keys()
-        assert code != "GG101" or not fixed  # nothing hides a loss
+def test_no_repair_hides_a_loss():
+    repairs = {program.code for program in rule_programs() if program.repair}
+    assert repairs >= {"GG102", "GG103"}
+    assert "GG101" not in repairs
 
 
-def run_programs(folder: Path, wanted: list[tuple[str, str]], limit: float) -> dict[str, dict]:
+def run_programs(
+    folder: Path, wanted: list[PageProgram], texts: list[str], limit: float
+) -> list[dict]:
     """What the repaired programs do: by real workers, with simulated GPUs where they want one."""
-    names = {}
-    for number, (code, name) in enumerate(wanted):
-        place = folder / f"{code}_{number}"
-        place.mkdir()
-        (place / "main.py").write_text(FIXED[code][name])
-        names[place.name] = f"{code} {name}"
+    names = [f"{program.code}_{number}" for number, program in enumerate(wanted)]
+    for name, text in zip(names, texts, strict=True):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "main.py").write_text(text)
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 
     def run() -> str:
@@ -74,29 +82,32 @@ def run_programs(folder: Path, wanted: list[tuple[str, str]], limit: float) -> d
         return done.stdout + done.stderr
 
     sources = [Path(__file__), RUNNER, *(folder / name / "main.py" for name in names)]
-    said = until_changed(f"repaired-{wanted[0][0]}", sources, [GUARD], run)
+    said = until_changed(f"repaired-{wanted[0].code}", sources, [GUARD], run)
     records = [json.loads(line) for line in said.splitlines() if line[:2] == '{"']
-    found = {names[record["program"]]: record for record in records}
-    assert found.keys() == set(names.values()), said
-    return found
+    found = {record["program"]: record for record in records}
+    assert found.keys() == set(names), said
+    return [found[name] for name in names]
 
 
 @pytest.mark.parametrize("tensorflow", [False, True], ids=["torch", "tensorflow"])
-def test_repaired_programs_have_what_was_lost(tensorflow, tmp_path):
+def test_repaired_programs_have_what_was_lost(tensorflow, tmp_path, project):
     pytest.importorskip("tensorflow" if tensorflow else "skorch")
     wanted = [
-        (code, name)
-        for code, fixed in FIXED.items()
-        for name in fixed
-        if (code in TENSORFLOW) == tensorflow and not {code, f"{code} {name}"} & NOT_RUN.keys()
+        program
+        for program in REPORTED
+        if program.repair
+        and (program.code in TENSORFLOW) == tensorflow
+        and not {program.code, str(program)} & NOT_RUN.keys()
     ]
-    wanted.sort(key=lambda item: item[0] in LAST)
-    for label, outcome in run_programs(tmp_path, wanted, limit=300).items():
-        code, _, name = label.partition(" ")
-        assert outcome["raises"] is None, label
-        promised = re.findall(r"repaired: (.*)", FIXED[code][name])
-        assert outcome["prints"] == promised or not promised, label
-        assert code not in outcome["found"], label
+    wanted.sort(key=lambda program: program.code in LAST)
+    texts = [repaired(program, project) for program in wanted]
+    for program, outcome in zip(
+        wanted, run_programs(tmp_path / "programs", wanted, texts, limit=300), strict=True
+    ):
+        assert outcome["raises"] is None, program
+        promised = re.findall(r"repaired: (.*)", program.source)
+        assert outcome["prints"] == promised or not promised, program
+        assert program.code not in outcome["found"], program
 
 
 def _functions_that_lose_a_mode(count: int) -> str:

@@ -1,11 +1,11 @@
-"""Every rule's bad examples are reported at the marked lines; its good examples are silent."""
+"""The programs on the page of each rule are reported at the marked lines, and nowhere else."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
+from program_pages import PageProgram, marked, rule_programs
 
 from gradguard_lint.analysis import analyse
 from gradguard_lint.domain.options import Options
@@ -14,17 +14,12 @@ from gradguard_lint.project.modules import Reader
 from gradguard_lint.rules import codes, rules
 
 RULES = {rule.CODE: rule for rule in rules(codes())}
-BAD = [(code, name) for code, rule in RULES.items() for name in rule.BAD]
-GOOD = [(code, name) for code, rule in RULES.items() for name in rule.GOOD]
+PROGRAMS = list(rule_programs())
 
 
-def write(folder: Path, source: str) -> dict[str, str]:
-    """Write the files of an example; their texts by name, the program first."""
-    parts = re.split(r"^# file: (\S+)\n", source, flags=re.MULTILINE)
-    files = {"program.py": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
-    for name, text in files.items():
+def write(folder: Path, program: PageProgram) -> None:
+    for name, text in program.files.items():
         (folder / name).write_text(text)
-    return files
 
 
 def found(folder: Path) -> set[tuple[str, int, str]]:
@@ -33,48 +28,32 @@ def found(folder: Path) -> set[tuple[str, int, str]]:
     return {(Path(item["path"]).name, item["line"], item["code"]) for item in seen.result.findings}
 
 
-def marked(files: dict[str, str]) -> set[tuple[str, int, str]]:
-    return {
-        (name, number, code)
-        for name, text in files.items()
-        for number, line in enumerate(text.splitlines(), 1)
-        for code in re.findall(r"GG\d{3}", line.partition("  # ")[2])
-    }
-
-
-@pytest.mark.parametrize(("code", "name"), BAD)
-def test_a_bad_example_is_reported_where_it_is_marked(code, name, tmp_path):
-    files = write(tmp_path, RULES[code].BAD[name])
-    expected = marked(files)
-    assert any(item[2] == code for item in expected), "the example marks no line"
-    assert found(tmp_path) == expected
-
-
-@pytest.mark.parametrize(("code", "name"), GOOD)
-def test_a_good_example_is_silent(code, name, tmp_path):
-    files = write(tmp_path, RULES[code].GOOD[name])
-    assert found(tmp_path) == marked(files) == set()
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+def test_a_program_of_a_rule_is_reported_where_it_is_marked_and_nowhere_else(program, tmp_path):
+    write(tmp_path, program)
+    assert found(tmp_path) == marked(program.files)
 
 
 def test_what_no_name_leads_to_has_no_finding(monkeypatch, tmp_path):
     """Running every function of the examples finds what running the relevant ones does."""
-    sources = [RULES[code].BAD[name] for code, name in BAD]
-    sources += [RULES[code].GOOD[name] for code, name in GOOD]
-    folders = [tmp_path / str(number) for number in range(len(sources))]
-    for folder, source in zip(folders, sources, strict=True):
+    folders = [tmp_path / str(number) for number in range(len(PROGRAMS))]
+    for folder, program in zip(folders, PROGRAMS, strict=True):
         folder.mkdir()
-        write(folder, source)
+        write(folder, program)
     relevant = [found(folder) for folder in folders]
     monkeypatch.setattr(Relevance, "matters", lambda self, loops: True)
     monkeypatch.setattr(Relevance, "definitions", lambda self, loops: set(self.seen.definitions))
     assert [found(folder) for folder in folders] == relevant
 
 
-def test_every_rule_has_examples_of_both_kinds():
-    for code, rule in RULES.items():
-        assert rule.BAD, code
-        assert rule.GOOD, code
-        assert rule.__doc__, code
+@pytest.mark.parametrize("code", RULES)
+def test_every_rule_has_programs_of_both_kinds(code):
+    own = [program for program in PROGRAMS if program.code == code]
+    reported = [{found[2] for found in marked(program.files)} for program in own]
+    assert all(code in codes for codes in reported if codes), "a finding of another rule alone"
+    assert any(reported)
+    assert not all(reported)
+    assert RULES[code].__doc__
 
 
 def test_the_rules_of_the_contract_are_there():

@@ -3,127 +3,36 @@
 from __future__ import annotations
 
 from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, alternatives, consistent
+from gradguard_lint.domain.payloads import LibraryUse, Payload
 from gradguard_lint.domain.shapes import idents, name_of
 from gradguard_lint.domain.starts import PROCESS, THREAD
 from gradguard_lint.domain.values import UNKNOWN, Atom, Frame, Instance, Site, TaskCall, Value
+from gradguard_lint.domain.workers import Channel, Schedule, WorkerTraits
 from pytest_gradguard.records import Record, field, fields, record, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Hashable, Iterable, Iterator
-    from typing import Literal
+    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from typing import Generic
+
+    from typing_extensions import TypeVar
 
     from gradguard_lint.domain.questions import Key
     from gradguard_lint.domain.starts import WorkerKind
 
-    Kind = Literal[
-        "autograd",  # autograd runs: where there is a GPU, it starts threads and the driver
-        "awake",  # `framework` has its threads from here on, without a computation
-        "backward",  # a backward, or the asking for gradients, of `target` (to `value`)
-        "capture",  # a worker uses a variable from outside: `value`, of module `home`; where that
-        # is not known, `values` holds what the module's import gave it; or an attribute of the
-        # object `ident`
-        "collective",  # a collective gives `target` to other processes, as `ident`
-        "compute",  # a computation with `framework`
-        "cut-off",  # `target` is detached, or wants no gradient, for all who have it
-        "ddp-bypass",  # a forward of a wrapped module, but not by its wrapper, as `ident`; `place`
-        # is where a method of the module is called that leads to it
-        "ddp-step",  # an optimizer steps with gradients of one process, which came by `ident`
-        "dask-backend",  # a backend that cannot be named so
-        "draw",  # a draw from the global generator of `framework`; the GPU's, if `target` is there
-        "epoch-repeated",  # the sampler `ident` is iterated again, in the loop at `place`
-        "exact-write",  # a write to `target` that no other thread can spoil
-        "generator-draw",  # a draw from the generator object `ident`
-        "generator-loaded",  # the global generator of `framework` is there from here on
-        "global-change",  # a global of module `home` is bound anew
-        "gpu-chosen",  # a block, or what prepares a worker, may say which GPU is used
-        "gpu-driver",  # the GPU's driver is started, without a context
-        "element-backward",  # a gradient is asked for of one element of a tensor
-        "gpu-grown",  # the GPU's memory is taken as it is needed: in all children too, or in this
-        # process alone, if `framework` is given
-        "gpu-hidden",  # no GPU is seen from here on; in this process alone, if `framework` is given
-        "gpu-hint",  # another library is told to use a GPU
-        "gpu-implied",  # `framework` takes the GPU without being told
-        "gpu-init",  # a GPU context is made
-        "gpu-named",  # the same where the program is told that it is a GPU, which nothing shows
-        "gpu-meant",  # the program shows that it means to use a GPU
-        "gpu-search",  # several jobs over an estimator on a GPU
-        "gpu-unasked",  # the driver is not started by questions of `framework` from here on
-        "gpu-used",  # a forked worker computes with what lies on a GPU
-        "grad-read",  # `.grad` of `target` is read
-        "gradient-cut",  # a backward reaches the outputs of collectives in `target`
-        "gradient-collected",  # the gradient of one example is collected in the loop at `place`
-        "grad-write",  # `.grad` of `target` is set, or shared between processes
-        "graph",  # an operation makes a graph
-        "gpu-shown",  # the environment no longer says which GPUs are to be seen
-        "handed-on",  # a worker gives to something unknown what comes to modules, perhaps: `values`
-        # are what can be come to by that, where the worker is a process and goes backward
-        "hook",  # a hook is put on the tensor `target`
-        "in-place",  # a write to `target`: a "whole" one, by `framework`, if nothing is left of it
-        "imports",  # a function of the parent's imports the module `home` of the project
-        "keras-fit",  # a Keras model fits or predicts on `values`
-        "loader-workers",  # the loader `target` starts workers of its own
-        "loss-given",  # a method gives `target` to a library, which goes backward from it
-        "map-fn",  # a mapping with `value` iterations at once
-        "may-load",  # a library is imported that may load `framework`
-        "memory-graph",  # the cached function at `place` returns a tensor with history
-        "mode-set",  # a mode called `framework` is put in force
-        "memory-shared",  # `target` is made on the memory of an array
-        "memory-write",  # the memory of `target` is written to
-        "model-change",  # the model `target` is changed; by `value`, as a whole or in part, as
-        # `framework` says
-        "model-use",  # the model `target` is saved, or its state is asked for
-        "one-job",  # the search `ident` is told to fit in one job
-        "optimizer-change",  # the optimizer `target` may get other parameters
-        "parameter",  # `target`, on the memory of an array, becomes a parameter
-        "process-group",  # this process joins a group of processes that train together
-        "reduced",  # processes reduce `target`
-        "removed-wrapper",  # a module is used that no longer exists
-        "seed",  # the global generator of `framework` (some, where it is "") is seeded by `value`
-        "several-threads",  # the compute threads of `framework` are set to more than one
-        "set-threads",  # the compute threads of `framework` (any, where it is "") are limited
-        "set-visible",  # the visible GPUs are set in the environment, to `value`
-        "statistics",  # the model `target` runs, in the mode `framework`: training writes buffers
-        "step",  # the optimizer `target` steps
-        "tape-gradient",  # a tape is asked for gradients
-        "unhook",  # the hook of the tensor `target` is removed
-        "unknown-call",  # a worker calls something unknown
-        "unknown-step",  # something unknown goes `backward`, or makes a `step` (`what`), in the
-        # innermost loop at `place`
-        "visible-devices",  # TensorFlow's devices are set, to `value`
-        "zero-grad",  # the gradients of `target` are cleared
-    ]
+    P = TypeVar("P", bound=Payload, default=Payload, covariant=True)
+    Q = TypeVar("Q", bound=Payload)
 
-ORDERED: frozenset[Kind] = frozenset(
-    {
-        "autograd",
-        "awake",
-        "compute",
-        "exact-write",
-        "generator-loaded",
-        "global-change",
-        "gpu-driver",
-        "gpu-grown",
-        "gpu-hidden",
-        "gpu-init",
-        "gpu-named",
-        "gpu-unasked",
-        "gpu-shown",
-        "hook",
-        "imports",
-        "in-place",
-        "may-load",
-        "model-change",
-        "seed",
-        "set-threads",
-        "set-visible",
-        "step",
-        "unhook",
-        "visible-devices",
-    }
-)
-"""What is remembered of the way: rules ask whether it came before."""
+    class _About(Generic[P]):
+        """What is generic in its payload."""
+
+else:
+    P = None
+
+    class _About:
+        def __class_getitem__(cls, payload):
+            return cls
 
 
 @record
@@ -218,30 +127,11 @@ class ParallelCall:
         inherited: what was in force there, which forked workers keep.
         when: the conditions that the call is made under.
         chosen: those of them by which it gets these workers, and not others or none.
-        ships: whether the arguments are pickled, or inherited.
-        answers: whether what the tasks return comes back.
-        forking_pickler: whether torch itself pickles tensors for it: in shared memory, and none
-            with history.
-        meant: whether it was asked for a GPU for these workers.
-        prepared: whether the library seeds each worker, and limits its compute threads.
-        maker: the expression that makes what runs the tasks: the pool, the ``Parallel`` object.
-        maps: from how many bytes on arrays arrive as memory maps, and in which mode.
-        daemons: whether the workers are daemons, which may start no processes.
-        made: the identity of the call that made the object whose method is called, which lives in
-            the worker since; 0 for other calls.
-        single: whether each task has a worker of its own, which ends with it.
-        each: whether it gives out one task each time that it is made.
-        turn: the turn of the loops around in which it is made.
-        loops: where these are.
-        awaited: whether its end is waited for in that turn.
-        relayed: whether the next one is made in that loop, once it has ended; None: it is not known
-            to end before another one.
-        overlaps: the others that run while it does, threads or processes as it does; threads of
-            loops before are not told.
-        until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
-            identity: the thread, the future, the executor.
-        queue: the executor whose only worker runs its tasks one after the other, by identity; 0:
-            there is none.
+        channel: how tasks and results cross.
+        traits: what distinguishes its workers.
+        schedule: when the tasks run, as the program goes on.
+        overlaps: the other calls that run while it does, threads or processes as it does; threads
+            of loops before do not know of it.
         worker: the task that makes the call, or None in the parent.
         chain: the calls by which the program came to it.
         frame: the scope that it is made in.
@@ -262,61 +152,49 @@ class ParallelCall:
     inherited: Modes = field(default_factory=Modes)
     when: Conditions = NONE
     chosen: Conditions = NONE
-    ships: bool = True
-    answers: bool = True
-    forking_pickler: bool = False
-    meant: bool = False
-    prepared: bool = False
-    maker: Site | None = None
-    maps: tuple[int, str] | None = None
-    daemons: bool = False
-    made: int = 0
-    single: bool = False
-    each: bool = False
-    turn: tuple[int, ...] = ()
-    loops: tuple[Site, ...] = ()
-    awaited: bool = False
-    relayed: bool | None = None
+    channel: Channel = field(default_factory=Channel)
+    traits: WorkerTraits = field(default_factory=WorkerTraits)
+    schedule: Schedule = field(default_factory=Schedule)
     overlaps: list[ParallelCall] = field(default_factory=list)
-    until: frozenset[int] = frozenset()
-    queue: int = 0
     worker: TaskRun | None = None
     chain: tuple[Step, ...] = ()
     frame: Frame | None = None
 
-    def earlier(self, *kinds: Kind) -> list[Effect]:
+    def earlier(self, *kinds: type[Q]) -> list[Effect[Q]]:
         """What the parent did, on one way with this call, before the workers came into being."""
         return self._on_one_way(self.before.items(), kinds)
 
-    def so_far(self, *kinds: Kind) -> list[Effect]:
-        """The same before the call itself."""
+    def so_far(self, *kinds: type[Q]) -> list[Effect[Q]]:
+        """What the parent did, on one way with this call, before it."""
         past = self.before if self.past is None else self.past
         return self._on_one_way(past.items(), kinds)
 
     def _on_one_way(
-        self, past: Iterable[tuple[object, Conditions]], kinds: tuple[Kind, ...]
-    ) -> list[Effect]:
+        self, past: Iterable[tuple[object, Conditions]], kinds: tuple[type[Q], ...]
+    ) -> list[Effect[Q]]:
         return [
             event
             for event, when in past
-            if isinstance(event, Effect) and event.kind in kinds and consistent(when, self.when)
+            if isinstance(event, Effect)
+            and isinstance(event.payload, kinds)
+            and consistent(when, self.when)
         ]
 
-    def certain(self, *kinds: Kind) -> list[Effect]:
-        """The same without what threads do for which nobody had waited: they may not have come to
+    def certain(self, *kinds: type[Q]) -> list[Effect[Q]]:
+        """What of `earlier` no thread does for which nobody had waited: it may not have come to
         that yet."""
         return [effect for effect in self.earlier(*kinds) if self._is_done(effect)]
 
     def _is_done(self, effect: Effect) -> bool:
         worker = effect.worker
-        if worker is None or worker is self.worker or not worker.call.until:
+        if worker is None or worker is self.worker or not worker.call.schedule.until:
             return True
-        waits = [self.before.get(Waited(ident)) for ident in worker.call.until]
+        waits = [self.before.get(Waited(ident)) for ident in worker.call.schedule.until]
         waits += [
             when
             for event, when in self.before.items()
             if isinstance(event, Told)
-            and (effect in event.effects or not event.until.isdisjoint(worker.call.until))
+            and (effect in event.effects or not event.until.isdisjoint(worker.call.schedule.until))
             and (event.key is None or (event.key, True) in self.when)
         ]
         return any(
@@ -376,13 +254,13 @@ class TaskRun:
         named = f"{', '.join(others)} or {last}" if others else last
         return f"{named} runs in {self.call.workers}"
 
-    def doer(self, effect: Effect) -> str:
+    def function_of(self, effect: Effect) -> str:
         """The name of what has `effect` in the worker: the task, or the initializer."""
         if self.initializer is not None and effect in self.effects[: self.initialised]:
             return _names(self.initializer)[0]
         return self.name
 
-    def parted(
+    def split_by_initializer(
         self, crossing: list[tuple[str, Atom, bool]]
     ) -> Iterator[tuple[TaskCall, list[tuple[str, Atom, bool]]]]:
         """What of that crosses with the task, and what with the initializer of its worker."""
@@ -390,20 +268,21 @@ class TaskRun:
         if self.initializer is not None:
             yield self.initializer, crossing[self.first_at_start :]
 
-    def meets(self, effect: Effect, earlier: Effect) -> bool:
+    def same_path(self, effect: Effect, earlier: Effect) -> bool:
         """Whether `effect` of this task and `earlier` of the parent happen on one way."""
         before = self.call.before.get(earlier, earlier.when)
-        there = WITH_A_GPU if "gpu-init" in (effect.kind, earlier.kind) else NONE
+        there = WITH_A_GPU if "context" in (effect.gpu_use, earlier.gpu_use) else NONE
         return consistent(before, self.call.when, effect.when, there) and not alternatives(
             before, (*self.call.when, *effect.when)
         )
 
 
 @fields
-class Effect:
+class Effect(_About[P]):
     """Something that was seen to happen at a place.
 
     Attributes:
+        payload: what happens.
         what: the expression, in words, as reports show it.
         worker: the task that it happens in, or None in the parent.
         root: the run that it happens in (1: the module's own code).
@@ -411,14 +290,15 @@ class Effect:
         when: the conditions that it happens under.
         calls: the parallel calls that came before it on some way.
         waits: those of them for whose gradients it may wait: none were cleared since.
-        beside: those of them that may run still: nobody has asked for their end.
+        concurrent_calls: those of them that may run still: nobody has asked for their end.
+        origin: where the device that it uses was named.
         making: the objects that are being made there, from the outermost in, each with the
             expression that makes it.
         on_import: the module whose import has it, in whichever process; "" where it is done in
             this process only.
     """
 
-    kind: Kind
+    payload: P
     site: Site
     what: str
     worker: TaskRun | None
@@ -428,33 +308,27 @@ class Effect:
     when: Conditions = NONE
     calls: set[int] = field(default_factory=set)
     waits: set[int] = field(default_factory=set)
-    beside: set[int] = field(default_factory=set)
-    framework: str = ""
-    heavy: bool = False
-    always: bool = False
-    """Whether it needs compute threads though the same has been computed before."""
-    asks: bool = False
-    """Whether it asks or waits, and puts nothing on the GPU that the program asked for; of an order
-    that is given again, whether somebody asked for that."""
-    bare: bool = False
-    """Whether CUDA is initialised, and no context is made on a GPU."""
-    grown: bool = False
-    """Whether the GPU's memory is taken as it is needed."""
-    unknown: bool = False
-    """Whether it is something unknown that is called, or calls what does this."""
-    target: Value = UNKNOWN
-    value: Value = UNKNOWN
-    values: tuple[Value, ...] = ()
-    ident: int = 0
-    home: str = ""
-    is_global: bool = False
-    place: Site | None = None
-    named: tuple[tuple[str, Value], ...] = ()
-    """What has to do with it has these names at `place`, each with its value."""
+    concurrent_calls: set[int] = field(default_factory=set)
     origin: Step | None = None
-    """Where the device that it uses was named."""
     making: tuple[tuple[Instance, ast.AST], ...] = ()
     on_import: str = ""
+
+    @property
+    def target(self) -> Value:
+        """The object that it happens to; unknown where there is none."""
+        return self.payload.target
+
+    @property
+    def gpu_use(self) -> str:
+        """How it uses a GPU; empty where it does not."""
+        return self.payload.gpu_use
+
+
+def of_kinds(effects: Iterable[object], *kinds: type[Q]) -> Iterator[Effect[Q]]:
+    """The effects among `effects` that have payloads of these classes."""
+    for effect in effects:
+        if isinstance(effect, Effect) and isinstance(effect.payload, kinds):
+            yield effect
 
 
 @fields
@@ -505,9 +379,13 @@ class Program:
     guarded: bool = False
     """Whether it tells that it is started as a program from that it is imported."""
 
-    def kinds(self, *kinds: Kind) -> list[Effect]:
-        """The effects of these kinds, in order."""
-        return [effect for effect in self.effects if effect.kind in kinds]
+    def effects_of(self, *kinds: type[Q]) -> list[Effect[Q]]:
+        """The effects with payloads of these classes, in order."""
+        return list(of_kinds(self.effects, *kinds))
+
+    def library_uses(self, *uses: str) -> list[Effect[LibraryUse]]:
+        """The uses of libraries in these ways, in order."""
+        return [it for it in self.effects_of(LibraryUse) if it.payload.use in uses]
 
     def process_tasks(self) -> list[TaskRun]:
         """The tasks that worker processes run."""
@@ -515,35 +393,37 @@ class Program:
 
     def of_object(self, made: int) -> list[TaskRun]:
         """The tasks that are methods of the object which the call of that identity made."""
-        return [task for task in self.process_tasks() if made and task.call.made == made]
+        return [task for task in self.process_tasks() if made and task.call.traits.actor == made]
 
-    def in_turn(self, call: ParallelCall, *kinds: str) -> bool:
+    def in_turn(self, call: ParallelCall, matters: Callable[[Effect], bool]) -> bool:
         """Whether each task of `call`, which a loop makes again and again, has ended before another
-        one, or the program itself, has such effects."""
-        if not call.each or not call.until:
-            return call.each  # the call itself waits
+        one, or the program itself, has an effect that `matters`."""
+        if not call.schedule.each or not call.schedule.until:
+            return call.schedule.each  # the call itself waits
         same = [it for it in self.calls if it.site == call.site and it.worker is call.worker]
-        relayed = {it.loops for it in same if it.relayed}  # nobody waits for the last one there
+        relayed = {
+            it.schedule.loops for it in same if it.schedule.chained_start
+        }  # nobody waits for the last one there
         return all(
-            (it.awaited or it.loops in relayed)
+            (it.schedule.awaited or it.schedule.loops in relayed)
             and not any(
-                effect.kind in kinds
+                matters(effect)
                 for other in it.overlaps
                 if other.many
                 for task in other.tasks
                 for effect in task.effects
             )
             for it in same
-        ) and not (relayed and any(self._joins_in(it, kinds) for it in same))
+        ) and not (relayed and any(self._joins_in(it, matters) for it in same))
 
-    def _joins_in(self, call: ParallelCall, kinds: tuple[str, ...]) -> bool:
+    def _joins_in(self, call: ParallelCall, matters: Callable[[Effect], bool]) -> bool:
         """Whether the program itself has such effects on the same objects while `call` may run."""
-        effects = [effect for task in call.tasks for effect in task.effects if effect.kind in kinds]
+        effects = [effect for task in call.tasks for effect in task.effects if matters(effect)]
         shared = set[int]().union(*(idents(effect.target) for effect in effects))
         return any(
-            effect.kind in kinds
-            and effect.worker is call.worker
-            and call.ident in effect.beside
+            effect.worker is call.worker
+            and call.ident in effect.concurrent_calls
+            and matters(effect)
             and not shared.isdisjoint(idents(effect.target))
             for effect in self.effects
         )

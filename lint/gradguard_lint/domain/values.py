@@ -147,12 +147,18 @@ class Class(Atom):
         return self.node.name
 
     @property
+    def full_name(self) -> str:
+        return f"{self.module.name}.{self.node.name}"
+
+    @property
     def plain(self) -> bool:
         """Whether it inherits from no class of a library."""
         return not any(True for _ in self.outside())
 
     def outside(self) -> Iterator[Atom]:
         """What it, and the classes of the project that it extends, extend outside the project."""
+        if self.module.is_stub:
+            yield External(self.full_name)
         for base in self.bases:
             if isinstance(base, Class):
                 yield from base.outside()

@@ -21,6 +21,7 @@ from gradguard_lint.domain.values import (
     Const,
     Frame,
     Function,
+    Items,
     Unknown,
     Value,
     join,
@@ -40,9 +41,9 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
     args = Args(written=True)
     for item in node.args:
         if isinstance(item, ast.Starred):
-            args.written = False
             value = m.iterated(frame, item, m.eval(frame, item.value))
             given = side_by_side(value) if args.rest is None else None
+            args.written = args.written and frame.module.is_stub and is_tuple(value)
             if given is not None:
                 args.positional.extend(given)
             else:
@@ -58,9 +59,17 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
         if keyword.arg is not None:
             args.keywords[keyword.arg] = value
             continue
-        args.written = False
-        _unpack(args, m.models.mapping(m, frame, keyword.value, value))
+        mapping = m.models.mapping(m, frame, keyword.value, value)
+        args.written = args.written and frame.module.is_stub and closed(merged(EMPTY, mapping))
+        _unpack(args, mapping)
     return args
+
+
+def is_tuple(value: Value) -> bool:
+    """Whether `value` is a tuple of known length."""
+    return side_by_side(value) is not None and all(
+        isinstance(atom, Items) and atom.kind == "tuple" for atom in value.atoms
+    )
 
 
 def _unpack(args: Args, mapping: Value) -> None:
@@ -127,9 +136,9 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
     for index, name in enumerate(names):
         value: Value | None
         if index < len(args.positional):
-            value = _told_apart(args.positional[index], inner, name)
+            value = _split_by_value(args.positional[index], inner, name)
         elif name in keywords:
-            value = _told_apart(keywords.pop(name), inner, name)
+            value = _split_by_value(keywords.pop(name), inner, name)
         elif args.rest is not None:
             value = at_one_place(args.rest)
         else:
@@ -145,7 +154,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         if value is None:
             value = function.kw_defaults[index] if index < len(function.kw_defaults) else None
             value = perhaps_given(m, function.node, item.arg, args, value)
-        m.store[(inner.ident, item.arg)] = _told_apart(value, inner, item.arg)
+        m.store[(inner.ident, item.arg)] = _split_by_value(value, inner, item.arg)
     if spec.vararg is not None:
         extra_items = args.positional[len(names) :]
         if args.rest is not None:
@@ -160,9 +169,11 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         m.store[(inner.ident, spec.kwarg.arg)] = of(table)
 
 
-def _told_apart(value: Value, inner: Frame, name: str) -> Value:
+def _split_by_value(value: Value, inner: Frame, name: str) -> Value:
     """An argument of which nothing is known is the same thing each time that it is asked for."""
-    return unknown(("given", inner.ident, name)) if value == UNKNOWN else value
+    if value != UNKNOWN or inner.module.is_stub:
+        return value
+    return unknown(("given", inner.ident, name))
 
 
 def _annotated(
@@ -177,7 +188,7 @@ def _annotated(
         return value
     if only.key is None:
         only = Unknown(("argument", id(function.node), name), only.sent)
-    m.unknown_modules.add(only.key)
+    m.facts.unknown_modules.add(only.key)
     return of(only)
 
 
@@ -220,6 +231,6 @@ def any_or(m: Machine, node: ast.AST, name: str, default: Value | None) -> Value
     only = default.only
     if isinstance(only, Const):
         when = frozenset({(("eq", key, only.value), True)})
-        m.defaults[key] = (only.value,)
+        m.facts.defaults[key] = (only.value,)
         default = Value(tuple(replace(c, when=c.when | when) for c in default.choices))
     return Value((*anything.choices, *default.choices))

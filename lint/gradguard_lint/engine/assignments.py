@@ -50,10 +50,11 @@ from gradguard_lint.engine.expressions import operate
 from gradguard_lint.engine.imports import module_frame
 from gradguard_lint.engine.iteration import iterated
 from gradguard_lint.engine.lookups import identify
-from gradguard_lint.engine.machine import HEAP, Machine
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tree import takes_all
 from gradguard_lint.engine.turns import changed_in_place, note_field, note_shared_field
+from gradguard_lint.engine.variables import HEAP
 from pytest_gradguard.records import replace
 
 
@@ -62,14 +63,14 @@ def do_Assign(m: Machine, frame: Frame, node: ast.Assign) -> None:
     _about_to_bind(m, node)
     for target in node.targets:
         assign(m, frame, target, value)
-        if m.turns.began and m.making:
+        if m.place.turns.began and m.place.making:
             note_field(m, frame, node, target, node.value, value)
 
 
 def _about_to_bind(m: Machine, node: ast.stmt) -> None:
     """Keep what an exception handler finds, where `node` is the last of what may raise."""
-    if node in m.last:
-        m.last[node] = m.state.copy()
+    if node in m.place.ending_assignments:
+        m.place.ending_assignments[node] = m.state.copy()
 
 
 def do_AnnAssign(m: Machine, frame: Frame, node: ast.AnnAssign) -> None:
@@ -77,7 +78,7 @@ def do_AnnAssign(m: Machine, frame: Frame, node: ast.AnnAssign) -> None:
         value = m.eval(frame, node.value)
         _about_to_bind(m, node)
         assign(m, frame, node.target, value)
-        if m.turns.began and m.making:
+        if m.place.turns.began and m.place.making:
             note_field(m, frame, node, node.target, node.value, value)
 
 
@@ -108,7 +109,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
         if holder is not None:
             m.rebinds(frame, target, target.id, holder)
         m.write(frame, target.id, value)
-        m.origins[(holder or frame).ident, target.id] = m.site(frame, target)
+        m.facts.origins[(holder or frame).ident, target.id] = m.site(frame, target)
     elif isinstance(target, (ast.Tuple, ast.List)):
         _unpack(m, frame, target, value)
     elif isinstance(target, ast.Attribute):
@@ -122,7 +123,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
                 m.models.set_attribute(m, frame, target, atom, value)
                 m.set_field(atom.ident, target.attr, value)
                 note_shared_field(m, atom, target.attr, value)
-                m.origins[atom.ident, target.attr] = m.site(frame, target)
+                m.facts.origins[atom.ident, target.attr] = m.site(frame, target)
             elif isinstance(atom, Class):
                 m.set_field(atom.body.ident, target.attr, value)
             elif (
@@ -131,7 +132,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
             ):
                 rebind(m, frame, target.value, shown)
             elif isinstance(atom, Unknown) and atom.key is not None:
-                m.set_on_unknown.add(target.attr)
+                m.facts.written_on_unknown.add(target.attr)
                 m.store[(0, str(("attr", atom.key, target.attr)))] = value
             elif isinstance(atom, ProjectModule):
                 home = module_frame(m, atom.name)
@@ -140,7 +141,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
                     m.store[(home.ident, target.attr)] = value
             else:
                 if isinstance(atom, External):
-                    m.set_on_unknown.add(f"{atom.name}.{target.attr}")
+                    m.facts.written_on_unknown.add(f"{atom.name}.{target.attr}")
                 changed = m.models.set_attribute(m, frame, target, atom, value)
                 if changed is not None:
                     rebind(m, frame, target.value, changed)
@@ -219,9 +220,9 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
         key = index.constant
         if isinstance(atom, Unknown):
             _set_on_unknown(m, frame, target, atom, key, value)
-        if target in m.turns.rewriting and isinstance(atom, Thing) and atom.gpu:
+        if target in m.place.turns.rewriting and isinstance(atom, Thing) and atom.gpu:
             changed = of(replace(atom, gpu=any(tensor.gpu for tensor in value.tensors())))
-        elif target in m.turns.rewriting and isinstance(atom, (Items, Table)) and atom.ident:
+        elif target in m.place.turns.rewriting and isinstance(atom, (Items, Table)) and atom.ident:
             changed = _of_items(atom, value)
         elif isinstance(atom, Items) and takes_all(target.slice):
             given = m.iterated(frame, target, value)
@@ -248,7 +249,7 @@ def _set_on_unknown(
         return
     home = identify(m, frame, target.value) if owner == Unknown() else owner.key
     if home is not None:
-        m.set_on_unknown.add(key)
+        m.facts.written_on_unknown.add(key)
         m.store[0, str(("item", home, key))] = value
 
 
@@ -290,7 +291,7 @@ def do_Delete(m: Machine, frame: Frame, node: ast.Delete) -> None:
             only = m.eval(frame, target.value).only
             if isinstance(only, Instance):
                 m.store.drop((only.ident, target.attr))
-                m.names_of.setdefault(only.ident, {})[target.attr] = None
+                m.facts.attribute_names.setdefault(only.ident, {})[target.attr] = None
         elif isinstance(target, ast.Subscript):
             holder = m.eval(frame, target.value)
             only = holder.only

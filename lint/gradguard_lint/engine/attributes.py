@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.payloads import Capture
 from gradguard_lint.domain.shapes import (
     ABSENT,
     arrived,
@@ -54,9 +55,10 @@ from gradguard_lint.engine.containers import hold, item_of_unknown
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.imports import module_frame, star_import
 from gradguard_lint.engine.lookups import looked_up
-from gradguard_lint.engine.machine import ARRIVED, HEAP, Machine
+from gradguard_lint.engine.machine import ARRIVED, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import asks_on_gpu
+from gradguard_lint.engine.variables import HEAP
 from pytest_gradguard.records import replace
 
 
@@ -64,19 +66,22 @@ def captured(
     m: Machine, frame: Frame, node: ast.AST, name: str, value: Value, home: Frame
 ) -> Value:
     """`value` from outside the worker, as the worker sees it."""
-    first = m.loaded.get((home.ident, name)) if value.is_unknown else None
+    first = m.facts.loaded.get((home.ident, name)) if value.is_unknown else None
     is_global = home.parent is None
+    if home.module.is_stub:
+        return value
     held = inner(value if first is None else first, 2)
     if any(of_a_library(atom) or (is_global and isinstance(atom, Instance)) for atom in held):
         m.effect(
             frame,
-            "capture",
             node,
             name,
-            value=value,
-            values=() if first is None else (first,),
-            home=home.module.name,
-            is_global=is_global,
+            Capture(
+                value,
+                on_import=first,
+                module=home.module.name,
+                is_global=is_global,
+            ),
         )
     if m.in_process_worker:
         return arrived(value, m.worker_ident)
@@ -123,7 +128,7 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
         if shown is not None:
             return shown
         key = asks_on_gpu(base) if name == "is_cuda" else ("attr", base, name)
-        fixed = m.store.get((0, str(key))) if name in m.set_on_unknown else None
+        fixed = m.store.get((0, str(key))) if name in m.facts.written_on_unknown else None
         return fixed if fixed is not None else unknown(key)
     if isinstance(atom, Const) and name == "value":
         return of(atom)  # a member of an enumeration
@@ -138,19 +143,12 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
 def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, name: str) -> Value:
     value = m.read(atom.ident, name)
     if value is not None:
-        if m.worker is not None and atom.born != m.worker.ident:
-            shipped = m.in_process_worker and m.worker.call.ships
+        if m.place.worker is not None and atom.born != m.place.worker.ident:
+            shipped = m.in_process_worker and m.place.worker.call.channel.ships
             if shipped and m.pickles_itself(atom) and (atom.ident, ARRIVED) not in m.store:
                 return UNKNOWN
             if any(map(of_a_library, value.atoms)):
-                m.effect(
-                    frame,
-                    "capture",
-                    node,
-                    f"self.{name}",
-                    value=value,
-                    ident=atom.ident,
-                )
+                m.effect(frame, node, f"self.{name}", Capture(value, owner=atom.ident))
             if m.in_process_worker:
                 return arrived(value, m.worker_ident)
         return belonging(m, atom, value, name)
@@ -168,9 +166,9 @@ def belonging(m: Machine, atom: Instance, value: Value, name: str = "") -> Value
     """`value`, which `atom` has (as its attribute of that `name`): what belongs to an object of
     this task alone belongs to this task alone, unless those of other tasks were made with it,
     too."""
-    if m.worker is None or atom.born != m.worker.ident:
+    if m.place.worker is None or atom.born != m.place.worker.ident:
         return value
-    return owned(value, m.worker.ident, m.turns.shared_by(atom.ident, name))
+    return owned(value, m.place.worker.ident, m.place.turns.shared_by(atom.ident, name))
 
 
 def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) -> Value:
@@ -225,7 +223,7 @@ def module_attribute(m: Machine, frame: Frame, node: ast.AST, module: str, name:
     if home is not None:
         value = m.read(home.ident, name)
         if value is not None:
-            if m.worker is not None and home.born != m.worker.ident:
+            if m.place.worker is not None and home.born != m.place.worker.ident:
                 return captured(m, frame, node, name, value, home)
             return value
         star = star_import(m, home, name)
@@ -252,7 +250,7 @@ def item(m: Machine, frame: Frame, node: ast.AST, value: Value, index: Value) ->
 
 def _picked_by_task(m: Machine, node: ast.AST, index: Value) -> bool:
     """Whether a thread picks the item by what its task alone is given: it has that for itself."""
-    worker = m.worker
+    worker = m.place.worker
     if worker is None or not worker.own or not isinstance(node, ast.Subscript):
         return False
     return not isinstance(node.slice, ast.Constant) and worker.own.issuperset(index.atoms)

@@ -78,7 +78,7 @@ def _question(m: Machine, atom: Atom) -> Key:
     if isinstance(atom, Items):
         atom = compare(ast.Gt(), length(m, atom), Const(0, "int"))
     if isinstance(atom, External):
-        return None if atom.name in m.set_on_unknown else ("external", atom.name)
+        return None if atom.name in m.facts.written_on_unknown else ("external", atom.name)
     return atom.key if isinstance(atom, Unknown) else None
 
 
@@ -217,7 +217,7 @@ def stored_at(m: Machine, frame: Frame, asked: ast.expr) -> Place | None:
         return None
     found = m.lookup(frame, asked.value.id)
     owner = found[0].only if found is not None else None
-    if not isinstance(owner, Instance) or m.turns.is_several(owner.ident):
+    if not isinstance(owner, Instance) or m.place.turns.is_several(owner.ident):
         return None
     place = (owner.ident, asked.attr)
     return place if place in m.store else None
@@ -323,9 +323,9 @@ def fork(
 
 def is_plain(m: Machine, node: ast.expr) -> bool:
     """Whether evaluating `node` changes nothing, so that its ways need no states of their own."""
-    known = m.plain.get(node)
+    known = m.caches.changes_nothing.get(node)
     if known is None:
-        known = m.plain[node] = not any(
+        known = m.caches.changes_nothing[node] = not any(
             isinstance(part, (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom))
             for part in descend(node)
         )

@@ -20,8 +20,12 @@ from gradguard_lint.domain.values import (
     join,
     unknown,
 )
-from gradguard_lint.engine.machine import CallKey, Machine
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.engine.run_parts import CallKey
 
 CACHED = "cached"
 """The mark of a function whose results are cached, as by ``functools.cache``."""
@@ -35,10 +39,10 @@ def cached_call(m: Machine, function: Function, args: Args, run: Callable[[], Va
 
     What a worker has in the cache from its process is ignored.
     """
-    if m.worker is not None:
+    if m.place.worker is not None:
         return run()
     ident = _ident(m, function)
-    known = m.cached_calls.setdefault(ident, {})
+    known = m.facts.cached_calls.setdefault(ident, {})
     key = _key(args)
     there = [it for it, number in known.items() if _is_cached(m, ident, number) is not None]
     if key[1] is not None and key in there:
@@ -57,7 +61,7 @@ def cached_call(m: Machine, function: Function, args: Args, run: Callable[[], Va
 def clear_cache(m: Machine, function: Function) -> None:
     """The cache of `function` is empty from here on."""
     ident = _ident(m, function)
-    for number in m.cached_calls.get(ident, {}).values():
+    for number in m.facts.cached_calls.get(ident, {}).values():
         m.store.drop((ident, _there(number)))
         m.store.drop((ident, _name(number)))
 
@@ -70,8 +74,8 @@ def cache_as_attribute(m: Machine, owner: Instance, name: str, made: Value) -> N
 
 def reset_cached_properties(m: Machine, instance: Instance) -> None:
     """`instance` is made: it has no attribute yet that a property, or a test for it, makes."""
-    for name in m.names_of.get(instance.ident, ()):
-        if (instance.ident, name) in m.tested_attributes:
+    for name in m.facts.attribute_names.get(instance.ident, ()):
+        if (instance.ident, name) in m.facts.queried_attributes:
             m.store.drop((instance.ident, name))
         found = m.find_in_class(instance.cls, name)
         for function in found.of(Function) if found is not None else ():
@@ -84,14 +88,14 @@ def has_set_attribute(m: Machine, instance: Instance, name: str) -> Value:
     if m.worker_ident != instance.born:
         return UNKNOWN  # what of it arrives is not asked here
     missing = (("has", instance.ident, name), False)
-    m.tested_attributes.add((instance.ident, name))
+    m.facts.queried_attributes.add((instance.ident, name))
     value = m.read(instance.ident, name)
     if value is not None:  # who made it where it was missing has made it for good
         when = frozenset[Condition].intersection(*(it.when for it in value.choices))
         return constant(True) if when - {missing} <= m.assumed.facts else UNKNOWN
     if m.find_in_class(instance.cls, name) is not None:
         return constant(True)
-    told = name in m.names_of.get(instance.ident, ()) or not instance.cls.plain
+    told = name in m.facts.attribute_names.get(instance.ident, ()) or not instance.cls.plain
     asks = m.find_in_class(instance.cls, "__getattr__") is not None
     return UNKNOWN if told or asks else unknown(missing[0])
 

@@ -39,10 +39,12 @@ from gradguard_lint.engine.branches import each_way
 from gradguard_lint.engine.containers import item_of_unknown, items_changed, resized
 from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.fields import give_fields
-from gradguard_lint.engine.machine import HEAP, Machine
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.stub_calls import Caller
 from gradguard_lint.engine.tree import yields
 from gradguard_lint.engine.turns import changed_in_place, note_arguments
+from gradguard_lint.engine.variables import HEAP
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -51,6 +53,9 @@ RESIZING = words(
 )
 """The methods after which a container may be longer or shorter."""
 
+
+PRIMITIVES = "gradguard_lint.models.primitives."
+"""Where the full names of the primitives begin that stubs call."""
 
 UNCHANGING = words(
     "casefold count endswith find index isdigit lower partition removeprefix removesuffix replace "
@@ -64,7 +69,10 @@ def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
         return _super(m, frame, node)
     function = m.eval(frame, node.func)
     args = arguments(m, frame, node)
-    result = call(m, frame, node, function, args)
+    if frame.module.is_stub:
+        result = call_from_stub(m, frame, node, function, args)
+    else:
+        result = call(m, frame, node, function, args)
     _change_receiver(m, frame, node, function, args)
     return result
 
@@ -190,10 +198,10 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
         return apply(m, frame, node, atom, args)
     if isinstance(atom, Bound):
         if isinstance(atom.receiver, Instance):
-            m.executed_methods.add((id(atom.function.node), id(atom.receiver.cls.node)))
+            m.facts.executed_methods.add((id(atom.function.node), id(atom.receiver.cls.node)))
         positional = [of(atom.receiver), *args.positional]
         bound = replace(args, positional=positional)
-        result = apply(m, frame, node, atom.function, bound)
+        result = apply(m, frame, node, atom.function, bound, receivers=1)
         if isinstance(atom.receiver, Instance) and atom.receiver.cls.what:
             m.models.ran(m, frame, node, atom.receiver, atom.function.name, args)
         return result
@@ -245,27 +253,38 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
 def _not_seen(atom: Atom) -> bool:
     """Whether calling `atom` runs code that is not of the project."""
     if isinstance(atom, External):
-        return not atom.name.startswith("builtins.")
+        return not atom.name.startswith(("builtins.", PRIMITIVES))
     return isinstance(atom, (Method, Thing, Tensor, Unknown))
 
 
-def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args) -> Value:
-    """Run the body of `function` on `args`."""
+def apply(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    function: Function,
+    args: Args,
+    receivers: int = 0,
+) -> Value:
+    """Run the body of `function` on `args`, of which as many are `receivers`."""
     if caching.CACHED in function.marks:
         plain = replace(function, marks=function.marks - {caching.CACHED})
         return caching.cached_call(m, function, args, lambda: apply(m, frame, node, plain, args))
     code = function.node
+    frame, node = m.in_program(frame, node)
+    is_stub = function.module.is_stub
+    if is_stub and m.place.stub_caller is None:
+        args = args.told_apart()
     if m.budget.used_up:
         end = code.end_lineno or code.lineno
         m.budget.cut[id(code)] = (function.module.path, code.lineno, end)
         return UNKNOWN
-    m.reached.add(id(code))
-    if args.written and not takes(function, args):
+    m.facts.executed.add(id(code))
+    if args.written and not is_stub and not takes(function, args):
         m.leave_by(TypeError)
         return UNKNOWN
     place = (function.module.path, code.lineno)
-    if m.worker is None and place not in m.reached_in:
-        m.reached_in[place] = (id(code), m.root_line)
+    if m.place.worker is None and not is_stub and place not in m.facts.executed_lines:
+        m.facts.executed_lines[place] = (id(code), m.place.root_line)
     if m.is_deep_in(code):
         return UNKNOWN
     is_lambda = isinstance(code, ast.Lambda)
@@ -274,6 +293,8 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         message = f"`{function.name}` is called"  # by what is not seen
     elif isinstance(node, ast.ClassDef):
         message = f"an object of `{node.name}` is made"
+    if is_stub:
+        message = ""
     inner = Frame(m.new_ident(), function.module, function.frame, function, born=m.worker_ident)
     if _makes_generator(m, function):
         bind_arguments(m, inner, node, function, args)
@@ -283,8 +304,9 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     assumed, modes = entry.assumed.copy(), entry.modes
     bind_arguments(m, inner, node, function, args)
     m.modes = begun = marked_modes(m, frame, node, function, modes)
-    m.stack.append(code)
-    around = m.around.get(code)
+    m.place.stack.append(code)
+    around = m.place.decorating_contexts.get(code)
+    caller = enter_code(m, frame, node, function, args.after(receivers) if is_stub else args)
     try:
         with m.called_from(frame, node, message):
             if around is not None:
@@ -297,35 +319,61 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
                 if not m.dead:
                     m.outcomes(inner).returns.append((NOTHING, code, m.state))
     finally:
-        m.stack.pop()
+        m.place.stack.pop()
+        m.place.stub_caller = caller
     result = _returned(m, inner)
     if around is not None:
         m.models.exit_context(m, inner, *around, None)
     if not inner.shared and not inner.lent:
-        m.gone.add(inner.ident)
+        m.facts.ended_frames.add(inner.ident)
         _forget(m, inner, mark)
-    m.last_modes = m.modes
+    m.place.ended.modes = m.modes
     if begun is modes and around is None:
         modes = modes.after(m.modes)
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
     assume(m.assumed, lasting(told, assumed))
-    m.last_returns = (
+    m.place.ended.returns = (
         function.module,
         function.name,
         [(value, place) for value, place, _ in m.outcomes(inner).returns if place is not code],
     )
-    if code in m.returned:
-        m.returned[code] += m.last_returns[2]
-    del m.left[inner.ident]
+    if code in m.place.ended.decorated_returns:
+        m.place.ended.decorated_returns[code] += m.place.ended.returns[2]
+    del m.place.exits[inner.ident]
     return result
+
+
+def enter_code(
+    m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args
+) -> Caller | None:
+    """Note that the body of `function`, which the program calls at `node`, runs from here on: of a
+    stub, or of the program again; what to put back after it."""
+    caller = m.place.stub_caller
+    if not function.module.is_stub:
+        m.place.stub_caller = None
+    elif caller is None:
+        m.place.stub_caller = Caller(frame, node, args)
+    return caller
+
+
+def call_from_stub(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -> Value:
+    """A call that a stub makes: it happens where the program calls the library."""
+    saved = m.place.stub_calls
+    m.place.stub_calls = (*saved, id(node))
+    try:
+        return call(m, *m.in_program(frame, node), function, args)
+    finally:
+        m.place.stub_calls = saved
 
 
 def _makes_generator(m: Machine, function: Function) -> bool:
     code = function.node
-    known = m.yielding.get(code)
+    known = m.caches.makes_generator.get(code)
     if known is None:
         lines = function.module.byte_lines[code.lineno - 1 : code.end_lineno]
-        known = m.yielding[code] = any(b"yield" in line for line in lines) and yields(code)
+        known = m.caches.makes_generator[code] = any(b"yield" in line for line in lines) and yields(
+            code
+        )
     return known
 
 
@@ -386,13 +434,13 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
     if isinstance(node, ast.Call):
         # Which of the items in a container a constructor consumes is not known here.
         note_arguments(m, frame, node, args, instance, depth=0 if init is not None else 4)
-    making, m.making = m.making, (*m.making, (instance, node))
+    making, m.place.making = m.place.making, (*m.place.making, (instance, node))
     try:
         if init is not None:
             call(m, frame, node, m.bind(frame, node, init, instance), args)
         else:
             give_fields(m, frame, node, cls, instance, args)
     finally:
-        m.making = making
+        m.place.making = making
     m.models.instantiated(m, frame, node, instance, args)
     return of(instance)

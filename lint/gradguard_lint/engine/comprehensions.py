@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
+from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner as inner_atoms
 from gradguard_lint.domain.shapes import items, known_items, sequence
 from gradguard_lint.domain.values import (
@@ -148,10 +149,10 @@ def _turn(
 ) -> tuple[Value | None, bool]:
     """What a comprehension makes of `item`: None where it passes no test, and whether that is
     certain; `several`: this is one of several turns."""
-    began, assumed = m.turns.began, m.state.assumed
-    m.turns.depth += several
+    began, assumed = m.place.turns.began, m.state.assumed
+    m.place.turns.depth += several
     if several:
-        m.turns.began = m.new_ident()
+        m.place.turns.began = m.new_ident()
         consume(m, item)
     inner, certain = _scope(m, frame, node), True
     m.state.assumed = assumed.copy()
@@ -168,8 +169,8 @@ def _turn(
                     return None, certain
         return _element(m, inner, node), certain
     finally:
-        m.turns.depth -= several
-        m.turns.began, m.state.assumed = began, assumed
+        m.place.turns.depth -= several
+        m.place.turns.began, m.state.assumed = began, assumed
 
 
 def _element(m: Machine, inner: Frame, node: Comprehension) -> Value:
@@ -184,7 +185,8 @@ def _note_gradients(m: Machine, frame: Frame, node: Comprehension, element: Valu
     if any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner_atoms(element)):
         part = node.value if isinstance(node, ast.DictComp) else node.elt
         place = m.site(frame, node)
-        m.effect(frame, "gradient-collected", part, "one gradient", target=element, place=place)
+        collects = LibraryUse("collects gradients", (element,), place=place)
+        m.effect(frame, part, "one gradient", collects)
 
 
 def _scope(m: Machine, frame: Frame, node: ast.expr) -> Frame:

@@ -36,7 +36,8 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.machine import HEAP, SIZE, Machine
+from gradguard_lint.engine.machine import SIZE, Machine
+from gradguard_lint.engine.variables import HEAP
 from pytest_gradguard.records import replace
 
 
@@ -73,12 +74,12 @@ def length(m: Machine, atom: Atom) -> Atom:
     place = _place_of_length(atom)
     if place is None:
         return COUNT.choices[0].atom
-    m.measured.add(place)
+    m.facts.queried_lengths.add(place)
     told = m.store.get(place)
     if told is not None:
         return told.only or COUNT.choices[0].atom
     if isinstance(atom, Items):
-        return Unknown((*LENGTH, (atom.ident, m.turns.made.get(atom.ident))))
+        return Unknown((*LENGTH, (atom.ident, m.place.turns.made.get(atom.ident))))
     assert isinstance(atom, Unknown)
     key = ("gpu-count",) if atom.key == ("gpu-list",) else computed("len", atom)
     return COUNT.choices[0].atom if key is None else Unknown(key)
@@ -86,8 +87,8 @@ def length(m: Machine, atom: Atom) -> Atom:
 
 def resized(m: Machine, atom: Atom) -> None:
     """A container may be longer or shorter from here on."""
-    place = _place_of_length(atom) if m.measured else None
-    if place is not None and place in m.measured:
+    place = _place_of_length(atom) if m.facts.queried_lengths else None
+    if place is not None and place in m.facts.queried_lengths:
         m.store[place] = COUNT
 
 
@@ -100,7 +101,7 @@ def as_long_as(m: Machine, other: Value, value: Value) -> Value:
             return of(replace(made, count=count.key))
         if made.ident:
             m.store[made.ident, SIZE] = of(count)
-            m.measured.add((made.ident, SIZE))
+            m.facts.queried_lengths.add((made.ident, SIZE))
     return value
 
 
@@ -114,13 +115,13 @@ def _place_of_length(atom: Atom) -> Place | None:
 def item_of_unknown(m: Machine, atom: Unknown, index: Hashable) -> Value:
     """What something unknown has at `index`."""
     key = ("item", atom.key, index)
-    fixed = m.store.get((0, str(key))) if index in m.set_on_unknown else None
+    fixed = m.store.get((0, str(key))) if index in m.facts.written_on_unknown else None
     return fixed if fixed is not None else unknown(key)
 
 
 def items_changed(m: Machine, owner: Key) -> None:
     """What something unknown was given may be something else from here on."""
-    for name in m.set_on_unknown if owner is not None else ():
+    for name in m.facts.written_on_unknown if owner is not None else ():
         place = (0, str(("item", owner, name)))
         if place in m.store:
             m.store[place] = UNKNOWN
@@ -171,7 +172,7 @@ def strung_together(m: Machine, values: Iterable[Value]) -> Value | None:
 def grown(m: Machine, atom: Items, added: Parts, at: int | None = None) -> Items:
     """A sequence that has grown in place by what is `added`, at its end or at a place: in a loop
     nobody knows how much that is."""
-    if m.turns.depth:
+    if m.place.turns.depth:
         first, between, last = added
         several = (*first, *((between,) if between else ()), *last)
         added = (), join(several) if several else None, ()

@@ -84,7 +84,7 @@ def leave(m: Machine, frame: Frame, node: ast.AST, atom: Generator, raised: str 
         return
     assumed, before, ends, caught = m.assumed.copy(), m.state, list[State](), list[Raised]()
     if raised is not None:
-        m.raised.append(caught)
+        m.place.raised.append(caught)
     message = f"calls `{function.name}`"
     try:
         for line, when in lines:
@@ -92,10 +92,10 @@ def leave(m: Machine, frame: Frame, node: ast.AST, atom: Generator, raised: str 
             assume(m.assumed, when)
             rest = _rest_at(function.node, line, raised)
             run_body(m, frame, node, atom, rest, lambda _: m.die(), message)  # it yields once
-            ends += [m.state, *(state for _, _, state in m.left.pop(inner.ident).returns)]
+            ends += [m.state, *(state for _, _, state in m.place.exits.pop(inner.ident).returns)]
     finally:
         if raised is not None:
-            m.raised.pop()
+            m.place.raised.pop()
     m.meet([*ends, *(state for _, state in caught)])
     _forget_assumed(m, assumed)
 

@@ -48,7 +48,7 @@ def _contents(
     for choice in m.filtered(value).choices:
         atom = choice.atom
         yield path, atom, choice.when
-        if isinstance(atom, Unknown) and atom.key in m.unknown_modules:
+        if isinstance(atom, Unknown) and atom.key in m.facts.unknown_modules:
             yield path, Thing("model", "Module", m.ident_of(atom.key)), choice.when
         if depth <= 0:
             continue
@@ -97,7 +97,7 @@ def _parts(m: Machine, atom: Atom, path: str) -> list[tuple[str, Value]]:
 def is_refused(m: Machine, task: TaskCall, call: ParallelCall) -> bool:
     """Whether a task certainly cannot be pickled, so that no worker ever gets it."""
     sent = [*task.args, *(value for _, value in task.keywords)]
-    sent += [] if call.made else [task.function]
+    sent += [] if call.traits.actor else [task.function]
     seen = set[int]()
     return any(_has_refused(m, value, call, seen) for value in sent)
 
@@ -109,7 +109,7 @@ def _has_refused(
     objects that nothing more is said of."""
 
     def refused(atom: Atom) -> bool:
-        if m.models.refuses_pickling(atom, standard=call.forking_pickler):
+        if m.models.refuses_pickling(atom, standard=call.channel.forking_pickler):
             return True
         if isinstance(atom, Instance):
             if atom.ident in seen or not atom.cls.plain:
@@ -127,9 +127,9 @@ def shipped(m: Machine, call: ParallelCall, task: TaskCall) -> list[tuple[str, A
         (_name(task, index), value, index in task.private) for index, value in enumerate(task.args)
     ]
     sent += [(name, value, name in task.private_names) for name, value in task.keywords]
-    if not call.made:
+    if not call.traits.actor:
         sent.append((CALLED, task.function, -1 in task.private))
-        if call.ships:
+        if call.channel.ships:
             sent += ((name, value, False) for name, value in _enclosed(m, task.function))
     return [
         (path, atom, private)

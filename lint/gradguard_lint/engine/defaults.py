@@ -32,13 +32,13 @@ def far_fetched(m: Machine, when: Conditions) -> bool:
             if key[2] is None and isinstance(key[1], tuple) and key[1][0] in _HANDED:
                 return True
         elif key[0] == "contains" or (key[0] == "cmp" and key[2] == "startswith"):
-            texts = [it for it in m.defaults.get(key[1], ()) if isinstance(it, str)]
+            texts = [it for it in m.facts.defaults.get(key[1], ()) if isinstance(it, str)]
             if not any(str(key[-1]) in text for text in texts):
                 return True
         elif key[0] == "among":
             if not set(_defaults(m, key[1], key[2])) & set(key[2]):
                 return True
-        elif key[0] == "argument" and key in m.defaults and not any(m.defaults[key]):
+        elif key[0] == "argument" and key in m.facts.defaults and not any(m.facts.defaults[key]):
             return True
     return False
 
@@ -48,7 +48,7 @@ def _is_not_the_cpu(m: Machine, key: Key, truth: object, when: Conditions) -> bo
     default is the CPU, or another that is ruled out as well, or none is known."""
     subject = subject_of(key)
     excluded = not truth and isinstance(key, tuple) and subject is not key and key[2] in CPU
-    defaults = m.defaults.get(subject)
+    defaults = m.facts.defaults.get(subject)
     if not defaults:
         return excluded
     if not excluded and not all(it in CPU for it in defaults):
@@ -75,7 +75,9 @@ def _is_named(m: Machine, key: Key, truth: object) -> bool:
     if not isinstance(key, tuple) or len(key) != 3 or key[0] != "eq":
         return False
     subject = key[1]
-    known = subject in m.defaults or not isinstance(subject, tuple) or subject[0] == "argument"
+    known = (
+        subject in m.facts.defaults or not isinstance(subject, tuple) or subject[0] == "argument"
+    )
     named = isinstance(key[2], str) and names_gpu(key[2]) if truth else key[2] in CPU
     return not known and named
 
@@ -89,13 +91,13 @@ def off_by_default(m: Machine, switch: Value) -> Value:
     """`switch`, which is False where nobody sets it: ``.get("x", False)``."""
     only = switch.only
     if isinstance(only, Unknown) and only.key is not None:
-        m.defaults.setdefault(only.key, (False,))
+        m.facts.defaults.setdefault(only.key, (False,))
     return switch
 
 
 def _defaults(m: Machine, key: Key, asked: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
     """The defaults of `key`; where there are none, all that is `asked` for but a GPU."""
-    known = m.defaults.get(key)
+    known = m.facts.defaults.get(key)
     if known is not None:
         return known
     return tuple(it for it in asked if not (isinstance(it, str) and names_gpu(it)))

@@ -118,9 +118,13 @@ def on_Name(m: Machine, frame: Frame, node: ast.Name) -> Value:
             return star
         if node.id in ENDING:
             return ENDING[node.id]
-        return m.models.name_from_star(node.id) if m.stars.get(-frame.root.ident) else UNKNOWN
+        return (
+            m.models.name_from_star(node.id)
+            if m.facts.star_imports.get(-frame.root.ident)
+            else UNKNOWN
+        )
     value, home = found
-    if m.worker is not None and home.born != m.worker.ident:
+    if m.place.worker is not None and home.born != m.place.worker.ident:
         return captured(m, frame, node, node.id, value, home)
     return value
 
@@ -258,7 +262,7 @@ def operate(
     left, right = at_large(left), at_large(right)
     # In a loop, alternatives that are counted up would be others in each turn.
     pairs = len({*left.atoms}) * len({*right.atoms})
-    if not sequences and pairs <= (1 if m.turns.depth else FEW):
+    if not sequences and pairs <= (1 if m.place.turns.depth else FEW):
         return left.map(lambda one: right.map(lambda other: _figured(op, one, other)))
     if not sequences and any(map(is_number, (*left.atoms, *right.atoms))):
         return NUMBER
@@ -445,7 +449,7 @@ def on_Lambda(m: Machine, frame: Frame, node: ast.Lambda) -> Value:
 
 def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
     given = m.eval(frame, node.value)
-    giver = m.givers.get(frame.ident)
+    giver = m.place.yield_receivers.get(frame.ident)
     if giver is not None and not m.dead:
         giver(given)
     return UNKNOWN
@@ -453,7 +457,7 @@ def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
 
 def on_YieldFrom(m: Machine, frame: Frame, node: ast.YieldFrom) -> Value:
     value = opened(m, frame, node.value, m.eval(frame, node.value))
-    giver = m.givers.get(frame.ident)
+    giver = m.place.yield_receivers.get(frame.ident)
     if giver is None or m.dead:
         return UNKNOWN
     return run(m, frame, node, iterator(m, frame, node, value), giver)

@@ -39,7 +39,7 @@ def iterator(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Generator
                     give(item)
             return
         repeat(m, scope, node, node, now, give, own=lambda: lambda place: place[0] == scope.ident)
-        m.left.pop(scope.ident, None)
+        m.place.exits.pop(scope.ident, None)
 
     def whole() -> Value:
         before, now = max(consumed(m, scope), 0), m.filtered(value)

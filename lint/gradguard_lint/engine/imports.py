@@ -8,6 +8,7 @@ from itertools import islice
 
 from gradguard_lint.domain.conditions import Assumed
 from gradguard_lint.domain.effects import Modes
+from gradguard_lint.domain.payloads import Loaded
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -29,14 +30,14 @@ def module_frame(m: Machine, name: str, *, lasts: bool = False) -> Frame | None:
 
     `lasts`: it is run where it is imported, and what it puts in force stays so.
     """
-    if name in m.frames:
-        return m.frames[name]
+    if name in m.facts.frames:
+        return m.facts.frames[name]
     module = m.project.load(name)
     if module is None:
         return None
     frame = Frame(m.new_ident(), module)
     frame.shared = True
-    m.frames[name] = frame
+    m.facts.frames[name] = frame
     before = m.state
     mark = before.store.mark()
     run_module(m, frame, module, constant(name), before.modes if lasts else None)
@@ -45,29 +46,46 @@ def module_frame(m: Machine, name: str, *, lasts: bool = False) -> Frame | None:
     for place in after.since(mark):
         value = after.get(place)
         if value is not None:
-            m.loaded[place] = value
+            m.facts.loaded[place] = value
     m.state = State(after, before.assumed, m.state.past, modes, before.dead)
     return frame
+
+
+def stub_value(m: Machine, stub: Module, name: str) -> Value | None:
+    """What the stub of a library's module defines as `name`; None where it does not."""
+    key = f"<stub> {stub.path}"
+    if key not in m.facts.frames:
+        frame = m.facts.frames[key] = Frame(m.new_ident(), stub)
+        frame.shared = True
+        before, m.state = m.state, State()  # it is the same on all ways of the program
+        run_module(m, frame, stub, constant(stub.name))
+        m.facts.loaded.update(m.store.held())
+        m.state = before
+    value = m.read(m.facts.frames[key].ident, name)
+    return None if value is None or any(value.of(External)) else value
 
 
 def run_module(
     m: Machine, frame: Frame, module: Module, name: Value, modes: Modes | None = None
 ) -> None:
     """Run the code of a module, from the start of a program, or with these `modes` in force."""
-    saved = (m.worker, m.chain, m.statement, m.turns.depth, m.raised)
-    importing, m.importing = m.importing, module.name
-    making, m.making = m.making, ()
-    m.worker, m.chain, m.turns.depth, m.raised = None, (), 0, []
-    m.program.imports.setdefault(module.name, set())
+    saved = (m.place.worker, m.place.chain, m.place.statement, m.place.turns.depth, m.place.raised)
+    importing, m.place.importing = m.place.importing, module.name
+    making, m.place.making = m.place.making, ()
+    m.place.worker, m.place.chain, m.place.turns.depth, m.place.raised = None, (), 0, []
+    if not module.is_stub:
+        m.program.imports.setdefault(module.name, set())
     m.state = State(m.store, Assumed(), m.state.past, modes or Modes())
     m.store[frame.ident, "__name__"] = name
     try:
         m.block(frame, module.tree.body)
-        for own, what in m.models.described_in(module.name):
+        for own, what in () if module.is_stub else m.models.described_in(m, module.name):
             m.store[frame.ident, own] = what
     finally:
-        m.worker, m.chain, m.statement, m.turns.depth, m.raised = saved
-        m.importing, m.making = importing, making
+        m.place.worker, m.place.chain, m.place.statement, m.place.turns.depth, m.place.raised = (
+            saved
+        )
+        m.place.importing, m.place.making = importing, making
 
 
 def star_import(m: Machine, frame: Frame, name: str) -> Value | None:
@@ -75,7 +93,7 @@ def star_import(m: Machine, frame: Frame, name: str) -> Value | None:
     pending = [frame.root]
     seen: set[str] = set()
     while pending:
-        for module in m.stars.get(pending.pop().ident, ()):
+        for module in m.facts.star_imports.get(pending.pop().ident, ()):
             home = module_frame(m, module) if module not in seen else None
             seen.add(module)
             if home is not None:
@@ -88,6 +106,10 @@ def star_import(m: Machine, frame: Frame, name: str) -> Value | None:
 
 def do_Import(m: Machine, frame: Frame, node: ast.Import) -> None:
     for alias in node.names:
+        if frame.module.is_stub:
+            full = alias.name if alias.asname else alias.name.partition(".")[0]
+            m.write(frame, alias.asname or full, of(External(full)))
+            continue
         m.models.imported(m, frame, alias, alias.name)
         if m.project.is_module(alias.name):
             _noted(m, frame, alias, alias.name)
@@ -115,15 +137,19 @@ def import_named(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
 def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
     base = frame.module.base_of(node)
     for alias in node.names:
+        if frame.module.is_stub:
+            own = m.models.external(m, f"{base}.{alias.name}")
+            m.write(frame, alias.asname or alias.name, own)
+            continue
         if alias.name == "*":
             if m.project.is_module(base):
                 _noted(m, frame, alias, base)
-                m.stars.setdefault(frame.root.ident, []).append(base)
+                m.facts.star_imports.setdefault(frame.root.ident, []).append(base)
                 _run_early(m, frame, base)
             else:
                 m.models.imported(m, frame, alias, base)
                 m.models.imported_star(m, frame, base)
-                m.stars.setdefault(-frame.root.ident, []).append(base)
+                m.facts.star_imports.setdefault(-frame.root.ident, []).append(base)
             continue
         name = alias.asname or alias.name
         if not m.project.is_module(base):
@@ -142,13 +168,13 @@ def _noted(m: Machine, frame: Frame, node: ast.AST, *names: str) -> None:
     """Note which modules, and packages around them, the one that is being run imports, or a
     function of the parent's does."""
     own = frame.parent is None and m.on_import
-    if not own and m.worker is not None:
+    if not own and m.place.worker is not None:
         return
     found = m.program.imports.setdefault(frame.module.name, set()) if own else set()
     for name in filter(m.project.is_module, filter(None, names)):
         found.update(outermost_first(name))
     for name in () if own else found:
-        m.effect(frame, "imports", node, name, home=name)
+        m.effect(frame, node, name, Loaded(name))
 
 
 def _run_early(m: Machine, frame: Frame, module: str) -> bool:
@@ -157,7 +183,7 @@ def _run_early(m: Machine, frame: Frame, module: str) -> bool:
     wherever a name of it is used first."""
     runs = False
     for name in outermost_first(module) if frame.parent is None else ():
-        runs = not m.project.setting_up(name) <= m.frames.keys() or m.project.registers(name)
+        runs = not m.project.setting_up(name) <= m.facts.frames.keys() or m.project.registers(name)
         if runs:
             module_frame(m, name, lasts=True)
     return runs
@@ -167,7 +193,7 @@ def _run_unnamed(m: Machine, frame: Frame, module: str, name: str) -> None:
     """Run a module that is imported as `name`, but never named: for what running it does."""
     if frame.parent is not None or _run_early(m, frame, module):
         return
-    mentioned = m.mentioned.get(frame.module.name)
+    mentioned = m.facts.names_read.get(frame.module.name)
     if mentioned is not None:
         named = name in mentioned
     else:  # nobody has looked at the whole of it
@@ -191,5 +217,5 @@ def resolve(m: Machine, ident: int, name: str, value: Value) -> Value:
     if found is None:
         inner = f"{atom.module}.{atom.name}"
         found = of(ProjectModule(inner)) if m.project.is_module(inner) else UNKNOWN
-    m.store[(ident, name)] = m.loaded[(ident, name)] = found
+    m.store[(ident, name)] = m.facts.loaded[(ident, name)] = found
     return found

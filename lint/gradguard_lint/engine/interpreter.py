@@ -100,7 +100,7 @@ class _Run:
         self.seen = relevance.seen
         self.module = module = relevance.module
         self.frame = Frame(machine.new_ident(), module)
-        machine.mentioned[module.name] = self.seen.loaded
+        machine.facts.names_read[module.name] = self.seen.loaded
         self.after = State()
         """How the module's own code leaves things."""
 
@@ -108,22 +108,22 @@ class _Run:
         m, module, frame = self.m, self.module, self.frame
         m.program = Program(module.name)
         frame.shared = True
-        m.frames[module.name] = frame
+        m.facts.frames[module.name] = frame
         self._root(partial(imports.run_module, m, frame, module, constant("__main__")), State())
         self.after = m.state
         self.after.dead = False
         self.after.assumed = Assumed()
-        m.program.guarded = m.before_main is not None
-        if m.before_main is not None:
-            self.after.past = m.before_main  # what else comes in is not run as a program
+        m.program.guarded = m.facts.before_main is not None
+        if m.facts.before_main is not None:
+            self.after.past = m.facts.before_main  # what else comes in is not run as a program
         program = m.program
         self._functions(loops=False)
-        program.defaults = m.defaults
+        program.defaults = m.facts.defaults
         program.cut = set(m.budget.cut.values())
         program.calls_elsewhere = {
             place: line
-            for place, (ident, line) in m.reached_in.items()
-            if ident in m.reached and place[0] != module.path
+            for place, (ident, line) in m.facts.executed_lines.items()
+            if ident in m.facts.executed and place[0] != module.path
         }
         if m.options.loops:
             m.program = Program(module.name)
@@ -141,11 +141,13 @@ class _Run:
         made: dict[int, tuple[Instance, State] | None] = {}
         starters = self.relevance.words.starters | self._bringing
         for cls, node in definitions:
-            if id(node) in m.reached or (id(node) in m.budget.cut and not _names(node, starters)):
+            if id(node) in m.facts.executed or (
+                id(node) in m.budget.cut and not _names(node, starters)
+            ):
                 continue
             if node.lineno in m.options.called and not loops:
                 continue
-            m.root_line = node.lineno
+            m.place.root_line = node.lineno
             m.state = self.after.copy()
             if cls is None:
                 value = m.read(frame.ident, node.name)
@@ -202,7 +204,7 @@ class _Run:
         m = self.m
         bringing = self._bringing
         classes = [it for it in self.module.tree.body if isinstance(it, ast.ClassDef)]
-        reached = set(m.reached)
+        reached = set(m.facts.executed)
         words = self.relevance.words
         starters = words.starters
         telling = starters | words.trains
@@ -227,12 +229,12 @@ class _Run:
                 if not isinstance(node, _FUNCTIONS) or node.name == "__init__":
                     continue
                 if id(node) in calling:
-                    if (id(node), id(cls)) in m.executed_methods:
+                    if (id(node), id(cls)) in m.facts.executed_methods:
                         continue
                 elif not brings or id(node) in reached or not _names(node, starters):
                     continue
                 method = m.find_in_class(instance.cls, node.name)
-                m.root_line = cls.lineno
+                m.place.root_line = cls.lineno
                 self._root(partial(self._call_unknown, node, method, instance), state.copy())
 
     @cached_property
@@ -244,12 +246,12 @@ class _Run:
 
     def _root(self, start: Callable[[], None], state: State) -> None:
         m = self.m
-        m.root += 1
-        m.budget.begin(first=m.root == 1)
+        m.place.root += 1
+        m.budget.begin(first=m.place.root == 1)
         m.state = state
         m.state.assumed, m.state.dead = Assumed(), False
-        m.worker, m.chain, m.stack, m.statement = None, (), [], None
-        m.turns.loops, m.turns.depth, m.raised = (), 0, []
+        m.place.worker, m.place.chain, m.place.stack, m.place.statement = None, (), [], None
+        m.place.turns.loops, m.place.turns.depth, m.place.raised = (), 0, []
         try:
             start()
         except OutOfSteps:
@@ -285,14 +287,14 @@ class _Run:
     def _prepare(self, instance: Instance, cls: ast.ClassDef) -> None:
         """Let the methods set the object's attributes; what else they do is not recorded."""
         m = self.m
-        recorded, root, reached = iteration.Recorded(m), m.root, set(m.reached)
+        recorded, root, reached = iteration.Recorded(m), m.place.root, set(m.facts.executed)
         state, m.budget.preparing = m.state, True
         for item in self._preparing(cls):
             method = m.find_in_class(instance.cls, item.name)
             before = state.copy()
             self._root(partial(self._call_unknown, item, method, instance), state.copy())
             state = join_states([m.state, before]) or before
-        m.state, m.root, m.reached = state, root, reached
+        m.state, m.place.root, m.facts.executed = state, root, reached
         m.state.assumed = Assumed()
         recorded.put_back(m)
         m.budget.preparing = False
@@ -329,7 +331,7 @@ class _Run:
     ) -> None:
         m, frame = self.m, self.frame
         if id(node) in m.budget.cut and not m.budget.preparing:
-            m.program.unsure.add(m.root)
+            m.program.unsure.add(m.place.root)
         for atom in value.of(Function) if value is not None else ():
             if atom.node is not node:
                 continue
@@ -337,7 +339,7 @@ class _Run:
             args = standalone_arguments(m, atom, skip=1 if bound else 0)
             target = Bound(atom, receiver) if receiver is not None and bound else atom
             result = m.iterated(frame, node, m.call(frame, node, of(target), args))
-            m.chain = ()
+            m.place.chain = ()
             if receiver is not None:
                 m.models.given_back(m, frame, node, receiver, result)
             return

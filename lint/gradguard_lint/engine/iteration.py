@@ -36,7 +36,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import each_way
-from gradguard_lint.engine.calls import marked_modes
+from gradguard_lint.engine.calls import enter_code, marked_modes
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -59,16 +59,18 @@ class _Position:
     """Where the machine is in the program, apart from the state."""
 
     def __init__(self, m: Machine) -> None:
-        self.chain, self.statement, self.raised = m.chain, m.statement, m.raised
-        self.stack, self.loops, self.depth = m.stack, m.turns.loops, m.turns.depth
+        self.chain, self.statement, self.raised = m.place.chain, m.place.statement, m.place.raised
+        self.stack, self.loops, self.depth = m.place.stack, m.place.turns.loops, m.place.turns.depth
+        self.stub_caller, self.stub_calls = m.place.stub_caller, m.place.stub_calls
 
     def restore(self, m: Machine) -> None:
-        m.chain, m.statement, m.raised = self.chain, self.statement, self.raised
-        m.stack, m.turns.loops, m.turns.depth = self.stack, self.loops, self.depth
+        m.place.chain, m.place.statement, m.place.raised = self.chain, self.statement, self.raised
+        m.place.stack, m.place.turns.loops, m.place.turns.depth = self.stack, self.loops, self.depth
+        m.place.stub_caller, m.place.stub_calls = self.stub_caller, self.stub_calls
 
     def fork(self, m: Machine) -> None:
         """Go on from here with lists that a suspended body can leave as they are at a ``yield``."""
-        m.stack, m.raised = [*self.stack], [*self.raised]
+        m.place.stack, m.place.raised = [*self.stack], [*self.raised]
 
 
 class Recorded:
@@ -77,17 +79,17 @@ class Recorded:
     def __init__(self, m: Machine) -> None:
         self.effects, self.calls = len(m.program.effects), len(m.program.calls)
         self.in_line = len(m.program.in_line)
-        self.recorded, self.past = dict(m.recorded), dict(m.state.past)
-        self.worker = len(m.worker.effects) if m.worker is not None else 0
+        self.recorded, self.past = dict(m.facts.recorded), dict(m.state.past)
+        self.worker = len(m.place.worker.effects) if m.place.worker is not None else 0
 
     def put_back(self, m: Machine) -> None:
         """Forget what was recorded since."""
         del m.program.effects[self.effects :], m.program.calls[self.calls :]
         del m.program.in_line[self.in_line :]
-        m.recorded = self.recorded
+        m.facts.recorded = self.recorded
         m.state.past = self.past
-        if m.worker is not None:
-            del m.worker.effects[self.worker :]
+        if m.place.worker is not None:
+            del m.place.worker.effects[self.worker :]
 
 
 # -- running a suspended body -------------------------------------------------------------------
@@ -104,7 +106,7 @@ def consumed(m: Machine, frame: Frame) -> int:
 
 def set_consumed(m: Machine, frame: Frame, number: int) -> None:
     """Note that so many items were consumed when the body came to this statement."""
-    m.store[frame.ident, CONSUMED] = constant((number, getattr(m.statement, "lineno", 0)))
+    m.store[frame.ident, CONSUMED] = constant((number, getattr(m.place.statement, "lineno", 0)))
 
 
 def lines_of_yield(m: Machine, frame: Frame) -> list[tuple[int, Conditions]]:
@@ -137,7 +139,7 @@ def may_run(m: Machine, atom: Generator) -> bool:
     function = atom.function
     if isinstance(function, Flow) or m.budget.used_up:
         return not m.budget.used_up
-    return not m.is_deep_in(function.node) and atom.frame.ident not in m.givers
+    return not m.is_deep_in(function.node) and atom.frame.ident not in m.place.yield_receivers
 
 
 def run(
@@ -192,9 +194,9 @@ def run(
             message = f"`{function.name}` is called" if is_called else f"calls `{function.name}`"
         m.modes = begun = marked_modes(m, frame, node, function, modes)
         run_body(m, frame, node, atom, body_of(function.node), give, message)
-        left = m.left.pop(inner.ident)
+        left = m.place.exits.pop(inner.ident)
         returns = [(value, place) for value, place, _ in left.returns]
-        m.last_returns = (function.module, function.name, returns)
+        m.place.ended.returns = (function.module, function.name, returns)
         m.meet([*(state for _, _, state in left.returns), m.state])
         m.state.assumed, m.state.modes = assumed, modes
         returned = join([value for value, _ in returns]) if returns else NOTHING
@@ -217,15 +219,17 @@ def run_body(
     assert isinstance(function, Function)
     outside = _Position(m)
     outside.fork(m)
-    m.stack.append(function.node)
-    m.givers[inner.ident] = give
+    m.place.stack.append(function.node)
+    frame, node = m.in_program(frame, node)
+    enter_code(m, frame, node, function, Args())
+    m.place.yield_receivers[inner.ident] = give
     m.outcomes(inner)
     try:
-        with m.called_from(frame, node, message):
+        with m.called_from(frame, node, "" if function.module.is_stub else message):
             m.block(inner, body)
     finally:
         outside.restore(m)
-        del m.givers[inner.ident]
+        del m.place.yield_receivers[inner.ident]
 
 
 def body_of(code: ast.AST) -> list[ast.stmt]:
@@ -239,7 +243,7 @@ def suspend(m: Machine, atom: Generator) -> State:
     state, ident = m.state, atom.frame.ident
     m.state = state.copy()
     m.die()
-    m.stops[ident] = m.stops.get(ident, 0) + 1
+    m.place.suspended.yields[ident] = m.place.suspended.yields.get(ident, 0) + 1
     return state
 
 

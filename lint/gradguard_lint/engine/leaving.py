@@ -42,7 +42,7 @@ def do_Raise(m: Machine, frame: Frame, node: ast.Raise) -> None:
 
 def _builtin(m: Machine, frame: Frame, node: ast.expr) -> type[BaseException] | None:
     """The exception of Python's own that `node` names."""
-    if not isinstance(node, ast.Name) or m.stars.get(-frame.root.ident):
+    if not isinstance(node, ast.Name) or m.facts.star_imports.get(-frame.root.ident):
         return None
     found = getattr(builtins, node.id, None) if m.lookup(frame, node.id) is None else None
     is_error = isinstance(found, type) and issubclass(found, BaseException)
@@ -81,27 +81,29 @@ def do_Continue(m: Machine, frame: Frame, node: ast.Continue) -> None:
 def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     before = m.state.copy()
     exits = _exits(m, frame)
-    guarded = m.guarded_import
-    stops = m.stops.get(frame.ident)
-    m.guarded_import = guarded or any(_catches_imports(item) for item in node.handlers)
+    guarded = m.place.guarded_import
+    stops = m.place.suspended.yields.get(frame.ident)
+    m.place.guarded_import = guarded or any(_catches_imports(item) for item in node.handlers)
     raised: list[Raised] = []
     if node.handlers:
-        m.raised.append(raised)
+        m.place.raised.append(raised)
     missing = ("missing", id(node)) if _tries_imports(node) else None
     if missing is not None:
         m.assumed[missing] = False
     last = _last(node.body) if node.handlers else None
     handlers = [] if _takes_what_is_there(m, frame, node.body) else node.handlers
     if last is not None:
-        m.last[last] = None
+        m.place.ending_assignments[last] = None
     try:
         m.block(frame, node.body)
     finally:
         if node.handlers:
-            m.raised.pop()
-        bound_nothing = m.last.pop(last, None) if last is not None else None
-    if m.dead and m.stops.get(frame.ident) != stops:  # it stands at a `yield`, to go on there
-        m.guarded_import = guarded
+            m.place.raised.pop()
+        bound_nothing = m.place.ending_assignments.pop(last, None) if last is not None else None
+    if (
+        m.dead and m.place.suspended.yields.get(frame.ident) != stops
+    ):  # it stands at a `yield`, to go on there
+        m.place.guarded_import = guarded
         return
     after = bound_nothing or m.state.copy()
     after.dead = False
@@ -113,7 +115,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
         pairs = list(zip(raised, caught, strict=True))
         caught_here = [state for (_, state), here in pairs if here is not False]
         passes_on = isinstance(handler.body[-1], ast.Raise)
-        _catch(m, before, [before, after], caught_here, told_apart=0 if passes_on else FEW)
+        _catch(m, before, [before, after], caught_here, split_by_value=0 if passes_on else FEW)
         raised = [one for one, here in pairs if not here]
         passed = [one for one in passed if (one, False) in pairs]
         if missing is not None:
@@ -124,9 +126,9 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
             m.store[frame.ident, handler.name] = UNKNOWN
         m.block(frame, handler.body)
         ends.append(m.state)
-    m.guarded_import = guarded
-    if m.raised:
-        m.raised[-1] += passed
+    m.place.guarded_import = guarded
+    if m.place.raised:
+        m.place.raised[-1] += passed
     left = node.finalbody and _leave(m, exits, lambda _: m.block(frame, node.finalbody))
     if any(not state.dead for state in ends):
         m.meet(ends)
@@ -174,27 +176,27 @@ def _tries_imports(node: ast.Try) -> bool:
 
 
 def _catch(
-    m: Machine, before: State, around: list[State], raised: list[State], told_apart: int = FEW
+    m: Machine, before: State, around: list[State], raised: list[State], split_by_value: int = FEW
 ) -> None:
     """Go on where an exception of a body is caught that found things as they are `before`.
 
     What is found is that at a raise; and that before and after the body, `around` it, where
     anything in it may raise. What the body did is done for certain only at a raise. So many of
-    these are `told_apart`: where the others differ, it may be anything.
+    these are `split_by_value`: where the others differ, it may be anything.
     """
     certain: Past = {}
     mark = before.store.mark()
     for state in raised:
         for place in state.store.since(mark):
-            if place[0] in m.gone:
+            if place[0] in m.facts.ended_frames:
                 state.store.forget(place)
         there = state.assumed.facts - before.assumed.facts
         for event, when in state.past.items():
             when = when | there
             certain[event] = certain[event] & when if event in certain else when
-    m.meet([*around, *raised[:told_apart]])
+    m.meet([*around, *raised[:split_by_value]])
     m.state = m.state.copy()
-    for state in raised[told_apart:]:
+    for state in raised[split_by_value:]:
         loosened(m.state.store, state.store)
     m.state.past = {**certain, **before.past}
     m.state.assumed = before.assumed.copy()
@@ -210,7 +212,7 @@ def _exits(m: Machine, frame: Frame) -> list[tuple[list[Any], int]]:
     ways: list[list[Any]] = [left.returns]
     if left.loops:
         ways += (left.loops[-1].breaks, left.loops[-1].continues)
-    ways += m.raised[-1:]
+    ways += m.place.raised[-1:]
     return [(way, len(way)) for way in ways]
 
 
@@ -282,13 +284,13 @@ def _with(
         entered.append(value)
         if item.optional_vars is not None:
             assign(m, frame, item.optional_vars, bound)
-    if frame.ident in m.givers:
-        m.within[frame.ident, node] = entered, outside
+    if frame.ident in m.place.yield_receivers:
+        m.place.suspended.entered[frame.ident, node] = entered, outside
     _inside(m, frame, node, entered, outside, exits)
 
 
 def rest_of_with(m: Machine, frame: Frame, node: Rest) -> None:
-    _inside(m, frame, node, *m.within[frame.ident, node.of], _exits(m, frame))
+    _inside(m, frame, node, *m.place.suspended.entered[frame.ident, node.of], _exits(m, frame))
 
 
 def _context(m: Machine, frame: Frame, node: ast.expr) -> Value:
@@ -322,11 +324,11 @@ def _inside(
         return
     before = m.state.copy()
     raised: list[Raised] = []
-    m.raised.append(raised)
+    m.place.raised.append(raised)
     try:
         m.block(frame, node.body)
     finally:
-        m.raised.pop()
+        m.place.raised.pop()
     _leave(m, exits, leave)
     end, states = m.state, [state for _, state in raised]
     if end.dead:  # what is meant to follow comes after an exception

@@ -83,7 +83,7 @@ def _identity(m: Machine, frame: Frame, written: ast.expr | None, index: Atom) -
 def this_time(m: Machine) -> Key:
     """What something unknown is known by that is evaluated here; None in a comprehension, whose
     turns are evaluated all at once."""
-    return None if m.turns.depth > len(m.turns.loops) else (ONE, m.new_ident())
+    return None if m.place.turns.depth > len(m.place.turns.loops) else (ONE, m.new_ident())
 
 
 def _asks_for(key: Key, name: Hashable) -> Conditions | None:
@@ -110,8 +110,8 @@ def identify(m: Machine, frame: Frame, node: ast.expr) -> Key:
         return None
     if held not in (UNKNOWN, NUMBER, COUNT):
         return None
-    calls = (id(step.site.node) for step in m.chain[:-3])
-    one = (ONE, m.ident_at(node, *m.turns.numbers(), *calls))
+    calls = (id(step.site.node) for step in m.place.chain[:-3])
+    one = (ONE, m.ident_at(node, *m.place.turns.numbers(), *calls))
     key = one if held == UNKNOWN else ("number", *one)
     rebind(m, frame, node, unknown(key))
     return key

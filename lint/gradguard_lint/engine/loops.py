@@ -37,11 +37,12 @@ from gradguard_lint.engine.branches import TURN, assume_test, enter_branch, is_p
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.iteration import opened, run
 from gradguard_lint.engine.loop_bodies import carried_names, rewritten_items
-from gradguard_lint.engine.machine import HEAP, Machine
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import stored_names
 from gradguard_lint.engine.truth import compare, truth_of
 from gradguard_lint.engine.turn_state import Loop
 from gradguard_lint.engine.turns import consume
+from gradguard_lint.engine.variables import HEAP
 from pytest_gradguard.records import replace
 
 TURNS = (3, 2, 1)
@@ -63,11 +64,11 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         consume(m, item)
         m.assign(frame, node.target, item)
         if rewritten and m.eval(frame, rewritten[0].slice).constant is None:
-            m.turns.rewriting.update(rewritten)
+            m.place.turns.rewriting.update(rewritten)
             for place, held in old.items():
                 m.store[place] = held  # each turn has another item, which is as it was
         m.block(frame, node.body)
-        m.turns.rewriting.difference_update(rewritten)
+        m.place.turns.rewriting.difference_update(rewritten)
 
     own = partial(_own, frame, node)
     exits = repeat(m, frame, node, node.iter, source, go, names=stored_names(node), own=own)
@@ -148,14 +149,14 @@ def _looping(
     exits, exits_around = Exits(), m.outcomes(frame).loops
     exits_around.append(exits)
     frame.loop_names.append(names)
-    around = m.turns.loops
-    m.turns.loops = (*around, Loop(m.site(frame, node), frame.function, keys))
-    m.turns.depth += 1
+    around = m.place.turns.loops
+    m.place.turns.loops = (*around, Loop(m.site(frame, node), frame.function, keys))
+    m.place.turns.depth += 1
     try:
         yield exits
     finally:
-        m.turns.depth -= 1
-        m.turns.loops = around
+        m.place.turns.depth -= 1
+        m.place.turns.loops = around
         frame.loop_names.pop()
         exits_around.pop()
 
@@ -190,8 +191,8 @@ def _as_given(
 
     def turn(item: Value) -> None:
         keys = element_keys(item)
-        *around, loop = m.turns.loops
-        m.turns.loops = (*around, replace(loop, keys=keys))
+        *around, loop = m.place.turns.loops
+        m.place.turns.loops = (*around, replace(loop, keys=keys))
         taken, mark, before = len(exits.breaks), m.store.mark(), m.assumed
         _turn(m, exits, partial(go, item))
         for state in (m.state, *exits.breaks[taken:]):
@@ -244,11 +245,11 @@ def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> Assumed:
         return m.assumed
     assumed, modes = m.assumed.copy(), m.modes
     m.state = m.state.copy()
-    (*around, loop), began = m.turns.loops, m.turns.began
-    m.turns.began = m.new_ident()
-    m.turns.loops = (*around, replace(loop, turn=m.turns.began))
+    (*around, loop), began = m.place.turns.loops, m.place.turns.began
+    m.place.turns.began = m.new_ident()
+    m.place.turns.loops = (*around, replace(loop, turn=m.place.turns.began))
     body()
-    m.turns.began = began
+    m.place.turns.began = began
     m.meet([m.state, *exits.continues])
     exits.continues.clear()
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
@@ -264,20 +265,22 @@ def _turns(
 ) -> None:
     """Turns until one more changes nothing; what still changes then may be anything."""
     limit = (
-        1 if m.budget.used_up or m.budget.preparing else TURNS[min(m.turns.depth, len(TURNS)) - 1]
+        1
+        if m.budget.used_up or m.budget.preparing
+        else TURNS[min(m.place.turns.depth, len(TURNS)) - 1]
     )
     left = m.budget.left
     entry, modes, mark = m.state, m.modes, m.store.mark()
     exits = m.outcomes(frame).loops[-1]
     ends: list[State] = []
     for turn in range(1, max(limit, 2) + 1):
-        before, newest = m.state, m.fresh
-        calls, moments = len(m.program.calls), len(m.moments)
+        before, newest = m.state, m.caches.newest_ident
+        calls, moments = len(m.program.calls), len(m.facts.pool_starts)
         _turn(m, exits, body)
         if m.dead:
             break
         _forget_turn(m.state, keys, mark, entry.assumed)
-        starts = len(m.moments) > moments or any(
+        starts = len(m.facts.pool_starts) > moments or any(
             call.kind == PROCESS for call in m.program.calls[calls:]
         )
         settled = _settled(before, m.state, newest, own(), starts=starts)

@@ -11,68 +11,30 @@ import ast
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
-from gradguard_lint.domain.conditions import NONE, Assumed, Conditions, compatible
-from gradguard_lint.domain.effects import (
-    ORDERED,
-    Effect,
-    Modes,
-    ParallelCall,
-    Program,
-    Step,
-    TaskRun,
-    Told,
-)
+from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Program, Step, Told
 from gradguard_lint.domain.options import Options
-from gradguard_lint.domain.questions import Key, is_question
+from gradguard_lint.domain.payloads import Backward, Event, GradClear, OptimizerStep, Write
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.domain.state import (
-    Error,
-    Moment,
-    Outcomes,
-    Past,
-    Raised,
-    State,
-    Store,
-    join_states,
-)
-from gradguard_lint.domain.values import (
-    NOTHING,
-    UNKNOWN,
-    Atom,
-    Choice,
-    Class,
-    Const,
-    Frame,
-    Generator,
-    Imported,
-    Instance,
-    Items,
-    Site,
-    Table,
-    Thing,
-    Unknown,
-    Value,
-    joined,
-    of,
-)
+from gradguard_lint.domain.state import Error, Outcomes, State, join_states
+from gradguard_lint.domain.values import NOTHING, UNKNOWN, Atom, Frame, Generator, Site, Value
 from gradguard_lint.engine.budget import Budget, OutOfSteps
 from gradguard_lint.engine.ports import Args, Models, Project
-from gradguard_lint.engine.turn_state import Turns
-from pytest_gradguard.records import fields, replace
+from gradguard_lint.engine.run_parts import Caches, Facts, Place
+from gradguard_lint.engine.variables import Variables
+from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any
 
-    from gradguard_lint.domain.effects import Kind
-    from gradguard_lint.reading.source import Module
+    from gradguard_lint.domain.payloads import Payload
 
 DEPTH = 14
 """Calls within calls that are followed."""
 
-HEAP = "<holds>"
-"""The name under which a container's identity has what it holds."""
 
 SIZE = "<length>"
 """The name under which a sequence's identity has how long it is, where that is known of it."""
@@ -84,17 +46,8 @@ ARRIVED = "<arrived>"
 FINISHED = "<finished>"
 """The name under which is kept whether what last runs under an identity has ended."""
 
-_CHANGES: frozenset[Kind] = frozenset({"backward", "in-place", "step", "zero-grad"})
+_CONTENDED = (Backward, GradClear, OptimizerStep, Write)
 """Effects that are asked what runs beside them."""
-
-TOLD_APART: frozenset[Kind] = frozenset(
-    {"backward", "draw", "handed-on", "model-change", "set-visible", "step"}
-)
-"""Effects of one place that are several where they are of other things, as in turns of a loop."""
-
-
-CallKey = tuple[bool, tuple[tuple[str, ...], tuple[Value, ...]] | None]
-"""The arguments of a call, by which a cache finds its result, and whether they are certain."""
 
 
 @fields
@@ -113,7 +66,7 @@ class Parts:
     generator_method: Callable[[Machine, Frame, ast.AST, Generator, str], Value]
 
 
-class Machine:
+class Machine(Variables):
     """One run of one program."""
 
     def __init__(
@@ -125,111 +78,12 @@ class Machine:
         self.parts = parts
         self.program = Program("")
         self.state = State()
-        # where the run is
-        self.worker: TaskRun | None = None
-        self.chain: tuple[Step, ...] = ()
-        self.stack: list[ast.AST] = []
-        self.statement: ast.AST | None = None
-        self.turns = Turns()
-        self.around: dict[ast.AST, tuple[ast.expr, Value]] = {}
-        """The contexts in which functions run that are decorated with them."""
-        self.guarded_import = False
-        self.raised: list[list[Raised]] = []
-        """The states in which something was raised, for each ``try`` around."""
-        self.last: dict[ast.stmt, State | None] = {}
-        """The assignments that end a ``try`` body, and the state before they bind anything: what
-        raises has bound nothing."""
-        self.root = 0
         self.budget = Budget()
-        # what outlives a way
-        self.frames: dict[str, Frame] = {}
-        self.stars: dict[int, list[str]] = {}
-        """What each module imports all names of: of the project, and (negative) of others."""
-        self.loaded: dict[tuple[int, str], Value] = {}
-        """What modules held when they were imported: it outlives the branch that did so."""
-        self.rebound: dict[tuple[int, str], set[str]] = {}
-        """The globals of imported modules that this process binds anew, and by whose import: ""
-        where none does."""
-        self.defaults: dict[Key, tuple[Hashable, ...]] = {}
-        """What options of the program, and arguments that nobody here gives, are by default."""
-        self.mentioned: dict[str, set[str]] = {}
-        """The names that modules read, where that is known."""
-        self.names_of: dict[int, dict[str, None]] = {}
-        """The attributes that were ever written to an object."""
-        self.tested_attributes: set[tuple[int, str]] = set()
-        """The attributes of objects of which the program asks whether they are there."""
-        self.set_on_unknown: set[Hashable] = set()
-        """The attributes and keys that were ever written to what is not known."""
-        self.measured: set[tuple[int, str]] = set()
-        """Where the state would have how long what was asked for its length is."""
-        self.origins: dict[tuple[int, str], Site] = {}
-        """Where each variable and attribute was last given its value."""
-        self.reached: set[int] = set()
-        """The functions that have been run."""
-        self.reached_in: dict[tuple[str, int], tuple[int, int]] = {}
-        """Those that the parent runs, by their module's path and their line, with the line of the
-        root by which they were reached first; 0 is the module's own code."""
-        self.root_line = 0
-        self.executed_methods: set[tuple[int, int]] = set()
-        """Methods that have been run, each with the class of the object."""
-        self.recorded: dict[tuple[Hashable, ...], Effect] = {}
-        self.handed_out: list[ParallelCall] = []
-        """All calls that are in the past of any way."""
-        self.idents: dict[Hashable, int] = {}
-        self.fresh = 0
-        self.unknown_modules: set[Key] = set()
-        """Unknown things that are torch modules, as their use shows."""
-        self.left: dict[int, Outcomes] = {}
-        """How the code of each frame that is being run is left."""
-        self.plain: dict[ast.AST, bool] = {}
-        """Expressions whose evaluation is known to change nothing, or not."""
-        self.gone: set[int] = set()
-        """The frames of calls that came to their end, and to whose variables nothing refers."""
-        self.yielding: dict[ast.AST, bool] = {}
-        """Functions whose calls make generators, or not."""
-        self.classes: dict[ast.AST, ast.stmt] = {}
-        """The classes that calls make, as a program would write them."""
-        self.signals: dict[tuple[int, str, int], dict[tuple[str, ast.AST], frozenset[Effect]]] = {}
-        """What threads have done by the time that they tell something, by what it is told by: what
-        is told, and in which run."""
-        self.field_nodes: dict[tuple[ast.AST, str], ast.expr] = {}
-        """Where the fields of an object are made that a call makes: each at a place of its own."""
-        self.givers: dict[int, Callable[[Value], None]] = {}
-        """What is done with what a generator yields, by its frame, while it is iterated."""
-        self.has_own_slots = False
-        """Whether anything was gathered of which the own part may be put back."""
-        self.moments: list[Moment] = []
-        """Each time that the workers of a pool came into being."""
-        self.stops: dict[int, int] = {}
-        """How often the generator of a context manager has come to a ``yield``, by its frame."""
-        self.within: dict[tuple[int, ast.AST], tuple[list[Value], Modes]] = {}
-        """What ``with`` statements have entered in such generators, by the frame of these, and
-        what was in force before."""
-        self.cached_calls: dict[int, dict[CallKey, int]] = {}
-        """The calls of functions whose results are cached, on any way, each with its number."""
-        self.making: tuple[tuple[Instance, ast.AST], ...] = ()
-        """The objects whose ``__init__`` is being run, each with the expression that makes it."""
-        self.importing = ""
-        """The module whose own code is being run."""
-        self.before_main: Past | None = None
-        """What happened before the module's own ``if __name__ == "__main__"``."""
-        self.last_task_state: State | None = None
-        """How the last task left things in its worker."""
-        self.last_modes = Modes()
-        """What was in force at the end of the call that ended last."""
-        self.last_returns: tuple[Module, str, list[tuple[Value, ast.AST]]] | None = None
-        self.returned: dict[ast.AST, list[tuple[Value, ast.AST]]] = {}
-        """What the functions behind decorators return, while a task runs in which they matter."""
+        self.place = Place()
+        self.facts = Facts()
+        self.caches = Caches()
 
     # -- the state ------------------------------------------------------------------------------
-
-    @property
-    def store(self) -> Store:
-        return self.state.store
-
-    @property
-    def assumed(self) -> Assumed:
-        return self.state.assumed
 
     @property
     def modes(self) -> Modes:
@@ -249,9 +103,9 @@ class Machine:
 
     def outcomes(self, frame: Frame) -> Outcomes:
         """How the code of `frame` is left."""
-        found = self.left.get(frame.ident)
+        found = self.place.exits.get(frame.ident)
         if found is None:
-            found = self.left[frame.ident] = Outcomes()
+            found = self.place.exits[frame.ident] = Outcomes()
         return found
 
     def leave(self) -> State:
@@ -266,8 +120,8 @@ class Machine:
     def leave_by(self, error: Error) -> None:
         """This way ends in an exception; None where it is not known which."""
         state = self.leave()
-        if self.raised:
-            self.raised[-1].append((error, state))
+        if self.place.raised:
+            self.place.raised[-1].append((error, state))
 
     def meet(self, states: Sequence[State]) -> None:
         """Go on with what holds where `states` meet; where none gets there, this way ends."""
@@ -298,10 +152,12 @@ class Machine:
     def block(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
         """Execute statements, as far as they are reached."""
         budget = self.budget
+        is_stub = frame.module.is_stub
         for statement in body:
             if self.state.dead:
                 return
-            self.statement = statement
+            if not is_stub:
+                self.place.statement = statement
             budget.left -= 1
             if budget.left < 0:
                 raise OutOfSteps
@@ -334,140 +190,123 @@ class Machine:
     # -- identities -----------------------------------------------------------------------------
 
     def new_ident(self) -> int:
-        self.fresh += 1
-        return self.fresh
+        self.caches.newest_ident += 1
+        return self.caches.newest_ident
 
     def ident_at(self, node: ast.AST, *more: Hashable) -> int:
         """An identity for what `node` makes here, the same each time it is run from here."""
-        calls = tuple(id(step.site.node) for step in self.chain[-3:])
-        newest = self.fresh
+        calls = tuple(id(step.site.node) for step in self.place.chain[-3:])
+        newest = self.caches.newest_ident
+        if self.place.stub_caller is not None:
+            more = (*more, id(self.place.stub_caller.node), self.place.stub_calls)
+        elif self.place.stub_calls:
+            more = (*more, self.place.stub_calls)
         ident = self.ident_of((id(node), calls, self.worker_ident, *more))
-        if self.turns.depth or ident <= newest:
+        if self.place.turns.depth or ident <= newest:
             self.new_ident()  # it may stand for several objects
-        self.turns.made[ident] = self.fresh
+        self.place.turns.made[ident] = self.caches.newest_ident
         return ident
 
     def ident_of(self, key: Key) -> int:
         """The identity of what `key` stands for."""
-        ident = self.idents.get(key)
+        ident = self.caches.idents.get(key)
         if ident is None:
-            ident = self.idents[key] = self.new_ident()
+            ident = self.caches.idents[key] = self.new_ident()
         return ident
 
     def is_deep_in(self, code: ast.AST) -> bool:
         """Whether so many calls are being run, or so many of `code`, that it is run no more."""
-        return len(self.stack) >= DEPTH or self.stack.count(code) >= 2
+        return len(self.place.stack) >= DEPTH or self.place.stack.count(code) >= 2
 
     @property
     def worker_ident(self) -> int:
-        return self.worker.ident if self.worker is not None else 0
+        return self.place.worker.ident if self.place.worker is not None else 0
 
     @property
     def in_process_worker(self) -> bool:
-        return self.worker is not None and self.worker.call.kind == PROCESS
+        return self.place.worker is not None and self.place.worker.call.kind == PROCESS
 
     @property
     def on_import(self) -> bool:
         """Whether whoever imports the module that is being run comes by here, too."""
-        return self.before_main is None or self.importing != self.program.entry
+        return self.facts.before_main is None or self.place.importing != self.program.entry
 
     # -- the record -----------------------------------------------------------------------------
 
+    def in_program(self, frame: Frame, node: ast.AST) -> tuple[Frame, ast.AST]:
+        """Where the program is: for what a stub does, where it calls the library."""
+        if self.place.stub_caller is not None and frame.module.is_stub:
+            return self.place.stub_caller.frame, self.place.stub_caller.node
+        return frame, node
+
     def site(self, frame: Frame, node: ast.AST) -> Site:
-        return Site(frame.module, node, frame.name, self.statement)
+        frame, node = self.in_program(frame, node)
+        return Site(frame.module, node, frame.name, self.place.statement)
 
     def effect(
         self,
         frame: Frame,
-        kind: Kind,
         node: ast.AST,
         what: str,
+        payload: Payload,
         *,
-        framework: str = "",
-        heavy: bool = False,
-        always: bool = False,
-        asks: bool = False,
-        bare: bool = False,
-        grown: bool = False,
-        unknown: bool = False,
-        target: Value = UNKNOWN,
-        value: Value = UNKNOWN,
-        values: tuple[Value, ...] = (),
-        ident: int = 0,
-        home: str = "",
-        is_global: bool = False,
-        place: Site | None = None,
-        named: tuple[tuple[str, Value], ...] = (),
         origin: Step | None = None,
         settled: Set[object] = frozenset(),
         under: Conditions = NONE,
     ) -> None:
-        """Record that `kind` happens at `node`, and on this way.
+        """Record that something happens at `node`, and on this way.
 
         `settled`: the calls before it of which it does not wait for anything. `under`: what has to
         hold besides.
         """
         if self.state.dead:
             return
-        links = tuple(id(step.site.node) for step in self.chain)
+        links = tuple(id(step.site.node) for step in self.place.chain)
+        frame, node = self.in_program(frame, node)
         key: tuple[Hashable, ...] = (
-            *(kind, id(node), what, framework),
-            *(self.worker_ident, self.root, links),
+            type(payload).__name__,
+            *(id(node), what, self.worker_ident, self.place.root, links),
+            *payload.key(),
         )
-        if kind in TOLD_APART:
-            key = (*key, target, value)
-        effect = self.recorded.get(key)
+        effect = self.facts.recorded.get(key)
         when = self.assumed.facts | under
         if effect is None:
             effect = Effect(
-                kind,
+                payload,
                 self.site(frame, node),
                 what,
-                self.worker,
-                self.root,
-                self.chain,
+                self.place.worker,
+                self.place.root,
+                self.place.chain,
                 self.modes,
                 when,
-                framework=framework,
-                heavy=heavy,
-                always=always,
-                asks=asks,
-                bare=bare,
-                grown=grown,
-                unknown=unknown,
-                target=target,
-                value=value,
-                values=values,
-                ident=ident,
-                home=home,
-                is_global=is_global,
-                place=place,
-                named=named,
                 origin=origin,
-                making=self.making,
-                on_import=self.importing if self.worker is None and self.on_import else "",
+                making=self.place.making,
+                on_import=self.place.importing
+                if self.place.worker is None and self.on_import
+                else "",
             )
-            self.recorded[key] = effect
+            self.facts.recorded[key] = effect
             self.program.effects.append(effect)
-            if self.worker is not None:
-                self.worker.effects.append(effect)
+            if self.place.worker is not None:
+                self.place.worker.effects.append(effect)
         else:
             effect.when &= when
-            effect.heavy = effect.heavy or heavy
-            effect.always = effect.always and always
-            effect.grown = effect.grown and grown
+            effect.payload.merge(payload)
         past = self.state.past
-        calls = [it for it in self.handed_out if it in past]
+        calls = [it for it in self.facts.handed_out if it in past]
         effect.calls.update(it.ident for it in calls)
         effect.waits.update(it.ident for it in calls if it not in settled)
-        if kind in _CHANGES and calls:
-            made = min((self.turns.made.get(it, 0) for it in idents(target)), default=0)
-            effect.beside.update(
+        if calls and isinstance(payload, _CONTENDED):
+            made = min(
+                (self.place.turns.made.get(it, 0) for it in idents(payload.target)), default=0
+            )
+            effect.concurrent_calls.update(
                 it.ident
                 for it in calls
-                if self.turns.made.get(it.ident, 0) > made and self.still_runs(it)
+                if self.place.turns.made.get(it.ident, 0) > made and self.still_runs(it)
             )
-        if kind in ORDERED:
+        if isinstance(payload, Event):
             known = past.get(effect)
             past[effect] = when if known is None else known & when
 
@@ -475,10 +314,10 @@ class Machine:
         """Whether the program goes on beside what `call` gave out, and has asked for nothing of it
         so far, neither for its end nor for what it has done."""
         return (
-            bool(call.until)
+            bool(call.schedule.until)
             and not any(
                 (value := self.store.get((ident, FINISHED))) is None or value.constant is not False
-                for ident in call.until
+                for ident in call.schedule.until
             )
             and not any(
                 isinstance(event, Told)
@@ -487,192 +326,31 @@ class Machine:
             )
         )
 
-    # -- names ----------------------------------------------------------------------------------
-
-    def write(self, frame: Frame, name: str, value: Value) -> None:
-        self.store[frame.outer.get(name, frame).ident, name] = value
+    # -- names -----------------------------------------------------------------------------------
 
     def rebinds(self, frame: Frame, node: ast.AST, name: str, holder: Frame) -> None:
         """Note that a global of a module is bound anew."""
         self.models.global_written(self, frame, node, name, holder)
         if holder.parent is None and not self.in_process_worker:
-            by = self.importing if self.on_import else ""
+            by = self.place.importing if self.on_import else ""
             if by in ("", self.program.entry):
-                self.rebound.setdefault((holder.ident, name), set()).add(by)
+                self.facts.rebound_globals.setdefault((holder.ident, name), set()).add(by)
 
-    def stored(self, ident: int, name: str) -> Value | None:
-        """The value as it stands in the store."""
-        value = self.state.store.get((ident, name))
-        return value if value is not None else self.loaded.get((ident, name))
-
-    def read(self, ident: int, name: str) -> Value | None:
-        """The value under the assumptions that hold here."""
-        value = self.stored(ident, name)
-        if value is None:
-            return None
-        if isinstance(value.choices[0].atom, Imported):
-            value = self.parts.resolve(self, ident, name, value)
-        return self.filtered(value)
-
-    def receiver(self, frame: Frame) -> Atom | None:
-        """The object whose method runs in `frame`; None where it is none, or not known."""
-        function = frame.function
-        if function is None or function.owner is None or not function.node.args.args:
-            return None
-        found = self.lookup(frame, function.node.args.args[0].arg)
-        return found[0].only if found is not None else None
-
-    def lookup(self, frame: Frame, name: str) -> tuple[Value, Frame] | None:
-        """The value of `name` seen from `frame`, and the frame that holds it."""
-        store = self.state.store
-        own, shared = store._own, store._shared
-        scope: Frame | None = frame.outer.get(name, frame)
-        first = True
-        while scope is not None:
-            if first or not scope.is_class:
-                place = (scope.ident, name)  # what is done here is done most of all
-                value = own[place] if place in own else shared.get(place)
-                if value is None:
-                    value = self.loaded.get(place)
-                if value is not None:
-                    if isinstance(value.choices[0].atom, Imported):
-                        value = self.parts.resolve(self, scope.ident, name, value)
-                    return self.filtered(value), scope
-            first = False
-            scope = scope.parent
-        return None
-
-    def set_field(self, ident: int, name: str, value: Value) -> None:
-        """Write an attribute of an object."""
-        self.names_of.setdefault(ident, {})[name] = None
-        self.store[ident, name] = value
-
-    def fields(self, ident: int) -> Iterator[tuple[str, Value]]:
-        """The attributes of an object that have a value."""
-        for name in self.names_of.get(ident, ()):
-            value = self.store.get((ident, name))
-            if value is not None:
-                yield name, value
-
-    def find_in_class(self, cls: Class, name: str) -> Value | None:
-        """`name` in `cls` or its bases in the project."""
-        return self.find_in((cls, *cls.above), name)
-
-    def find_in(self, classes: tuple[Class, ...], name: str) -> Value | None:
-        """`name` in the first of `classes` that has it."""
-        for cls in classes:
-            value = self.stored(cls.body.ident, name)
-            if value is not None:
-                return self.filtered(value)
-        return None
-
-    def pickles_itself(self, atom: Instance) -> bool:
-        """Whether the class of `atom` says itself what pickling takes along."""
-        return any(self.find_in_class(atom.cls, name) is not None for name in _PICKLING)
-
-    # -- containers -----------------------------------------------------------------------------
-
-    def current(self, atom: Atom) -> Value | None:
-        """What `atom`, a container or model that changes in place, is now; None: as it says."""
-        if isinstance(atom, (Items, Table)):
-            return self.store.get((atom.ident, HEAP)) if atom.ident else None
-        if isinstance(atom, Thing) and atom.kind == "model" and atom.ident > 0:
-            moved = self.store.get((atom.ident, "<gpu>"))
-            if moved is not None:
-                return Value(
-                    tuple(
-                        Choice(
-                            replace(atom, gpu=isinstance(c.atom, Const) and c.atom.value is True),
-                            c.when,
-                        )
-                        for c in moved.choices
-                    )
-                )
-        return None
-
-    def moved(self, ident: int, site: Site) -> None:
-        """Note where the model or estimator of that identity came onto the GPU."""
-        self.store[ident, PLACE] = of(Thing("place", "", site=site))
-        self.program.moved.setdefault(ident, set()).add(site.node)
-
-    def place_of(self, ident: int) -> Site | None:
-        """Where it came there, on the way here."""
-        told = self.store.get((ident, PLACE))
-        return next((it.site for it in told.of(Thing) if it.site), None) if told else None
-
-    # -- assumptions ----------------------------------------------------------------------------
-
-    def conflicts(self, when: Conditions) -> bool:
-        """Whether `when` cannot hold under what is assumed."""
-        return not compatible(when, self.assumed)
-
-    def filtered(self, value: Value) -> Value:
-        """`value` as it is now, without the alternatives that the assumptions rule out."""
-        assumed = self.state.assumed
-        choices = value.choices
-        if len(choices) == 1 and not choices[0].when:
-            atom = choices[0].atom
-            if type(atom) is Unknown:
-                known = self._known(atom.key) if assumed and atom.key is not None else None
-                return value if known is None else of(known)
-            if type(atom) not in _MAY_CHANGE or self.current(atom) is None:
-                return value
-        kept: list[Choice] = []
-        changed = False
-        for choice in choices:
-            atom, when = choice.atom, choice.when
-            told = assumed or len(when) > 1  # one condition alone can always hold
-            if when and told and not compatible(when, assumed):
-                changed = True
-                continue
-            now = self.current(atom) if type(atom) in _MAY_CHANGE else None
-            if now is not None and (
-                len(now.choices) > 1 or now.choices[0].when or now.choices[0].atom != atom
-            ):
-                changed = True
-                alive = [item for item in now.choices if compatible(item.when, assumed)]
-                kept.extend([Choice(item.atom, item.when | when) for item in alive] or [choice])
-                continue
-            if type(atom) is Unknown and assumed and atom.key is not None:
-                known = self._known(atom.key)
-                if known is not None:
-                    choice = Choice(known, when)
-                    changed = True
-            kept.append(choice)
-        if not changed:
-            return value
-        return joined(kept) if kept else UNKNOWN
-
-    def _known(self, key: Key) -> Const | None:
-        """What is assumed of an unknown."""
-        assumed = self.state.assumed
-        place = ("value", key)
-        if place in assumed:
-            fixed = assumed[place]
-            return Const(fixed, type(fixed).__name__)
-        if is_question(key):
-            truth = assumed.get(key)
-            if isinstance(truth, bool):
-                return Const(truth, "bool")
-        return None
+    def resolve(self, ident: int, name: str, value: Value) -> Value:
+        """What the imported `name`, which is `value` so far, stands for."""
+        return self.parts.resolve(self, ident, name, value)
 
     # -- scoped changes -------------------------------------------------------------------------
 
     @contextmanager
     def called_from(self, frame: Frame, node: ast.AST, message: str) -> Iterator[None]:
-        saved, statement = self.chain, self.statement
-        if self.worker is None or node is not self.worker.task.site.node:
-            self.chain = (*saved, Step(self.site(frame, node), message, frame))
+        """Run a call that the program makes; with no `message`, a stub makes it."""
+        saved, statement = self.place.chain, self.place.statement
+        if not message:
+            pass
+        elif self.place.worker is None or node is not self.place.worker.task.site.node:
+            self.place.chain = (*saved, Step(self.site(frame, node), message, frame))
         try:
             yield
         finally:
-            self.chain, self.statement = saved, statement
-
-
-_PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__", "__setstate__")
-
-PLACE = "<place>"
-"""What is noted under this name of a model: where it came onto the GPU."""
-
-_MAY_CHANGE = frozenset({Items, Table, Thing})
-"""What may be something else by now."""
+            self.place.chain, self.place.statement = saved, statement

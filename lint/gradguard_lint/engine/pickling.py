@@ -44,12 +44,12 @@ def _pickled(m: Machine, atom: Instance) -> Value | None:
     if not isinstance(function, Function) or atom.cls.what:
         return None
     frame, node = function.frame, function.node
-    before, raised, returns = m.state, m.raised, m.last_returns
-    m.state, m.raised = before.copy(), []
+    before, raised, returns = m.state, m.place.raised, m.place.ended.returns
+    m.state, m.place.raised = before.copy(), []
     try:
         return whole(m, m.call(frame, node, m.bind(frame, node, own, atom), Args()))
     finally:
-        m.state, m.raised, m.last_returns = before, raised, returns
+        m.state, m.place.raised, m.place.ended.returns = before, raised, returns
 
 
 def _by_name(state: Value) -> dict[str, Value] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from gradguard_lint.domain.shapes import ABSENT
 from gradguard_lint.domain.values import (
@@ -23,7 +23,7 @@ from gradguard_lint.domain.values import (
     constant,
     join,
 )
-from pytest_gradguard.records import field, fields
+from pytest_gradguard.records import field, fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -107,6 +107,11 @@ class Project(Protocol):
         those of the project that this imports."""
 
 
+def _own_value(value: Value) -> Value:
+    """A value that equals `value`, and is no other object's."""
+    return Value(value.choices)
+
+
 SETTER = "<setter>"
 """What is added to the name of a property for the function that sets it."""
 
@@ -152,6 +157,19 @@ class Args:
         if self.rest is not None and position is not None:
             return self.rest
         return UNKNOWN if any(name and self.may_give(name) for name in names) else None
+
+    def after(self, position: int, names: Container[str] = ()) -> Args:
+        """The arguments from `position` on that have none of these `names`."""
+        keywords = {name: value for name, value in self.keywords.items() if name not in names}
+        perhaps = {name: value for name, value in self.perhaps.items() if name not in names}
+        rest = self.positional[position:]
+        return Args(rest, keywords, self.rest, self.open, self.written, perhaps)
+
+    def told_apart(self) -> Args:
+        """The same arguments, of which each has a value of its own."""
+        keywords = {name: _own_value(value) for name, value in self.keywords.items()}
+        positional = [_own_value(value) for value in self.positional]
+        return replace(self, positional=positional, keywords=keywords)
 
     def may_give(self, name: str) -> bool:
         """Whether `name`, which is none of the keywords, may be given all the same."""
@@ -304,7 +322,7 @@ class Models(Protocol[M]):
     def described(self, m: M, frame: Frame, name: str) -> Value | None:
         """What the configuration says that a definition of the project is."""
 
-    def described_in(self, module: str) -> list[tuple[str, Value]]:
+    def described_in(self, m: M, module: str) -> list[tuple[str, Value]]:
         """The names of a module that others import, and what the configuration says they are,
         wherever the module has them from."""
 

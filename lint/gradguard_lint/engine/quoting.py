@@ -18,14 +18,14 @@ def written(node: ast.AST, first: int = 0) -> tuple[str, ...]:
 
 def quoted(nodes: Iterable[ast.expr]) -> tuple[str, ...]:
     """Expressions, up to one that is unpacked, as the source writes them."""
-    return tuple(map(_text, _plain(nodes)))
+    return tuple(map(text_of, _plain(nodes)))
 
 
 def _plain(nodes: Iterable[ast.expr]) -> Iterable[ast.expr]:
     return itertools.takewhile(lambda item: not isinstance(item, ast.Starred), nodes)
 
 
-def _text(node: ast.expr) -> str:
+def text_of(node: ast.expr) -> str:
     """`node` as the source writes it; "" where that is long, or no name for what it holds."""
     if isinstance(node, (ast.Dict, ast.List, ast.Tuple, ast.Set, *_COMPREHENSIONS)):
         return ""
@@ -46,8 +46,8 @@ def item_text(node: ast.expr | None) -> str:
     """An item of what `node` iterates, as the source writes it; "" where it does not."""
     item = _item(node)
     if item is not None:
-        return _text(item)
-    text = _text(node) if isinstance(node, _NAMED) else ""
+        return text_of(item)
+    text = text_of(node) if isinstance(node, _NAMED) else ""
     return text and f"{text}[...]"
 
 

@@ -53,8 +53,8 @@ def do_Assert(m: Machine, frame: Frame, node: ast.Assert) -> None:
 def do_If(m: Machine, frame: Frame, node: ast.If) -> None:
     _identify(m, frame, node.test)
     test = m.eval(frame, node.test)
-    if m.before_main is None and frame.parent is None and _is_main_guard(m, frame, node.test):
-        m.before_main = dict(m.state.past)
+    if m.facts.before_main is None and frame.parent is None and _is_main_guard(m, frame, node.test):
+        m.facts.before_main = dict(m.state.past)
 
     turns = _turns_told(m, frame, node.test, test)
 
@@ -100,12 +100,12 @@ def _identify(m: Machine, frame: Frame, test: ast.expr) -> None:
 
 def _turns_told(m: Machine, frame: Frame, node: ast.expr, test: Value) -> dict[Key, Hashable]:
     """The turns of loops over known items that `test` tells from others."""
-    if not frame.loop_names or not m.turns.loops or definite(test) is None:
+    if not frame.loop_names or not m.place.turns.loops or definite(test) is None:
         return {}
     names = frozenset(part.id for part in descend(node) if isinstance(part, ast.Name))
-    here = [loop.keys for loop in m.turns.loops if loop.function is frame.function]
+    here = [loop.keys for loop in m.place.turns.loops if loop.function is frame.function]
     return {
-        ("value", key): m.turns.loops[-1].turn
+        ("value", key): m.place.turns.loops[-1].turn
         for bound, keys in zip(reversed(frame.loop_names), reversed(here), strict=False)
         for key in keys
         if isinstance(key, tuple) and key[0] == TURN and bound & names
@@ -156,7 +156,7 @@ def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:
         value = m.eval(frame, base.value if isinstance(base, ast.Subscript) else base)
         bases.extend(atom for atom in value.atoms if isinstance(atom, (Class, External, Method)))
     body = Frame(m.new_ident(), frame.module, frame, frame.function, is_class=True, born=frame.born)
-    what = m.models.class_of(tuple(bases))
+    what = m.models.class_of(tuple(bases)) or ("stub" if frame.module.is_stub else "")
     cls = Class(node, frame.module, frame, tuple(bases), body, what, _above(bases))
     body.cls = cls
     m.block(body, node.body)

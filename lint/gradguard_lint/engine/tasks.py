@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.conditions import NONE, Conditions, assume
-from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun
+from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Backward, Capture, Escape
 from gradguard_lint.domain.shapes import (
     arrived,
     at_one_place,
@@ -36,6 +37,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
+from gradguard_lint.domain.workers import Channel, Schedule, WorkerTraits
 from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.crossing import functions_in, is_refused, shipped
 from gradguard_lint.engine.machine import Machine
@@ -80,11 +82,11 @@ def in_line(m: Machine, frame: Frame, tasks: list[TaskCall], *, apart: bool = Fa
     results = []
     m.program.in_line += tasks
     for task in tasks[:TASKS]:
-        before, raised = (m.state.copy() if apart else m.state), m.raised
-        m.raised = [] if apart else raised
+        before, raised = (m.state.copy() if apart else m.state), m.place.raised
+        m.place.raised = [] if apart else raised
         args = Args.given(list(task.args), task.keywords, exact=task.exact)
         results.append(m.call(frame, task.site.node, task.function, args))
-        m.raised = raised
+        m.place.raised = raised
         if apart and m.dead:
             m.state = before
     if len(tasks) > TASKS:
@@ -122,27 +124,18 @@ def hand_out(
 
     Args:
         since: where the workers are there already, when they came into being.
-        ships: whether the arguments are pickled, or inherited.
-        answers: whether what the tasks return comes back.
-        forking_pickler: whether torch itself pickles tensors for it.
-        meant: whether it was asked for a GPU for these workers.
-        prepared: whether the library seeds each worker, and limits its compute threads.
-        maker: the expression that makes what runs the tasks.
-        maps: from how many bytes on arrays arrive as memory maps, and in which mode.
-        daemons: whether the workers are daemons, which may start no processes.
         made: the identity of the call that made the object whose method is called, in the worker.
-        single: whether each task has a worker of its own, which ends with it.
-        each: whether one task is given out each time that the call is made.
-        until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
-            identity.
-        queue: the executor whose only worker runs its tasks one after the other, by identity.
+
+    The others are fields of the call's `Channel`, `WorkerTraits` and `Schedule`.
     """
     if forking_pickler and start.kind == PROCESS and start.name not in INHERITING:
         tasks = [task for task in tasks if not _is_of_a_notebook(task.function)]
     if m.dead or not tasks:
         return UNKNOWN
-    nested = m.worker is not None and (
-        start.kind == THREAD or m.in_process_worker or m.models.runs_nested(m.worker.call, library)
+    nested = m.place.worker is not None and (
+        start.kind == THREAD
+        or m.in_process_worker
+        or m.models.runs_nested(m.place.worker.call, library)
     )
     if nested and not (start.kind == PROCESS and ships and m.models.sends_on(m, library)):
         # Within a worker, nested calls run in its threads or one after the other; but from a
@@ -158,30 +151,18 @@ def hand_out(
         start.workers,
         library,
         m.modes,
-        m.root,
+        m.place.root,
         many,
         before=dict(m.state.past) if since is None else since.past,
         past=None if since is None else dict(m.state.past),
         inherited=m.modes if since is None else since.modes,
         when=m.assumed.facts,
         chosen=when,
-        ships=ships,
-        answers=answers,
-        forking_pickler=forking_pickler,
-        meant=meant,
-        prepared=prepared,
-        maker=maker,
-        maps=maps,
-        daemons=daemons,
-        made=made,
-        single=single,
-        each=each,
-        turn=turn_of(m),
-        loops=m.turns.sites(),
-        until=until,
-        queue=queue,
-        worker=m.worker,
-        chain=m.chain,
+        channel=Channel(ships, answers, forking_pickler, maps),
+        traits=WorkerTraits(maker, meant, prepared, daemons, single, made),
+        schedule=Schedule(each, turn_of(m), m.place.turns.sites(), until=until, queue=queue),
+        worker=m.place.worker,
+        chain=m.place.chain,
         frame=frame,
     )
     if call.kind == PROCESS and ships:
@@ -202,16 +183,16 @@ def hand_out(
         results.append(UNKNOWN)
     m.state.assumed = assumed
     m.state.past[call] = call.when
-    m.handed_out.append(call)
+    m.facts.handed_out.append(call)
     return join(results)
 
 
 def _sent_on(m: Machine, call: ParallelCall, task: TaskCall) -> TaskRun:
     """One task that a worker hands out itself, with what crosses that did not come to it so."""
-    run = m.worker
+    run = m.place.worker
     had = [atom for _, atom, _ in run.given] if run is not None else []
-    for effect in run.effects if run is not None else ():
-        had += inner(effect.value, 2) if effect.kind == "capture" else ()
+    for effect in of_kinds(run.effects, Capture) if run is not None else ():
+        had += inner(effect.payload.value, 2)
     came = {arrived(of(atom), m.worker_ident).only for atom in had}
     sent = [it for it in shipped(m, call, task) if it[1] not in came]
     return TaskRun(m.new_ident(), call, task, sent, sent, first_at_start=len(sent))
@@ -251,8 +232,8 @@ def _import_again(m: Machine, call: ParallelCall) -> None:
     """Give globals of imported modules, but for models and tensors, the values that they have in
     workers which import these modules themselves."""
     importing = m.program.entry if call.start in IMPORTING else None
-    for place, by in m.rebound.items():
-        first, now = m.loaded.get(place), m.store.get(place)
+    for place, by in m.facts.rebound_globals.items():
+        first, now = m.facts.loaded.get(place), m.store.get(place)
         if first is None or now is None or importing in by:
             continue
         if not any(map(of_a_library, (*inner(first, 2), *inner(now, 2)))):
@@ -274,41 +255,45 @@ def run_task(
     run.first_at_start = len(run.given)
     places = ((ident, m.place_of(ident)) for ident in m.program.moved)
     run.places = {ident: place for ident, place in places if place is not None}
-    themselves = pickling_themselves(m, (it for _, it, _ in run.given)) if call.ships else []
+    themselves = (
+        pickling_themselves(m, (it for _, it, _ in run.given)) if call.channel.ships else []
+    )
     pickled = sent_as(m, themselves)
     pickled_at_start: list[tuple[Instance, Value]] = []
-    if call.ships:
+    if call.channel.ships:
         run.contents = run.given
     if initializer is not None and call.kind == PROCESS:
         at_start = shipped(m, call, initializer)
         run.given = run.given + at_start
-        if call.ships and call.start not in INHERITING:  # a fork inherits what it is started with
+        if (
+            call.channel.ships and call.start not in INHERITING
+        ):  # a fork inherits what it is started with
             run.contents = run.given
             with_start = pickling_themselves(m, (atom for _, atom, _ in at_start))
             pickled_at_start = sent_as(m, with_start)
             themselves += with_start
     run.own_pickling = bool(themselves)
     parent = m.state
-    chain, statement, raised = m.chain, m.statement, m.raised
-    outer, outer_returned = m.worker, m.returned
+    chain, statement, raised = m.place.chain, m.place.statement, m.place.raised
+    outer, outer_returned = m.place.worker, m.place.ended.decorated_returns
     m.state = parent.copy()
     if call.kind == PROCESS and call.start not in INHERITING:
         _import_again(m, call)
     m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else _afresh(m, call)
-    making, m.making = m.making, ()
-    m.worker, m.raised = run, []
-    m.last_returns = None
+    making, m.place.making = m.place.making, ()
+    m.place.worker, m.place.raised = run, []
+    m.place.ended.returns = None
     wrapped = next(filter(None, map(_wrapped, functions_in(task.function))), None)
-    m.returned = {} if wrapped is None else {wrapped.node: []}
+    m.place.ended.decorated_returns = {} if wrapped is None else {wrapped.node: []}
     process = call.kind == PROCESS
     try:
         run.starting = True
         for function in known_items(forked(m)) or () if call.start == "fork" else ():
-            m.chain = (Step(call.site, f"{call.workers} are forked"),)
+            m.place.chain = (Step(call.site, f"{call.workers} are forked"),)
             m.call(frame, task.site.node, function, Args())
             run.initialised = len(run.effects)
         if initializer is not None:
-            m.chain = (Step(call.site, f"the initializer runs in {call.workers}"),)
+            m.place.chain = (Step(call.site, f"the initializer runs in {call.workers}"),)
             arrive(m, frame, initializer.site.node, pickled_at_start)
             m.call(
                 frame,
@@ -316,57 +301,67 @@ def run_task(
                 initializer.function,
                 _arguments(m, initializer, process, run),
             )
-            m.last_returns = None
+            m.place.ended.returns = None
             run.initialised = len(run.effects)
         run.starting = False
-        m.chain = (Step(task.site, f"what is sent is unpickled in {call.workers}"),)
+        m.place.chain = (Step(task.site, f"what is sent is unpickled in {call.workers}"),)
         arrive(m, frame, task.site.node, pickled)
-        m.last_returns = None
-        m.chain = (Step(task.site, run.runs),)
+        m.place.ended.returns = None
+        m.place.chain = (Step(task.site, run.runs),)
         function = task.function
         if not process and -1 in task.private:
             function = owned(function, run.ident)
             run.own |= _bound(m, function)
         result = m.call(frame, task.site.node, function, _arguments(m, task, process, run))
         result = whole(m, m.iterated(frame, task.site.node, result))
-        if m.last_returns is not None:
-            module, name, ends = m.last_returns
-            m.last_returns = (module, name, [(whole(m, value), node) for value, node in ends])
+        if m.place.ended.returns is not None:
+            module, name, ends = m.place.ended.returns
+            m.place.ended.returns = (
+                module,
+                name,
+                [(whole(m, value), node) for value, node in ends],
+            )
         handed_back = [
-            (whole(m, value), node) for ends in m.returned.values() for value, node in ends
+            (whole(m, value), node)
+            for ends in m.place.ended.decorated_returns.values()
+            for value, node in ends
         ]
         held = as_data(m, result)
-        ends = [m.last_returns[2] if m.last_returns is not None else [], handed_back]
+        ends = [m.place.ended.returns[2] if m.place.ended.returns is not None else [], handed_back]
         records, objects = (
             [[(as_data(m, value, plain=plain), node) for value, node in end] for end in ends]
             for plain in (False, True)
         )
         # It is asked where gradients are left in a process, and takes long where much is held.
-        trains = process and any(effect.kind == "backward" for effect in run.effects)
-        for effect in run.effects if trains else ():
-            if effect.kind == "handed-on":
-                effect.values = reached(m, effect.target)
+        trains = process and any(of_kinds(run.effects, Backward))
+        for effect in of_kinds(run.effects, Escape) if trains else ():
+            effect.payload.reachable = reached(m, effect.target)
     finally:
-        m.worker, m.chain, m.raised, m.returned = outer, chain, raised, outer_returned
-        m.statement, m.making = statement, making
+        m.place.worker, m.place.chain, m.place.raised, m.place.ended.decorated_returns = (
+            outer,
+            chain,
+            raised,
+            outer_returned,
+        )
+        m.place.statement, m.place.making = statement, making
         after, m.state = m.state, parent
     run.known = any(
         isinstance(atom, (Function, Bound))
-        or (isinstance(atom, (Instance, Thing)) and m.last_returns is not None)
+        or (isinstance(atom, (Instance, Thing)) and m.place.ended.returns is not None)
         for atom in functions_in(task.function)
     )
-    m.last_task_state = after
-    if not call.answers:
+    m.place.ended.task_state = after
+    if not call.channel.answers:
         result = UNKNOWN
-    elif m.last_returns is not None and run.known:
-        module, name, _ = m.last_returns
+    elif m.place.ended.returns is not None and run.known:
+        module, name, _ = m.place.ended.returns
         run.returns = ends_of(module, name, records[0], wrapped, records[1])
         run.held = ends_of(module, name, objects[0], wrapped, objects[1])
-    run.result = held if call.answers else None
+    run.result = held if call.channel.answers else None
     if not process and not after.dead:
         after.assumed, after.modes = parent.assumed, parent.modes
         m.state = after
-    elif not process and call.until:
+    elif not process and call.schedule.until:
         # It never ends, or fails: what it does happens all the same.
         m.state.past.update((effect, effect.when) for effect in run.effects)
     if start.copies:
@@ -411,7 +406,7 @@ def _bound(m: Machine, function: Value) -> set[Atom]:
         if isinstance(atom, Partial):
             given = (*atom.args, *(value for _, value in atom.keywords))
         elif isinstance(atom, Bound) and isinstance(atom.receiver, Instance):
-            found |= m.turns.per_turn_args.get(atom.receiver.ident, set())
+            found |= m.place.turns.per_turn_args.get(atom.receiver.ident, set())
         found.update(
             item for value in given for item in value.atoms if isinstance(item, (Const, Unknown))
         )

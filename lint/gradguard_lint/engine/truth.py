@@ -93,6 +93,8 @@ def truth_of(atom: Atom) -> bool | None:
         return True
     if isinstance(atom, Thing) and atom.kind not in ("number", "state", "namespace"):
         return True
+    if isinstance(atom, Instance) and atom.cls.module.is_stub:
+        return True
     return None
 
 

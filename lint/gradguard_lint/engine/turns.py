@@ -47,8 +47,8 @@ def in_loop(m: Machine, frame: Frame) -> bool:
     while scope is not None and scope.function is frame.function:
         around += len(scope.loop_names)
         scope = scope.parent
-    loops = m.turns.loops
-    if not around and m.turns.depth <= 0:
+    loops = m.place.turns.loops
+    if not around and m.place.turns.depth <= 0:
         return False
     if around > sum(loop.function is frame.function for loop in loops):
         return True  # in a comprehension
@@ -67,7 +67,7 @@ def from_before(m: Machine, value: Value, depth: int = 4) -> frozenset[int]:
         for atom in inner(value, depth)
         if isinstance(atom, (Instance, Tensor, Thing))
         and atom.ident > 0
-        and m.turns.is_older(atom.ident)
+        and m.place.turns.is_older(atom.ident)
     )
 
 
@@ -75,13 +75,13 @@ def consume(m: Machine, item: Value) -> None:
     """The turn that begins consumes `item`, as no other turn of its loop does."""
     for atom in inner(item):
         if isinstance(atom, (Instance, Tensor, Thing)):
-            m.turns.consumed[atom.ident] = m.turns.began
+            m.place.turns.consumed[atom.ident] = m.place.turns.began
 
 
 def made_in_turn(m: Machine, value: Value) -> bool:
     """Whether there are things in `value`, all of which are per turn: one without an identity may
     be the same in all."""
-    if not m.turns.began:
+    if not m.place.turns.began:
         return False
     receivers = [of(atom.receiver) for atom in value.of(Bound)]
     value = join([value, *receivers]) if receivers else value
@@ -112,16 +112,16 @@ def private_parts(
     names = bound_per_turn(frame)
     if not names:
         return frozenset(), frozenset()
-    positions = {index for index, item in enumerate(node.args) if _varies(item, names)}
+    positions = {index for index, item in enumerate(node.args) if varies(item, names)}
     if positions and any(isinstance(item, ast.Starred) for item in node.args):
         positions = _placed(positions, node.args, args)
     function = node.func
-    if isinstance(function, ast.Call) and any(_varies(item, names) for item in function.args):
+    if isinstance(function, ast.Call) and any(varies(item, names) for item in function.args):
         called = function.args[0] if function.args else function
         if any(isinstance(part, ast.Name) and part.id in names for part in descend(called)):
             positions.add(-1)
     keywords = {
-        item.arg for item in node.keywords if item.arg is not None and _varies(item.value, names)
+        item.arg for item in node.keywords if item.arg is not None and varies(item.value, names)
     }
     return frozenset(positions), frozenset(keywords)
 
@@ -130,11 +130,11 @@ def private_items(frame: Frame, node: ast.expr, count: int) -> frozenset[int]:
     """The positions that are per turn, of the `count` items of what `node` makes."""
     names = bound_per_turn(frame)
     if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == count:
-        return frozenset(i for i, item in enumerate(node.elts) if names and _varies(item, names))
-    return frozenset(range(count)) if names and _varies(node, names) else frozenset()
+        return frozenset(i for i, item in enumerate(node.elts) if names and varies(item, names))
+    return frozenset(range(count)) if names and varies(node, names) else frozenset()
 
 
-def _varies(item: ast.AST, names: frozenset[str]) -> bool:
+def varies(item: ast.AST, names: frozenset[str]) -> bool:
     """Whether `item` differs from turn to turn, as it calls something or has one of `names`."""
     return any(
         isinstance(part, ast.Call) or (isinstance(part, ast.Name) and part.id in names)
@@ -175,10 +175,10 @@ def note_arguments(
             per_turn.append(value)
         elif not unpacks:
             invariant.append(value)
-    m.turns.loop_invariant_args[made.ident] = frozenset[int]().union(
+    m.place.turns.loop_invariant_args[made.ident] = frozenset[int]().union(
         *(from_before(m, value, depth) for value in invariant)
     )
-    m.turns.per_turn_args[made.ident] = {
+    m.place.turns.per_turn_args[made.ident] = {
         atom for value in per_turn for atom in value.atoms if isinstance(atom, (Const, Unknown))
     }
 
@@ -198,11 +198,11 @@ def note_field(
         return
     owner = m.read(frame.ident, target.value.id)
     made = owner.only if owner is not None else None
-    if not isinstance(made, Instance) or all(made != it for it, _ in m.making):
+    if not isinstance(made, Instance) or all(made != it for it, _ in m.place.making):
         return
     given = from_before(m, value)
     if given and _always_runs(frame, node):
-        is_invariant = _is_invariant(m, frame, written, m.chain, {})
+        is_invariant = _is_invariant(m, frame, written, m.place.chain, {})
         if is_invariant is not None:
             _share(m, made, target.attr, given if is_invariant else frozenset(), frozenset())
 
@@ -210,7 +210,11 @@ def note_field(
 def note_shared_field(m: Machine, owner: Instance, name: str, value: Value) -> None:
     """Note what other tasks may have of `value`, to which a task sets an attribute of an object of
     its own: it stays shared where the task reads it again."""
-    if m.worker is None or m.worker.call.kind != THREAD or owner.born != m.worker.ident:
+    if (
+        m.place.worker is None
+        or m.place.worker.call.kind != THREAD
+        or owner.born != m.place.worker.ident
+    ):
         return
     others = frozenset(
         atom.ident
@@ -220,11 +224,11 @@ def note_shared_field(m: Machine, owner: Instance, name: str, value: Value) -> N
         and atom.born != owner.born
     )
     if others:
-        _share(m, owner, name, others, m.turns.shared_by(owner.ident, name))
+        _share(m, owner, name, others, m.place.turns.shared_by(owner.ident, name))
 
 
 def _share(m: Machine, owner: Instance, name: str, given: frozenset[int], known: Set[int]) -> None:
-    fields = m.turns.loop_invariant_fields
+    fields = m.place.turns.loop_invariant_fields
     fields[owner.ident, name] = fields.get((owner.ident, name), known) | given
 
 
@@ -250,7 +254,7 @@ def _is_invariant(
                 names[key] = _is_invariant_name(m, frame, part.id, chain, names)
             same = names[key]
         elif isinstance(part, ast.Attribute):
-            same = not any(_sets(it.site.node, part.attr) for it in m.turns.loops) or None
+            same = not any(_sets(it.site.node, part.attr) for it in m.place.turns.loops) or None
         elif isinstance(part, ast.Subscript):
             same = is_fixed(part.slice) or isinstance(part.slice, ast.Name) or None
         if same is False:
@@ -278,7 +282,7 @@ def _is_invariant_name(
         return True  # it was there before the loop
     if home is not frame or home.function is None:
         return None
-    bound = m.origins.get((home.ident, name))
+    bound = m.facts.origins.get((home.ident, name))
     if bound is not None:
         statement = bound.statement
         if not isinstance(statement, ast.Assign) or not _always_runs(frame, statement):
@@ -302,7 +306,7 @@ def _written_arguments(
     """What `call` passes as each parameter of `function` (None: its default), where it certainly
     calls that itself; the receiver is left out where `call` makes it."""
     called = call.func
-    made = [it.cls.name for it, node in m.making if node is call]
+    made = [it.cls.name for it, node in m.place.making if node is call]
     said = last_name(called)
     if said not in (function.name, *made) or any(isinstance(it, ast.Starred) for it in call.args):
         return None
@@ -345,7 +349,7 @@ def changed_in_place(
     in_turn = isinstance(target, ast.Name) and any(target.id in it for it in frame.loop_names)
     if not in_turn and len(held.choices) > 1:
         return
-    several = m.turns.is_several(atom.ident)
+    several = m.place.turns.is_several(atom.ident)
     if several and not in_turn:
         return
     for place, value in m.store.held().items():

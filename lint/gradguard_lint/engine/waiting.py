@@ -14,8 +14,8 @@ from gradguard_lint.engine.machine import FINISHED, Machine
 
 def started(m: Machine, ident: int) -> None:
     """The workers of the pool `ident` come into being here, on this way."""
-    m.moments.append(Moment(dict(m.state.past), m.modes))
-    m.store[ident, "<started>"] = of(Const(len(m.moments) - 1, "int"))
+    m.facts.pool_starts.append(Moment(dict(m.state.past), m.modes))
+    m.store[ident, "<started>"] = of(Const(len(m.facts.pool_starts) - 1, "int"))
 
 
 def forget_start(m: Machine, ident: int) -> None:
@@ -33,7 +33,7 @@ def moment_of(m: Machine, ident: int) -> Moment | None:
     for choice in number.choices if number is not None else ():
         if not isinstance(choice.atom, Const) or not isinstance(choice.atom.value, int):
             return None
-        then = m.moments[choice.atom.value]
+        then = m.facts.pool_starts[choice.atom.value]
         past, modes = then.past, then.modes
         if choice.when:
             past = {event: when | choice.when for event, when in past.items()}
@@ -48,35 +48,37 @@ def wait_for(m: Machine, ident: int) -> None:
     if not m.dead:
         facts = m.state.past[Waited(ident)] = m.assumed.facts
         for call in running(m):
-            if ident in call.until:
+            if ident in call.schedule.until:
                 m.store[ident, FINISHED] = constant(True)
-                if facts <= call.when and call.turn == turn_of(m):
-                    call.awaited = True
+                if facts <= call.when and call.schedule.turn == turn_of(m):
+                    call.schedule.awaited = True
 
 
 def given_out(m: Machine, call: ParallelCall) -> None:
     """Note of `call`, which is made here, and of others that run on, which of them run at the same
     time."""
     for other in running(m):
-        same_turn = other.turn == call.turn
-        if other.kind != call.kind or (call.queue and call.queue == other.queue):
+        same_turn = other.schedule.turn == call.schedule.turn
+        if other.kind != call.kind or (
+            call.schedule.queue and call.schedule.queue == other.schedule.queue
+        ):
             continue
         if (
             call.kind != THREAD
             and same_turn
-            and (other.site, other.until) == (call.site, call.until)
+            and (other.site, other.schedule.until) == (call.site, call.schedule.until)
         ):
             continue  # the same one, started in another way
-        ended = [m.read(ident, FINISHED) for ident in other.until]
-        if other.awaited or any(it is not None and it.constant is True for it in ended):
-            other.relayed = in_loop_of(m, other)
+        ended = [m.read(ident, FINISHED) for ident in other.schedule.until]
+        if other.schedule.awaited or any(it is not None and it.constant is True for it in ended):
+            other.schedule.chained_start = in_loop_of(m, other)
             continue
         if other.kind == THREAD and not (other.many or m.still_runs(other)):
             continue
         other.overlaps.append(call)
         if call.kind != THREAD or same_turn or call.site == other.site or in_loop_of(m, other):
             call.overlaps.append(other)
-    for ident in call.until:
+    for ident in call.schedule.until:
         m.store[ident, FINISHED] = constant(False)
 
 
@@ -87,26 +89,26 @@ def running(m: Machine) -> list[ParallelCall]:
         it
         for it in m.state.past
         if isinstance(it, ParallelCall)
-        and it.each
-        and it.relayed is None
-        and (it.kind == THREAD or it.single)
-        and it.until
+        and it.schedule.each
+        and it.schedule.chained_start is None
+        and (it.kind == THREAD or it.traits.single)
+        and it.schedule.until
     ]
 
 
 def turn_of(m: Machine) -> tuple[int, ...]:
     """The turn of the loops around."""
-    return (*m.turns.numbers(), m.turns.began)
+    return (*m.place.turns.numbers(), m.place.turns.began)
 
 
 def in_loop_of(m: Machine, call: ParallelCall) -> bool:
     """Whether this is, or is in, a turn of the loop that made `call` in one of its turns."""
-    *turns, inner = call.turn
-    around = len(call.loops)
+    *turns, inner = call.schedule.turn
+    around = len(call.schedule.loops)
     outer = around - 1
-    here = m.turns.loops
+    here = m.place.turns.loops
     return 0 < around <= len(here) and (
-        call.loops == m.turns.sites()[:around]
+        call.schedule.loops == m.place.turns.sites()[:around]
         and turns[:outer] == [loop.turn for loop in here[:outer]]
         and inner in turns  # else a comprehension did
     )
@@ -126,7 +128,7 @@ def ask_for_end(m: Machine, node: ast.AST, ident: int) -> Key:
     m.store[ident, FINISHED] = unknown(key)
     facts = m.assumed.facts
     if any(
-        isinstance(event, ParallelCall) and ident in event.until and when <= facts
+        isinstance(event, ParallelCall) and ident in event.schedule.until and when <= facts
         for event, when in m.state.past.items()
     ):  # what was not started has not ended
         m.state.past[Told(key, until=frozenset({ident}))] = facts

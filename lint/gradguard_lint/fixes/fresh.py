@@ -11,7 +11,8 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from gradguard_lint.domain.effects import ParallelCall, TaskRun
+from gradguard_lint.domain.effects import ParallelCall, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Capture, Draw
 from gradguard_lint.domain.values import Instance, Thing
 from gradguard_lint.engine.tree import free_names, last_name, stored_names
 from gradguard_lint.fixes.imported_code import (
@@ -44,10 +45,10 @@ def differs(call: ParallelCall, task: TaskRun, initializers: Collection[str] = (
     read = _read(home, function.node) | ({function.owner.name} if function.owner else set())
     inside = {it.name for it in reached(home, function.node) if isinstance(it, FUNCTIONS)}
     inside |= {*initializers}
-    sites = [call.site, call.maker or call.site, *(step.site for step in call.chain)]
+    sites = [call.site, call.traits.maker or call.site, *(step.site for step in call.chain)]
     modules = [*dict.fromkeys([home, *(site.module for site in sites)])]
     later = {module: [*afterwards(module, inside)] for module in modules}
-    draws = any(effect.kind == "draw" for effect in task.effects)
+    draws = any(of_kinds(task.effects, Draw))
     if any(sets(it, code, draws=draws) for it in modules for code in later[it]):
         return True
     if whole:  # the module is not imported
@@ -137,10 +138,10 @@ def _is_another(module: Module, task: TaskRun, read: Collection[str]) -> bool:
     if any(is_seed(node) for statement in on_import(module) for node in ast.walk(statement)):
         return False
     models = {
-        effect.what if effect.home == module.name else ""
-        for effect in task.effects
-        if effect.kind == "capture" and effect.is_global
-        for atom in effect.value.atoms
+        effect.what if effect.payload.module == module.name else ""
+        for effect in of_kinds(task.effects, Capture)
+        if effect.payload.is_global
+        for atom in effect.payload.value.atoms
         if (isinstance(atom, Thing) and atom.kind in _MODELS)
         or (isinstance(atom, Instance) and atom.cls.what in ("torch", "keras"))
     }

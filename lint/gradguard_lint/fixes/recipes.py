@@ -11,7 +11,7 @@ from gradguard_lint.fixes.written import is_open, keyword, repr_of
 
 def made_by(call: ParallelCall) -> ast.Call | None:
     """The call that makes what runs the tasks of `call`."""
-    node = call.maker.node if call.maker is not None else None
+    node = call.traits.maker.node if call.traits.maker is not None else None
     return node if isinstance(node, ast.Call) and not is_open(node) else None
 
 
@@ -23,9 +23,9 @@ def in_threads(call: ParallelCall) -> tuple[Change, ...]:
 def with_backend(call: ParallelCall, name: str) -> tuple[Change, ...]:
     """The changes after which joblib runs the tasks of `call` in that backend."""
     node = made_by(call)
-    if node is None or call.maker is None or call.library != "joblib":
+    if node is None or call.traits.maker is None or call.library != "joblib":
         return ()
-    module = call.maker.module
+    module = call.traits.maker.module
     literal = repr_of(module, name)
     changes: list[Change] = [SetKeyword(module, node, "backend", literal)]
     if len(node.args) > 1:

@@ -32,7 +32,7 @@ def cannot_be_sent(call: ParallelCall, task: TaskRun) -> bool:
     atoms = [atom for _, atom, _ in (*task.contents, *task.given)]
     if any(_stays(atom, by_name=by_name) for atom in (*atoms, *task.task.function.atoms)):
         return True
-    maker = call.maker or call.site
+    maker = call.traits.maker or call.site
     sites = {id(site.node): site for site in (task.task.site, maker)}
     return any(
         is_of_this_process(site.module, part, by_name=by_name)

@@ -25,7 +25,7 @@ _PICKLES_BY_NAME = ("multiprocessing", "torch.multiprocessing", "concurrent.futu
 def without_fork(call: ParallelCall) -> Fix | None:
     """The repair after which the workers of `call` are fresh processes, and not forked."""
     node = made_by(call)
-    if node is None or call.maker is None:
+    if node is None or call.traits.maker is None:
         return None
     if call.library == "joblib":
         changes = with_backend(call, "loky")
@@ -36,7 +36,7 @@ def without_fork(call: ParallelCall) -> Fix | None:
         return Fix("unsafe", "run the tasks in loky workers", changes)
     if not _can_spawn(call, node):
         return None
-    changes = _spawned(call.maker.module, node)
+    changes = _spawned(call.traits.maker.module, node)
     return Fix("unsafe", "start the workers with spawn", changes) if changes else None
 
 

@@ -87,7 +87,9 @@ class Uses:
 
     def _is_pure(self, call: ast.Call) -> bool:
         """Whether `call` changes nothing that it is given; the call for workers pickles it."""
-        if call is self.call.site.node or (self.call.maker and call is self.call.maker.node):
+        if call is self.call.site.node or (
+            self.call.traits.maker and call is self.call.traits.maker.node
+        ):
             return True
         full = dotted(self.module, call.func)
         if not full:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from gradguard_lint.models.rows import Hands, Library, Row
+from gradguard_lint.models.rows import Library, Row
 
-OWN = frozenset({"buffersize", "chunksize", "timeout"})
-EXECUTOR = {
-    "submit": Hands(function=(0, "fn"), items="rest", gives="future", many=False),
-    "map": Hands(function=(0, "fn"), items="each", own=OWN),
-}
+EXECUTOR = frozenset({"submit", "map"})
 
 LIBRARY = Library(
     tops=("concurrent", "loky", "asyncio"),
@@ -18,17 +14,11 @@ LIBRARY = Library(
         "concurrent.futures.thread.": "concurrent.futures.",
         "joblib.externals.loky.": "loky.",
     },
-    bases={
-        "concurrent.futures.ProcessPoolExecutor": "pool",
-        "concurrent.futures.ThreadPoolExecutor": "pool",
-    },
     rows=(
         Row(
             "concurrent.futures.ProcessPoolExecutor",
             "executor",
-            forks="work",
             methods=EXECUTOR,
-            forking_pickler=True,
         ),
         Row("concurrent.futures.ThreadPoolExecutor", "executor", start="thread", methods=EXECUTOR),
         Row(

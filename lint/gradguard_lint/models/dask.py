@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from gradguard_lint.domain.starts import Start
-from gradguard_lint.models.rows import Hands, Library, Row
+from gradguard_lint.models.rows import Library, Row
 from gradguard_lint.models.tensorflow import FITS
 from gradguard_lint.words import words
-
-OWN = words(
-    "pure resources workers retries priority key allow_other_workers actor actors fifo_timeout"
-)
 
 LIBRARY = Library(
     tops=("dask", "distributed", "dask_cuda"),
@@ -22,10 +18,7 @@ LIBRARY = Library(
             "dask.distributed.Client",
             "dask-client",
             start="dask",
-            methods={
-                "submit": Hands(items="rest", gives="future", own=OWN, many=False),
-                "map": Hands(items="each", gives="futures", own=OWN),
-            },
+            methods=words("submit map"),
         ),
         Row("dask.distributed.LocalCluster", "dask-cluster"),
         Row("dask_cuda.LocalCUDACluster", "dask-cluster", gpu=True),

@@ -5,10 +5,8 @@ from __future__ import annotations
 from gradguard_lint.models.rows import Library, Row
 from gradguard_lint.words import words
 
-LIGHTNING = words(
-    "pytorch_lightning.LightningModule lightning.LightningModule lightning.pytorch.LightningModule"
-)
-"""Classes whose `training_step` gives the loss that a library runs the backward of."""
+LIGHTNING = "lightning.pytorch.LightningModule"
+"""The class whose `training_step` gives the loss that a library runs the backward of."""
 
 JOINING = words("init_process_group init_rpc init_device_mesh init_distributed")
 """What programs call to join processes that train together, wherever it comes from."""
@@ -31,6 +29,8 @@ LIBRARY = Library(
         "torch.nn.parallel.distributed.": "torch.nn.parallel.",
         "torch.utils.data.distributed.": "torch.utils.data.",
         "torch.utils.data.sampler.": "torch.utils.data.",
+        "lightning.LightningModule": LIGHTNING,
+        "pytorch_lightning.": "lightning.pytorch.",
         "lightning.Fabric": "lightning.fabric.Fabric",
         "lightning.fabric.fabric.": "lightning.fabric.",
         "lightning_fabric.": "lightning.fabric.",
@@ -38,14 +38,6 @@ LIBRARY = Library(
     rows=(
         Row("apex.parallel.LARC.LARC", "identity", argument=(0, "optimizer")),
         Row("apex.amp.scale_loss", "identity", argument=(0, "loss")),
-        Row("apex.amp.initialize", "prepared", argument=(0, "models"), output=(1, "optimizers")),
-        Row(
-            "deepspeed.initialize",
-            "prepared",
-            argument=(1, "model"),
-            output=(2, "optimizer"),
-            flag="four",
-        ),
         Row(
             "torch.distributed.all_gather",
             "collective",

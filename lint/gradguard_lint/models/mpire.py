@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from gradguard_lint.models.rows import Hands, Library, Row
+from gradguard_lint.models.rows import Library, Row
+from gradguard_lint.words import words
 
-MAPS = {
-    "map": Hands(items="spread", more=True),
-    "map_unordered": Hands(items="spread", more=True),
-    "imap": Hands(items="spread", more=True),
-    "imap_unordered": Hands(items="spread", more=True),
-    "apply": Hands(items="packed", gives="value", args=(1, "args"), many=False, more=True),
-    "apply_async": Hands(items="packed", gives="future", args=(1, "args"), many=False, more=True),
-}
+MAPS = words("map map_unordered imap imap_unordered apply apply_async")
 
 LIBRARY = Library(
     tops=("mpire",),

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from gradguard_lint.domain.starts import Start
-from gradguard_lint.models.rows import Hands, Library, Row
+from gradguard_lint.models.rows import Library, Row
 from gradguard_lint.words import words
 
-MAPS = {
-    "map": Hands(),
-    "imap": Hands(),
-    "imap_unordered": Hands(),
-    "uimap": Hands(),
-    "map_async": Hands(gives="future"),
-    "amap": Hands(gives="future"),
-    "starmap": Hands(items="unpacked"),
-    "istarmap": Hands(items="unpacked"),
-    "starmap_async": Hands(items="unpacked", gives="future"),
-    "apply": Hands(items="packed", gives="value", args=(1, "args"), many=False),
-    "apply_async": Hands(items="packed", gives="future", args=(1, "args"), many=False),
-}
-PATHOS = {**MAPS, "pipe": Hands(items="rest", gives="value", many=False)}
-TARGET = Hands(
-    function=(1, "target"),
-    items="packed",
-    gives="none",
-    args=(3, "args"),
-    keywords=(4, "kwargs"),
-    many=False,
+MAPS = words(
+    "map imap imap_unordered uimap map_async amap starmap istarmap starmap_async apply apply_async"
 )
+PATHOS = MAPS | {"pipe"}
 ON_MULTIPROCESS = words("datasets multiprocess pathos")
 """Packages whose processes are those of ``multiprocess``."""
-
-RANKED = Hands(function=(0, "fn"), items="ranked", gives="none", args=(1, "args"))
 
 LIBRARY = Library(
     tops=("multiprocessing", "multiprocess", "billiard", "pathos", "threading"),
@@ -47,20 +27,18 @@ LIBRARY = Library(
         "multiprocessing.pool.": "multiprocessing.",
         "torch.multiprocessing.pool.": "torch.multiprocessing.",
         "torch.multiprocessing.spawn.spawn": "torch.multiprocessing.spawn",
+        "torch.multiprocessing.spawn.start_processes": "torch.multiprocessing.start_processes",
     },
     rows=(
         Row(
             "multiprocessing.Pool torch.multiprocessing.Pool",
             "pool",
-            forks="made",
             methods=MAPS,
-            forking_pickler=True,
         ),
         Row(
             "multiprocess.Pool multiprocess.ProcessPool multiprocess.ProcessingPool "
             "pathos.pools.ProcessPool pathos.pools._ProcessPool",
             "pool",
-            forks="made",
             methods=PATHOS,
         ),
         Row(
@@ -73,18 +51,13 @@ LIBRARY = Library(
         Row(
             "multiprocessing.Process torch.multiprocessing.Process",
             "process",
-            hands=TARGET,
-            forking_pickler=True,
         ),
-        Row("multiprocess.Process", "process", hands=TARGET),
-        Row("threading.Thread", "process", start="thread", hands=TARGET),
+        Row("multiprocess.Process", "process"),
+        Row("threading.Thread", "process", start="thread"),
         Row(
-            "torch.multiprocessing.spawn torch.multiprocessing.start_processes "
-            "torch.multiprocessing.spawn.start_processes",
+            "torch.multiprocessing.spawn torch.multiprocessing.start_processes",
             "spawn",
             start="spawn",
-            hands=RANKED,
-            forking_pickler=True,
         ),
         Row(
             "multiprocessing.get_context torch.multiprocessing.get_context "
@@ -129,14 +102,6 @@ LIBRARY = Library(
             "signal",
         ),
     ),
-    bases={
-        "multiprocessing.Process": "process",
-        "torch.multiprocessing.Process": "process",
-        "multiprocess.Process": "process",
-        "threading.Thread": "thread",
-        "multiprocessing.Pool": "pool",
-        "multiprocess.Pool": "pool",
-    },
     starts=(
         Start("spawn", "process", "spawned workers"),
         Start("forkserver", "process", "workers of a fork server"),

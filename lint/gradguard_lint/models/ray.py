@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gradguard_lint.domain.starts import Start
-from gradguard_lint.models.rows import Hands, Library, Row
+from gradguard_lint.models.rows import Library, Row
+from gradguard_lint.words import words
 
 LIBRARY = Library(
     tops=("ray",),
@@ -12,7 +13,6 @@ LIBRARY = Library(
             "ray.remote",
             "remote",
             start="ray",
-            hands=Hands(items="rest", gives="future", many=False),
             flag="num_gpus",
         ),
         Row("ray.get", "results", argument=(0, "object_refs")),
@@ -22,14 +22,7 @@ LIBRARY = Library(
             "ray.util.multiprocessing.Pool",
             "pool",
             start="ray",
-            methods={
-                "map": Hands(),
-                "imap": Hands(),
-                "imap_unordered": Hands(),
-                "starmap": Hands(items="unpacked"),
-                "apply": Hands(items="packed", gives="value", args=(1, "args"), many=False),
-                "apply_async": Hands(items="packed", gives="future", args=(1, "args"), many=False),
-            },
+            methods=words("map imap imap_unordered starmap apply apply_async"),
         ),
     ),
     starts=(Start("ray", "process", "Ray workers"),),

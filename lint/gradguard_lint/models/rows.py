@@ -12,49 +12,16 @@ from functools import cache, cached_property
 from importlib import import_module
 
 from gradguard_lint.domain.starts import Start, Vocabulary
+from gradguard_lint.models.stub_files import FOLDER, stubs_in
 from gradguard_lint.words import words
-from pytest_gradguard.records import fields, replace
+from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any, Literal
+    from typing import Literal
 
-    Forks = Literal["made", "work", "call"]
-    """When process workers come into being: with the pool, with its first work, with each call."""
-
-    Items = Literal["each", "one", "spread", "unpacked", "packed", "rest", "ranked", "none"]
-    """How a function's arguments are given: an element of each iterable, of one iterable (tuples
-    as they are, or unpacked, or there are nothing but tuples), as a tuple and a dict, as the
-    further arguments, as a number and a tuple."""
-
-    Gives = Literal["list", "value", "future", "futures", "none"]
-    """What comes back: all results, the result, a future of it, a list of futures, nothing."""
-
-
-@fields
-class Hands:
-    """How a call hands work to workers.
-
-    Attributes:
-        function: the position and the name of the function.
-        items: how the function's arguments are given.
-        gives: what comes back.
-        args: the position and the name of the (first) argument with the arguments.
-        keywords: the position and the name of the argument with the keywords, if packed.
-        own: keywords that are the call's own, not the function's.
-        many: whether there are several tasks of one call.
-        more: whether the function may be given more, as the workers were made.
-    """
-
-    function: tuple[int, str] = (0, "func")
-    items: Items = "one"
-    gives: Gives = "list"
-    args: tuple[int, str] = (1, "iterable")
-    keywords: tuple[int, str] = (2, "kwds")
-    own: frozenset[str] = frozenset()
-    many: bool = True
-    more: bool = False
+    from gradguard_lint.models.stub_files import Stub
 
 
 def under(module: str, names: str) -> str:
@@ -73,17 +40,14 @@ class Row:
         framework: whose tensors or generators these are.
         kind: the kind of thing that is made.
         start: how workers come into being; "" is the program's start method.
-        forks: when process workers come into being.
-        hands: how a function hands out work.
-        methods: what the methods of what is made do, by their names.
+        methods: the methods of what is made that hand out work.
         argument: the position and the name of the argument that matters.
         output: the position and the name of the argument that receives the result.
         gpu: whether the GPU is used, or is meant to be used.
         driver: whether the GPU's driver is started besides, unless an argument asks for the CPU.
-        forking_pickler: whether objects are pickled by the standard ``ForkingPickler``, with which
-            torch shares the memory of tensors, and refuses those with history.
         keeps: whether iterables are not iterated by the call, but by what it gives.
         flag: a particular of the transfer function.
+        stub: the user's stub that says what it does.
     """
 
     names: str
@@ -92,16 +56,14 @@ class Row:
     framework: str = ""
     kind: str = ""
     start: str = ""
-    forks: Forks = "call"
-    hands: Hands | None = None
-    methods: Mapping[str, Hands] = {}
+    methods: frozenset[str] = frozenset()
     argument: tuple[int, str] = (0, "")
     output: tuple[int, str] = (0, "")
     gpu: bool = False
     driver: bool = False
-    forking_pickler: bool = False
     keeps: bool = False
     flag: str = ""
+    stub: Stub | None = None
 
 
 @fields
@@ -207,7 +169,7 @@ CALLED_BY_HOSTS = words("training_step")
 CALLED_BY_CALLS = words("forward call run")
 """Methods that run where an object is called, as those of modules and layers, or started."""
 
-OTHERS = frozenset({"__init__", "known", "rows"})
+OTHERS = frozenset({"__init__", "known", "own_stubs", "primitives", "rows", "stub_files"})
 """The modules of this package that are no library."""
 
 
@@ -224,6 +186,16 @@ class Registry:
             for name in row.names.split()
         )
         """What the user's own rows name."""
+        self.stubs = stubs_in(FOLDER)
+        """The stub files, by the modules that they describe."""
+        self.own_stubs = {
+            name: row.stub
+            for library in self.libraries
+            for row in library.rows
+            if row.stub is not None
+            for name in (row.names, row.stub.module)
+        }
+        """The user's stubs, by the names and modules that they describe."""
         self.tops = frozenset(top for library in self.libraries for top in library.tops)
         self.exact: dict[str, Row] = {}
         self.prefixes: dict[str, list[Row]] = {}
@@ -315,14 +287,14 @@ class Registry:
             for row in library.rows:
                 names = {name.rpartition(".")[2] for name in row.names.split()}
                 if row.does in STARTERS:
-                    starters |= names | (row.methods.keys() - COMMON)
+                    starters |= names | (row.methods - COMMON)
                     anywhere = row.does in PASSED_ON or not library.tops
                     for name in row.names.split():
                         tops = {""} if anywhere else {*library.tops, name.partition(".")[0]}
                         homes.setdefault(name.rpartition(".")[2], set()).update(tops)
                     if row.start == "thread":
                         threads |= names
-                        either |= row.methods.keys()
+                        either |= row.methods
                     else:
                         processes |= names
                     if not library.framework:
@@ -392,34 +364,8 @@ def libraries() -> tuple[Library, ...]:
     return tuple(module.LIBRARY for module in modules)
 
 
-def own_row(model: Mapping[str, Any]) -> Row:
-    """The row that a table of the configuration stands for."""
-    does = model["does"]
-    known = registry().exact
-    pattern = {
-        "pool": known["multiprocessing.Pool"],
-        "executor": known["concurrent.futures.ProcessPoolExecutor"],
-        "process": known["multiprocessing.Process"],
-        "spawn": known["torch.multiprocessing.spawn"],
-        "task": known["joblib.delayed"],
-    }.get(does)
-    own = Row(" ".join(model["name"]), does, start=model.get("start", ""))
-    if pattern is None:
-        return own
-    everything = {**known["multiprocessing.Pool"].methods}
-    everything["submit"] = known["concurrent.futures.ProcessPoolExecutor"].methods["submit"]
-    methods = {name: everything[like] for name, like in model.get("methods", ())}
-    return replace(
-        pattern,
-        names=own.names,
-        start=own.start or pattern.start,
-        forking_pickler=False,
-        methods={**pattern.methods, **methods},
-    )
-
-
 @cache
 def registry(more: tuple[Row, ...] = ()) -> Registry:
-    """The registry of all libraries, and of the user's own rows."""
+    """The registry of all libraries, and of the user's `more` rows."""
     own = (Library((), more),) if more else ()
     return Registry((*libraries(), *own))

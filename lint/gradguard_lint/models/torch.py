@@ -401,8 +401,7 @@ LIBRARY = Library(
         ),
         Row(
             "lightning.seed_everything lightning.pytorch.seed_everything "
-            "lightning.fabric.seed_everything lightning.fabric.utilities.seed.seed_everything "
-            "pytorch_lightning.seed_everything",
+            "lightning.fabric.seed_everything lightning.fabric.utilities.seed.seed_everything",
             "seed",
             flag="random numpy torch",
         ),
@@ -562,9 +561,6 @@ LIBRARY = Library(
         "torch.optim.swa_utils.*": "",
         "torch.optim.*": "optimizer",
         "torch.jit.ScriptModule": "torch",
-        "pytorch_lightning.LightningModule": "torch",
-        "lightning.LightningModule": "torch",
-        "lightning.pytorch.LightningModule": "torch",
         "gpytorch.Module": "torch",
         "gpytorch.models.*": "torch",
         "torch_geometric.nn.*": "torch",

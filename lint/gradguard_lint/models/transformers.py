@@ -30,5 +30,4 @@ LIBRARY = Library(
         Row("transformers.modeling_outputs.*", "namespace", only="class"),
         Row("transformers.utils.ModelOutput transformers.file_utils.ModelOutput", "namespace"),
     ),
-    bases=dict.fromkeys(TRAINERS.split(), "trainer"),
 )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gradguard_lint.project.files import Trouble
 from gradguard_lint.project.patterns import compile_patterns, matches
+from pytest_gradguard.records import replace
 from pytest_gradguard.settings import Settings, SettingsError, in_folder
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -110,7 +111,22 @@ class Configurations:
         self._default = self._checked(settings or Settings(root=here), path or "")
         self._command_line = self._checked(Settings(exclude=tuple(exclude), root=here), _OPTION)
 
+    def _with_usable_stubs(self, settings: Settings, path: str) -> Settings:
+        """`settings`, without the folders of stubs that cannot be used."""
+        from gradguard_lint.models.own_stubs import StubError, rows_of_folder
+
+        usable = []
+        for folder in settings.stub_folders():
+            try:
+                rows_of_folder(folder)
+                usable.append(folder)
+            except StubError as error:
+                self.errors.append(Trouble(path, 0, str(error)))
+        return replace(settings, stubs=tuple(usable))
+
     def _checked(self, settings: Settings, path: str) -> Configuration:
+        if settings.stubs:
+            settings = self._with_usable_stubs(settings, path)
         configuration = Configuration(settings, path)
         if path == _OPTION:
             said = [text.replace("exclude", _OPTION, 1) for text in configuration.unusable]

@@ -38,14 +38,25 @@ class Module:
         package: the package that relative imports start from.
         tree: its syntax tree.
         data: its bytes, as they were read.
+        is_stub: whether it is no module of the program, but says what one of a library does.
     """
 
-    def __init__(self, path: str, name: str, package: str, tree: ast.Module, data: bytes) -> None:
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        package: str,
+        tree: ast.Module,
+        data: bytes,
+        *,
+        is_stub: bool = False,
+    ) -> None:
         self.path = path
         self.name = name
         self.package = package
         self.tree = tree
         self.data = data
+        self.is_stub = is_stub
 
     @property
     def is_notebook(self) -> bool:
@@ -86,14 +97,14 @@ class Module:
         return len(raw[:offset].decode("utf-8", "replace")) + 1
 
 
-def parse(data: bytes, path: str, name: str, package: str) -> Module:
-    """The module that `data` holds.
+def parse(data: bytes, path: str, name: str, package: str, *, is_stub: bool = False) -> Module:
+    """The module, or stub of one, that `data` holds.
 
     Raises:
         SourceError: it is not Python that can be read.
     """
     check(data)
-    return Module(path, name, package, tree_of(data, path), data)
+    return Module(path, name, package, tree_of(data, path), data, is_stub=is_stub)
 
 
 def tree_of(data: bytes, path: str) -> ast.Module:

@@ -1,4 +1,4 @@
-"""One file a rule; each is named after its code and found by it."""
+"""The rules: a module for each code, and its page of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a task comes to one effect or to another, by the branches on which they are."""
+"""Effects of a task that exclude each other, as they are on two branches."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from gradguard_lint.domain.effects import Effect, Step
 
 
 def excludes(first: Effect, other: Effect) -> bool:
-    """Whether a task that comes to `first` does not come to `other`: they are on two branches."""
+    """Whether a task with the effect `first` never has `other`."""
     if not consistent(first.when, other.when):
         return True
     ways = list(zip(_way(first), _way(other), strict=False))
-    parting = next((number for number, (one, two) in enumerate(ways) if one != two), 0)
-    if not parting:  # the initializer, and then the task
+    fork = next((number for number, (one, two) in enumerate(ways) if one != two), 0)
+    if not fork:  # the initializer, and then the task
         return False
-    one, two = ways[parting]
-    if one.site == two.site:  # one of several functions is called there
+    one, two = ways[fork]
+    if one.site == two.site:  # a call of one of several functions
         return one.message != two.message
     if (one.site.module, one.site.function) != (two.site.module, two.site.function):
         return True  # the task is one of several functions
     return one.site.module is two.site.module and any(
-        _parted(node, one.site.line, two.site.line)
+        _on_two_branches(node, one.site.line, two.site.line)
         if isinstance(node, ast.If)
-        else _in_two(_arms(node), one.site.node, two.site.node)
+        else _in_two_arms(_arms(node), one.site.node, two.site.node)
         for node in ast.walk(one.site.module.tree)
     )
 
@@ -34,7 +34,7 @@ def _way(effect: Effect) -> list[Step]:
 
 
 def _arms(node: ast.AST) -> list[list[ast.AST]]:
-    """What stands in each of the branches of an expression, or of a ``match``."""
+    """The nodes of each branch of a conditional expression or a ``match``."""
     if isinstance(node, ast.IfExp):
         return [[*ast.walk(arm)] for arm in (node.body, node.orelse)]
     if isinstance(node, ast.Match):
@@ -42,14 +42,13 @@ def _arms(node: ast.AST) -> list[list[ast.AST]]:
     return []
 
 
-def _in_two(arms: list[list[ast.AST]], one: ast.AST, two: ast.AST) -> bool:
-    """Whether one of them stands in one branch, and the other in another."""
+def _in_two_arms(arms: list[list[ast.AST]], one: ast.AST, two: ast.AST) -> bool:
+    """Whether the nodes stand in two of the branches."""
     return any(one in arm for arm in arms) and any(two in arm and one not in arm for arm in arms)
 
 
-def _parted(node: ast.If, first: int, other: int) -> bool:
-    """Whether one of two lines is in one branch of `node`, and the second in the other, or below
-    one that is left."""
+def _on_two_branches(node: ast.If, first: int, other: int) -> bool:
+    """Whether the lines are in two branches of `node`, or one is below a branch that leaves."""
     after = node.body[-1]
     for inside, outside in ((first, other), (other, first)):
         if not node.body[0].lineno <= inside <= (after.end_lineno or after.lineno):

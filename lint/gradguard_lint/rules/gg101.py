@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.payloads import (
+    Backward,
+    GradClear,
+    GradRead,
+    GradWrite,
+    Hook,
+    OptimizerStep,
+)
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import GRADIENT, Atom, TaskCall, Tensor
+from gradguard_lint.domain.values import GRADIENT, UNKNOWN, Atom, TaskCall, Tensor
 from gradguard_lint.rules.base import (
-    Examples,
     Report,
     as_written,
     brought,
@@ -16,21 +23,18 @@ from gradguard_lint.rules.base import (
     captures,
     code,
     handed_out,
+    origins,
     sent_with,
 )
 
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
-
 CODE = "GG101"
 
-_WANTING: tuple[Kind, ...] = ("backward", "grad-read", "grad-write", "hook", "step", "zero-grad")
-"""What shows that the parent wants a gradient itself."""
+_WANTING = (Backward, GradClear, GradRead, GradWrite, Hook, OptimizerStep)
+"""Effects of the parent that show that it wants a gradient itself."""
 
 
 def carries_graph(atom: Atom) -> bool:
-    """Whether `atom` is a torch tensor, not a parameter, that is known to require grad."""
+    """Whether `atom` is a torch tensor that certainly requires grad, but no parameter."""
     return (
         isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad in ("leaf", "history")
     )
@@ -40,7 +44,7 @@ def check(program: Program) -> Iterator[Report]:
     nested = (task for call in program.nested for task in call.tasks)
     for task in (*program.process_tasks(), *nested):
         found = False
-        for sent, crossing in task.parted(task.contents):
+        for sent, crossing in task.split_by_initializer(task.contents):
             path, atom = next(
                 ((path, atom) for path, atom, _ in crossing if _stays_behind(program, task, atom)),
                 ("", None),
@@ -49,7 +53,7 @@ def check(program: Program) -> Iterator[Report]:
                 found = True
                 yield Report(
                     sent.site,
-                    _happens(task, sent, path, history=getattr(atom, "grad", "") == "history"),
+                    _message(task, sent, path, history=getattr(atom, "grad", "") == "history"),
                     (sent_with(task, sent),),
                     call=task.call,
                 )
@@ -68,132 +72,52 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _stays_behind(program: Program, task: TaskRun, atom: Atom) -> bool:
-    return carries_graph(atom) and not _is_the_tasks(program, task, atom)
+    return carries_graph(atom) and not _belongs_to_task(program, task, atom)
 
 
-def _is_the_tasks(program: Program, task: TaskRun, atom: Atom) -> bool:
-    """Whether that is a leaf whose gradient the task itself asks for and returns, and that no
-    backward of the parent may reach."""
+def _belongs_to_task(program: Program, task: TaskRun, atom: Atom) -> bool:
+    """Whether the task returns the gradient of this leaf, and the parent wants none of it."""
     if not isinstance(atom, Tensor) or atom.grad != "leaf" or atom.ident <= 0:
         return False
     found = task.result is not None and any(
-        isinstance(it, Tensor) and GRADIENT in (it.ident, *it.sources) for it in inner(task.result)
+        isinstance(it, Tensor) and GRADIENT in origins(it) for it in inner(task.result)
     )
     return (
         found
         and any(_asks_for(effect, atom) for effect in task.effects)
         and not any(
             effect.worker is None and (effect.target.is_unknown or _concerns(effect, atom))
-            for effect in program.kinds(*_WANTING)
+            for effect in program.effects_of(*_WANTING)
         )
     )
 
 
 def _asks_for(effect: Effect, leaf: Tensor) -> bool:
-    """Whether the gradient of `leaf` is computed there by its name, or read."""
-    if effect.kind == "grad-read":
+    """Whether the effect computes the gradient of `leaf` by name, or reads it."""
+    if isinstance(effect.payload, GradRead):
         asked = effect.target
-    elif effect.kind == "backward":
-        asked = effect.value
+    elif isinstance(effect.payload, Backward):
+        asked = effect.payload.inputs
     else:
         return False
     return any(isinstance(it, Tensor) and it.ident == leaf.ident for it in inner(asked))
 
 
 def _concerns(effect: Effect, leaf: Tensor) -> bool:
-    return leaf.ident in idents(effect.target) | idents(effect.value)
+    asked = effect.payload.inputs if isinstance(effect.payload, Backward) else UNKNOWN
+    return leaf.ident in idents(effect.target) | idents(asked)
 
 
-def _happens(task: TaskRun, sent: TaskCall, path: str, *, history: bool) -> str:
+def _message(task: TaskRun, sent: TaskCall, path: str, *, history: bool) -> str:
     workers, named = task.call.workers, capitalised(code(as_written(sent, path)))
-    if history and task.call.forking_pickler:
+    if history and task.call.channel.forking_pickler:
         fails = "the call fails with an error" if sent is task.task else "no worker starts"
         return (
             f"{named} has history and goes to {workers}: torch refuses to pickle it, and {fails}."
         )
-    if task.call.forking_pickler:
+    if task.call.channel.forking_pickler:
         gets = "the worker shares its memory, not its graph, and no gradient comes back."
     else:
         gets = "the worker gets a copy, and no gradient comes back to the graph here."
     kind = "has history" if history else "requires grad"
     return f"{named} {kind} and is pickled for {workers}: {gets}"
-
-
-BAD: Examples = {
-    "argument": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def scale(tensor, factor):
-    return (tensor * factor).detach()
-
-
-if __name__ == "__main__":
-    weights = torch.ones(4, requires_grad=True)
-    parts = Parallel(n_jobs=2)(delayed(scale)(weights, k) for k in range(3))  # GG101
-    print(parts)
-""",
-    "keyword with history": """\
-import torch
-from concurrent.futures import ProcessPoolExecutor
-
-
-def total(values):
-    return float(values.sum())
-
-
-def main():
-    weights = torch.ones(4).requires_grad_()
-    doubled = weights * 2
-    with ProcessPoolExecutor() as pool:
-        future = pool.submit(total, values=doubled)  # GG101
-        print(future.result())
-
-
-main()
-""",
-    "captured by a closure": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def run():
-    weights = torch.nn.Linear(3, 3)(torch.ones(2, 3))
-
-    def work(k):
-        return weights.sum().item() * k
-
-    return Parallel(n_jobs=-1)(delayed(work)(k) for k in range(3))  # GG101
-
-
-run()
-""",
-}
-
-GOOD: Examples = {
-    "detached": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def scale(tensor, factor):
-    return tensor * factor
-
-
-weights = torch.ones(4, requires_grad=True)
-parts = Parallel(n_jobs=2)(delayed(scale)(weights.detach(), k) for k in range(3))
-""",
-    "threads share it": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def scale(tensor, factor):
-    return tensor * factor
-
-
-weights = torch.ones(4, requires_grad=True)
-parts = Parallel(n_jobs=2, prefer="threads")(delayed(scale)(weights, k) for k in range(3))
-""",
-}

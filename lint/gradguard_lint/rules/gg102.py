@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Program, TaskRun
+from gradguard_lint.domain.payloads import Backward, PossibleTraining
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Items, Site, Table, Tensor, Unknown, Value
@@ -20,7 +21,7 @@ from gradguard_lint.fixes.task_functions import (
     on_the_way,
 )
 from gradguard_lint.fixes.tensors import certain
-from gradguard_lint.rules.base import Examples, Report, handed_out
+from gradguard_lint.rules.base import Report, handed_out
 from gradguard_lint.rules.cut_backwards import cut_backwards
 from gradguard_lint.words import words
 
@@ -74,7 +75,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _happens(task: TaskRun, what: str = "a tensor") -> str:
-    if task.call.forking_pickler:
+    if task.call.channel.forking_pickler:
         harm = "torch refuses to pickle it, and the call fails with an error"
     else:
         harm = "the parent gets a leaf, where a later `backward()` stops"
@@ -89,7 +90,9 @@ def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix 
         return None
     if not handed_out_alone(program, function, lambda call: call.kind == PROCESS):
         return None  # where it is called in this process, its graph may be what counts
-    for effect in program.kinds("backward", "loss-given"):
+    for effect in program.effects_of(Backward, PossibleTraining):
+        if isinstance(effect.payload, PossibleTraining) and effect.payload.does != "given":
+            continue
         elsewhere = not consistent(task.call.chosen, effect.when)  # the results have a graph there
         if effect.worker is None and (elsewhere or _may_reach(effect.target, task)):
             return None
@@ -161,105 +164,3 @@ def _tensors(node: ast.expr, value: Value) -> list[ast.expr] | None:
             return None
         found += inside
     return found or None
-
-
-BAD: Examples = {
-    "model output": """\
-import torch
-from joblib import Parallel, delayed
-
-model = torch.nn.Linear(3, 1)
-
-
-def predict(net, batch):
-    return net(batch)  # GG102
-
-
-outputs = Parallel(n_jobs=2)(delayed(predict)(model, torch.ones(2, 3)) for _ in range(2))
-print([output.requires_grad for output in outputs])  # repaired: [False, False]
-""",
-    "in a dict, from a pool": """\
-import multiprocessing
-
-import torch
-
-
-def fit(seed):
-    weights = torch.zeros(3, requires_grad=True)
-    loss = ((weights - seed) ** 2).sum()
-    return {"loss": loss, "seed": seed}  # GG102
-
-
-if __name__ == "__main__":
-    with multiprocessing.Pool(2) as pool:
-        print(pool.map(fit, range(4)))
-""",
-}
-
-FIXED: Examples = {
-    "model output": """\
-import torch
-from joblib import Parallel, delayed
-
-model = torch.nn.Linear(3, 1)
-
-
-def predict(net, batch):
-    return net(batch).detach()  # GG102
-
-
-outputs = Parallel(n_jobs=2)(delayed(predict)(model, torch.ones(2, 3)) for _ in range(2))
-print([output.requires_grad for output in outputs])  # repaired: [False, False]
-""",
-    "in a dict, from a pool": """\
-import multiprocessing
-
-import torch
-
-
-def fit(seed):
-    weights = torch.zeros(3, requires_grad=True)
-    loss = ((weights - seed) ** 2).sum()
-    return {"loss": loss.detach(), "seed": seed}  # GG102
-
-
-if __name__ == "__main__":
-    with multiprocessing.Pool(2) as pool:
-        print(pool.map(fit, range(4)))
-""",
-}
-
-GOOD: Examples = {
-    "without a graph": """\
-import torch
-from joblib import Parallel, delayed
-
-model = torch.nn.Linear(3, 1)
-
-
-def predict(net, batch):
-    with torch.no_grad():
-        return net(batch)
-
-
-def measure(net, batch):
-    return net(batch).mean().item()
-
-
-outputs = Parallel(n_jobs=2)(delayed(predict)(model, torch.ones(2, 3)) for _ in range(3))
-numbers = Parallel(n_jobs=2)(delayed(measure)(model, torch.ones(2, 3)) for _ in range(3))
-""",
-    "one job": """\
-import torch
-from joblib import Parallel, delayed
-
-model = torch.nn.Linear(3, 1)
-
-
-def predict(net, batch):
-    return net(batch)
-
-
-outputs = Parallel(n_jobs=1)(delayed(predict)(model, torch.ones(2, 3)) for _ in range(3))
-""",
-}

@@ -9,7 +9,7 @@ from gradguard_lint.domain.effects import ParallelCall, Program, Step
 from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.fixes.changes import Change, Fix
 from gradguard_lint.fixes.recipes import in_threads
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.base import Report
 from gradguard_lint.rules.cut_backwards import cut_backwards
 
 CODE = "GG103"
@@ -41,120 +41,11 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _in_threads(found: Sequence[ParallelCall]) -> Fix | None:
-    """Threads share the graph: the same backward reaches what is before the call."""
+    """The tasks in threads, which share the graph."""
     changes: list[Change] = []
     for call in found:
-        own = in_threads(call)
-        if not own or call.maker is None or _TRANSFORMS.search(call.maker.module.data):
-            return None  # the threads do not know of a transform that is active here
+        own, maker = in_threads(call), call.traits.maker
+        if not own or maker is None or _TRANSFORMS.search(maker.module.data):
+            return None  # an active transform does not reach the threads
         changes += own
     return Fix("unsafe", "run the tasks in threads, which share the graph", tuple(changes))
-
-
-BAD: Examples = {
-    "loss over results": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def penalty(weights, k):
-    return (weights * k).pow(2).sum()  # GG102
-
-
-if __name__ == "__main__":
-    weights = torch.ones(3, requires_grad=True)
-    parts = Parallel(n_jobs=2)(
-        delayed(penalty)(weights, k) for k in range(4)  # GG101
-    )
-    loss = torch.stack(parts).sum()
-    loss.backward()  # GG103
-    print(weights.grad)  # repaired: tensor([28., 28., 28.])
-""",
-    "through autograd.grad": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def forward(net, x):
-    return net(x)  # GG102
-
-
-net = torch.nn.Linear(2, 1)
-x = torch.ones(1, 2)
-outputs = Parallel(n_jobs=2)(delayed(forward)(net, x) for _ in range(2))
-total = 0
-for output in outputs:
-    total = total + output.sum()
-grads = torch.autograd.grad(total, list(net.parameters()))  # GG103
-print([grad.tolist() for grad in grads])  # repaired: [[[2.0, 2.0]], [2.0]]
-""",
-}
-
-FIXED: Examples = {
-    "loss over results": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def penalty(weights, k):
-    return (weights * k).pow(2).sum()  # GG102
-
-
-if __name__ == "__main__":
-    weights = torch.ones(3, requires_grad=True)
-    parts = Parallel(n_jobs=2, backend="threading")(
-        delayed(penalty)(weights, k) for k in range(4)  # GG101
-    )
-    loss = torch.stack(parts).sum()
-    loss.backward()  # GG103
-    print(weights.grad)  # repaired: tensor([28., 28., 28.])
-""",
-    "through autograd.grad": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def forward(net, x):
-    return net(x)  # GG102
-
-
-net = torch.nn.Linear(2, 1)
-x = torch.ones(1, 2)
-outputs = Parallel(n_jobs=2, backend="threading")(delayed(forward)(net, x) for _ in range(2))
-total = 0
-for output in outputs:
-    total = total + output.sum()
-grads = torch.autograd.grad(total, list(net.parameters()))  # GG103
-print([grad.tolist() for grad in grads])  # repaired: [[[2.0, 2.0]], [2.0]]
-""",
-}
-
-GOOD: Examples = {
-    "numbers only": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def features(k):
-    return [float(k), float(k) ** 2]
-
-
-rows = Parallel(n_jobs=2)(delayed(features)(k) for k in range(4))
-net = torch.nn.Linear(2, 1)
-loss = net(torch.tensor(rows)).mean()
-loss.backward()
-""",
-    "in threads": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def penalty(weights, k):
-    return (weights * k).pow(2).sum()
-
-
-weights = torch.ones(3, requires_grad=True)
-parts = Parallel(n_jobs=2, backend="threading")(delayed(penalty)(weights, k) for k in range(4))
-torch.stack(parts).sum().backward()
-""",
-}

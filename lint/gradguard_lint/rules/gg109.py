@@ -6,10 +6,27 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.payloads import (
+    Capture,
+    GlobalWrite,
+    ModelChange,
+    OptimizerStep,
+    Payload,
+    Write,
+)
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import INHERITING
-from gradguard_lint.domain.values import UNKNOWN, Atom, Instance, Table, Tensor, Thing, Value
-from gradguard_lint.rules.base import Examples, Report, brought, chain
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Instance,
+    Table,
+    Tensor,
+    Thing,
+    Value,
+)
+from gradguard_lint.rules.base import Report, brought, chain, sites_to
 from gradguard_lint.rules.seeds import imported
 
 CODE = "GG109"
@@ -20,38 +37,41 @@ def check(program: Program) -> Iterator[Report]:
         if task.call.start in INHERITING:
             continue
         own: set[tuple[str, str]] = set()
-        """The globals that the worker, or its initializer, set itself."""
+        """The globals that the worker or its initializer has set."""
         setters: dict[tuple[str, str], str | None] = {}
-        """The functions that ask whether a global is set, and in which the parent set it: the
-        worker does the same there."""
-        reached: dict[int, Effect] = {}
-        """The objects that globals hold, themselves or in others, each with the read of that."""
+        """The functions that set a global which is not set yet, in the worker as in the parent."""
+        reached: dict[int, tuple[Effect, str]] = {}
+        """The objects in globals, by identity, each with the read and module of its global."""
         given = {atom.ident for _, atom, _ in task.given if isinstance(atom, Instance)}
         for effect in task.effects:
-            if effect.kind == "global-change":
-                own.add((effect.home, effect.what))
-            if effect.kind != "capture":
+            captured = effect.payload
+            if isinstance(captured, GlobalWrite):
+                own.add((captured.module, effect.what))
+            if not isinstance(captured, Capture):
                 continue
-            read = effect if effect.is_global else reached.get(effect.ident)
-            if read is None or read.home == program.entry or (read.home, read.what) in own:
+            own_read = (effect, captured.module) if captured.is_global else None
+            found = own_read or reached.get(captured.owner)
+            if found is None:
                 continue
-            if next(brought(task, effect.value), None) is None:
+            read, home = found
+            if home == program.entry or (home, read.what) in own:
                 continue
-            home = read.home
-            used = _used(effect)
+            if next(brought(task, captured.value), None) is None:
+                continue
+            used = _used(effect, captured.value)
             for atom in used.atoms:
                 if isinstance(atom, Instance) and atom.ident not in given:
-                    reached.setdefault(atom.ident, read)
-            if not any(map(_trainable, (used, *effect.values))):
+                    reached.setdefault(atom.ident, found)
+            if not _trainable(used) and not _trainable(captured.on_import or NOTHING):
                 continue
-            if _asked(effect):
+            if _asks_if_set(effect):
                 setters.setdefault((home, read.what), effect.site.function)
             known = imported(program, task, effect) | {home}
             setter = setters.get((home, read.what))
             changes = (
                 change
-                for change in _changes(task, effect, used)
-                if change.on_import not in known and not _done_in(change, home, setter)
+                for change in _changes(task, (effect.what, captured.module), used)
+                if change.on_import not in known and not _happens_in(change, home, setter)
             )
             change = next(changes, None)
             if change is not None and not _replaced(task, effect, used):
@@ -66,11 +86,11 @@ def check(program: Program) -> Iterator[Report]:
                 break
 
 
-def _used(read: Effect) -> Value:
-    """What of the global is read there: of a dict, the item that is asked for."""
-    table, statement = read.value.only, read.site.statement
+def _used(read: Effect, value: Value) -> Value:
+    """The value that is read: for a dict in a subscript, the item."""
+    table, statement = value.only, read.site.statement
     if not isinstance(table, Table) or statement is None:
-        return read.value
+        return value
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript) and node.value is read.site.node:
             key = node.slice.value if isinstance(node.slice, ast.Constant) else None
@@ -90,8 +110,8 @@ def _trainable(value: Value) -> bool:
     )
 
 
-def _asked(read: Effect) -> bool:
-    """Whether it is asked there whether the global is set: ``if NET is None:``, ``if not NET:``."""
+def _asks_if_set(read: Effect) -> bool:
+    """Whether the read asks if the global is set: ``if NET is None:``, ``if not NET:``."""
     statement = read.site.statement
     if not isinstance(statement, ast.If):
         return False
@@ -107,155 +127,55 @@ def _asked(read: Effect) -> bool:
     return False
 
 
-def _done_in(change: Effect, home: str, function: str | None) -> bool:
-    """Whether `change` is made in that function of the module `home`, or in what it calls."""
-    sites = (change.site, *(step.site for step in change.chain))
+def _happens_in(change: Effect, home: str, function: str | None) -> bool:
+    """Whether `change` happens in that function of the module `home`, or below it."""
     return function is not None and any(
-        site.function == function and site.module.name == home for site in sites
+        site.function == function and site.module.name == home for site in sites_to(change)
     )
 
 
-def _changes(task: TaskRun, read: Effect, used: Value) -> Iterator[Effect]:
-    """What the parent did to the global of `read`, or what of it is `used`, before the call: where
-    the workers were there already, they do not hear of it either."""
+def _changes(task: TaskRun, read: tuple[str, str], used: Value) -> Iterator[Effect]:
+    """The parent's changes before the call of the global, or of the value `used` of it.
+
+    `read` is the global's name and module.
+    """
     wanted = idents(used)
-    for effect in task.call.so_far(
-        "global-change", "in-place", "exact-write", "model-change", "step"
-    ):
-        if effect.kind == "global-change":
-            if effect.what == read.what and effect.home == read.home:
+    for effect in task.call.so_far(GlobalWrite, ModelChange, OptimizerStep, Write):
+        if isinstance(effect.payload, GlobalWrite):
+            if (effect.what, effect.payload.module) == read:
                 yield effect
         elif wanted & idents(effect.target):
             yield effect
 
 
 def _replaced(task: TaskRun, read: Effect, used: Value) -> bool:
-    """Whether the worker replaces all of what is `used`: before that `read`, or by a method that it
-    is read for."""
+    """Whether the worker replaces all that is `used`, before that `read` or with it."""
     passed = False
     for effect in task.effects:
         passed = passed or effect is read
         if (
-            effect.framework == "whole"
-            and effect.kind in ("in-place", "model-change")
+            _is_whole(effect.payload)
             and effect.when <= read.when
-            and all(any(_same(atom, it) for it in effect.target.atoms) for atom in used.atoms)
+            and all(any(_is_same(atom, it) for it in effect.target.atoms) for atom in used.atoms)
         ):
             return not passed or _receiver(effect) is read.site.node
     return False
 
 
-def _same(one: Atom, other: Atom) -> bool:
-    """Whether the two are one tensor or model, and not a part of it."""
+def _is_whole(change: Payload) -> bool:
+    if isinstance(change, Write):
+        return change.whole
+    return isinstance(change, ModelChange) and change.extent == "whole"
+
+
+def _is_same(one: Atom, other: Atom) -> bool:
+    """Whether both are the same tensor or model, not a part of it."""
     if not isinstance(one, (Instance, Tensor, Thing)) or type(one) is not type(other):
         return False
     return one.ident > 0 and one.ident == getattr(other, "ident", 0)
 
 
 def _receiver(change: Effect) -> ast.AST | None:
-    """What the method is called of that makes `change`."""
+    """The receiver of the method call that makes `change`."""
     receiver: ast.AST | None = getattr(getattr(change.site.node, "func", None), "value", None)
     return receiver.value if isinstance(receiver, ast.Subscript) else receiver
-
-
-BAD: Examples = {
-    "loaded after import": """\
-import torch
-from joblib import Parallel, delayed
-
-import store
-
-
-def main(path):
-    store.net.load_state_dict(torch.load(path))
-    return Parallel(n_jobs=2)(delayed(store.predict)([float(k)]) for k in range(3))
-
-
-if __name__ == "__main__":
-    main("weights.pt")
-# file: store.py
-import torch
-
-net = torch.nn.Linear(1, 1)
-
-
-def predict(row):
-    with torch.no_grad():
-        return net(torch.tensor(row)).item()  # GG109
-""",
-    "in a dict": """\
-import torch
-from joblib import Parallel, delayed
-
-from store import STATE, predict
-
-
-def main(path):
-    STATE["net"].load_state_dict(torch.load(path))
-    return Parallel(n_jobs=2)(delayed(predict)([float(k)]) for k in range(3))
-
-
-if __name__ == "__main__":
-    main("weights.pt")
-# file: store.py
-import torch
-
-STATE = {"net": torch.nn.Linear(1, 1), "scale": 2.0}
-
-
-def predict(row):
-    with torch.no_grad():
-        return STATE["net"](torch.tensor(row)).item() * STATE["scale"]  # GG109
-""",
-}
-
-GOOD: Examples = {
-    "handed over": """\
-import torch
-from joblib import Parallel, delayed
-
-import store
-
-
-def main(path):
-    store.net.load_state_dict(torch.load(path))
-    return Parallel(n_jobs=2)(delayed(store.predict)(store.net, [float(k)]) for k in range(3))
-
-
-if __name__ == "__main__":
-    main("weights.pt")
-# file: store.py
-import torch
-
-net = torch.nn.Linear(1, 1)
-
-
-def predict(model, row):
-    with torch.no_grad():
-        return model(torch.tensor(row)).item()
-""",
-    "another item of the same dict": """\
-import torch
-from joblib import Parallel, delayed
-
-from store import STATE, predict
-
-
-def main(path):
-    STATE["old"].load_state_dict(torch.load(path))
-    return Parallel(n_jobs=2)(delayed(predict)([float(k)]) for k in range(3))
-
-
-if __name__ == "__main__":
-    main("weights.pt")
-# file: store.py
-import torch
-
-STATE = {"net": torch.nn.Linear(1, 1), "old": torch.nn.Linear(1, 1), "scale": 2.0}
-
-
-def predict(row):
-    with torch.no_grad():
-        return STATE["net"](torch.tensor(row)).item() * STATE["scale"]
-""",
-}

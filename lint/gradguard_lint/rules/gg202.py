@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from gradguard_lint.domain.conditions import GPU_PRESENT
-from gradguard_lint.domain.effects import Program, Step, TaskRun
+from gradguard_lint.domain.effects import Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Write
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Atom, Function, Site, TaskCall, Tensor, Thing
 from gradguard_lint.fixes.changes import Fix, Wrap
@@ -14,7 +15,6 @@ from gradguard_lint.fixes.task_functions import asks, function_of, reached
 from gradguard_lint.fixes.written import argument
 from gradguard_lint.rules.base import (
     MOST,
-    Examples,
     Report,
     as_written,
     brought,
@@ -23,6 +23,7 @@ from gradguard_lint.rules.base import (
     code,
     listed,
     on_gpu,
+    origins,
     returns_to_gpu,
     sent_with,
     started_cuda,
@@ -32,35 +33,35 @@ from gradguard_lint.words import words
 CODE = "GG202"
 
 _OF_DEVICES = words("is_cuda is_cpu get_device device")
-"""What a worker may ask a tensor to see whether it is on a GPU."""
+"""Attributes that tell a worker whether a tensor is on a GPU."""
 
-_USES = frozenset({"gpu-init", "gpu-hint", "gpu-implied"})
+_USES = frozenset({"context", "hinted", "implied"})
 
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         if (GPU_PRESENT, False) in task.call.when:
             continue  # no GPU is used here
-        for sent, crossing in task.parted(task.contents):
-            found = _found(program, task, sent, crossing)
+        for sent, crossing in task.split_by_initializer(task.contents):
+            found = _gpu_objects(program, task, sent, crossing)
             if found:
                 yield _report(task, sent, found)
 
 
 def _report(task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
-    """What is said of what is `found` to cross with the task, or with its worker's initializer."""
+    """The report of GPU objects `found` to cross with the task or its worker's initializer."""
     own = sent is task.task
     found = {as_written(sent, path): atom for path, atom in found.items()}
     named = [*map(code, found)]
     these = capitalised(listed(named))
     are, them = ("is", "it") if len(named) == 1 else ("are", "them")
     copied = ", and its own copy of the data"
-    if _handed_over(task, found.values()):
+    if _shares_memory(task, found.values()):
         copied = " to reach the parent's memory, which the parent must keep meanwhile"
     gets = f"each worker that gets {them}" if own else f"each worker gets {them} as it starts and"
     each = f"{gets} creates its own GPU context{copied}"
     known = any(started_cuda(task.call, named=True))
-    if all(map(returns_to_gpu, found.values())) and (known or _forks_now(task, found.values())):
+    if all(map(returns_to_gpu, found.values())) and (known or _forks_later(task, found.values())):
         too = " (GG203)" if known else ""
         each = (
             f"no worker can unpickle {them}, as the parent starts CUDA before the fork{too}. "
@@ -77,32 +78,30 @@ def _report(task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
     )
 
 
-def _handed_over(task: TaskRun, found: Iterable[Atom]) -> bool:
-    """Whether torch hands the memory itself to the workers: it tells the pickler of
-    `multiprocessing` how, once it is imported."""
+def _shares_memory(task: TaskRun, found: Iterable[Atom]) -> bool:
+    """Whether torch shares the GPU memory itself, as it does with `multiprocessing`'s pickler."""
     of_torch = (not isinstance(atom, Tensor) or atom.framework == "torch" for atom in found)
-    return task.call.forking_pickler and all(of_torch)
+    return task.call.channel.forking_pickler and all(of_torch)
 
 
-def _forks_now(task: TaskRun, found: Iterable[Atom]) -> bool:
-    """Whether the workers are forked only as they get what is `found`, which the parent has made
-    on the GPU by then."""
+def _forks_later(task: TaskRun, found: Iterable[Atom]) -> bool:
+    """Whether the workers are forked after the parent has put what is `found` on the GPU."""
     call = task.call
     return call.start == "fork" and call.past is None and any(map(returns_to_gpu, found))
 
 
 def _is_shared(program: Program, atom: Atom) -> bool:
-    """Whether the program shares the memory of `atom`, and means to."""
+    """Whether the program itself shares the memory of `atom`."""
     return isinstance(atom, (Tensor, Thing)) and atom.ident in program.shared
 
 
-def _found(
+def _gpu_objects(
     program: Program, task: TaskRun, sent: TaskCall, crossing: list[tuple[str, Atom, bool]]
 ) -> dict[str, Atom]:
-    """What is on the GPU and crosses with the call that is `sent`, by its name."""
+    """The objects on the GPU that cross with `sent`, by path."""
     found: dict[str, Atom] = {}
     for path, atom, _ in crossing:
-        if on_gpu(atom) and not (_is_shared(program, atom) and _handed_over(task, (atom,))):
+        if on_gpu(atom) and not (_is_shared(program, atom) and _shares_memory(task, (atom,))):
             found.setdefault(path, atom)
     for name, value, _ in captures(program, task) if sent is task.task else ():
         for atom in brought(task, value):
@@ -112,7 +111,7 @@ def _found(
 
 
 def _put_there(task: TaskRun, found: dict[str, Atom]) -> Iterator[Step]:
-    """Where what is `found` came onto the GPU."""
+    """The steps at which the `found` objects were put on the GPU."""
     places: dict[Site, list[str]] = {}
     for name, atom in found.items():
         place = _place(task, atom)
@@ -124,8 +123,7 @@ def _put_there(task: TaskRun, found: dict[str, Atom]) -> Iterator[Step]:
 
 
 def _case(found: Iterable[Atom]) -> str:
-    """Which advice fits: that for the framework's arrays, for a module, or for one and the
-    other, as for what is not known."""
+    """The case of the advice: a framework's arrays, a module, or anything else."""
     cases = {
         (atom.framework if atom.grad != "unknown" else "")
         if isinstance(atom, Tensor)
@@ -136,14 +134,15 @@ def _case(found: Iterable[Atom]) -> str:
 
 
 def _place(task: TaskRun, atom: Atom) -> Site | None:
+    """Where `atom` was put on the GPU."""
     place = atom.place if isinstance(atom, Tensor) else None
     return place or task.places.get(getattr(atom, "ident", 0))
 
 
 def _on_the_cpu(task: TaskRun) -> Fix | None:
-    """Tensors that leave the GPU before they are pickled, where the worker does not use it."""
+    """A copy of each tensor on the CPU, if the worker does not use the GPU."""
     site = task.task.site
-    if not task.known or any(effect.kind in _USES for effect in task.effects):
+    if not task.known or any(effect.gpu_use in _USES for effect in task.effects):
         return None
     nodes: dict[int, ast.expr] = {}
     moved: set[int] = set()
@@ -169,13 +168,10 @@ def _on_the_cpu(task: TaskRun) -> Fix | None:
 
 
 def _writes(task: TaskRun, function: Function, moved: set[int]) -> bool:
-    """Whether the task may write to what was `moved`: where one job runs in the caller, or torch
-    shares the memory, the caller has that."""
-    for effect in task.effects:
+    """Whether the task may write to the `moved` tensors, which a caller in one process sees."""
+    for effect in of_kinds(task.effects, Write):
         changed = (atom for atom in inner(effect.target) if isinstance(atom, Tensor))
-        if effect.kind == "in-place" and any(
-            not moved.isdisjoint((it.ident, *it.sources)) for it in changed
-        ):
+        if any(moved & origins(it) for it in changed):
             return True
     return any(
         (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))
@@ -184,72 +180,3 @@ def _writes(task: TaskRun, function: Function, moved: set[int]) -> bool:
         for called in reached(function.module, function.node)
         for node in ast.walk(called)
     )
-
-
-BAD: Examples = {
-    "a tensor": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def total(batch):
-    return batch.sum().item()
-
-
-batch = torch.ones(3).to("cuda")
-sums = Parallel(n_jobs=2)(delayed(total)(batch) for _ in range(3))  # GG202
-print(sums)  # repaired: [3.0, 3.0, 3.0]
-""",
-    "a module": """\
-import torch
-from joblib import Parallel, delayed
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = torch.nn.Linear(3, 1)
-
-    def forward(self, x):
-        return self.head(x)
-
-
-def count(net, k):
-    return k
-
-
-net = Net().cuda()
-counts = Parallel(n_jobs=2)(delayed(count)(net, k) for k in range(3))  # GG202
-""",
-}
-
-FIXED: Examples = {
-    "a tensor": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def total(batch):
-    return batch.sum().item()
-
-
-batch = torch.ones(3).to("cuda")
-sums = Parallel(n_jobs=2)(delayed(total)(batch.cpu()) for _ in range(3))  # GG202
-print(sums)  # repaired: [3.0, 3.0, 3.0]
-""",
-}
-
-GOOD: Examples = {
-    "moved back first": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def total(batch):
-    return batch.sum().item()
-
-
-batch = torch.ones(3).to("cuda")
-sums = Parallel(n_jobs=2)(delayed(total)(batch.cpu()) for _ in range(3))
-""",
-}

@@ -15,7 +15,6 @@ from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
 from gradguard_lint.domain.values import Choice, Tensor
 from gradguard_lint.fixes.spawning import advice_case, without_fork
 from gradguard_lint.rules.base import (
-    Examples,
     Report,
     before_fork,
     code,
@@ -25,46 +24,42 @@ from gradguard_lint.rules.base import (
     started_cuda,
 )
 
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
-
 CODE = "GG203"
 
 
-_INITIALISE: tuple[Kind, ...] = ("gpu-init", "gpu-named")
+_INITIALISE = ("context", "named")
 _AGAIN = (
     "initialised CUDA before the fork",
     "CUDA cannot be initialised again in a forked process",
 )
-_DID: dict[Kind, tuple[str, str]] = {
+_BEFORE_FORK = {
     **dict.fromkeys(_INITIALISE, _AGAIN),
-    "gpu-driver": (
+    "driver": (
         "called `{what}` before the fork, which starts the CUDA driver",
         "CUDA cannot be initialised in a forked process then",
     ),
-    "autograd": (
+    "": (  # autograd
         "took gradients before the fork, which starts the CUDA driver where there is a GPU",
         "CUDA cannot be initialised in a forked process then",
     ),
 }
-"""What the parent did that makes CUDA unusable in forked workers, and why they fail."""
+"""By kind of effect: what the parent did, and why forked workers fail."""
 
 
 def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
         if call.start != "fork":
             continue
-        found = _found(call) or _unpickled(call)
+        found = _use_by_task(call) or _use_by_unpickling(call)
         if found is None:
             continue
         first, uses, used, when = found
-        did, why = _DID[first.kind]
+        did, why = _BEFORE_FORK[first.gpu_use]
         asked = {*call.before.get(first, NONE), *call.when, *when}
-        off = _asks_for_switch(program, frozenset(asked))
-        does = "initialises CUDA" if first.kind in _INITIALISE else "starts the CUDA driver"
+        off = _needs_switch(program, frozenset(asked))
+        does = "initialises CUDA" if first.gpu_use in _INITIALISE else "starts the CUDA driver"
         before = f"{code(first.what)} {does} in the parent"
-        default = _none_by_default(program, call)
+        default = _off_by_default(program, call)
         yield Report(
             call.site,
             f"{uses} in {call.workers}, but the parent {did.format(what=first.what)}: {why}."
@@ -78,9 +73,8 @@ def check(program: Program) -> Iterator[Report]:
         )
 
 
-def _none_by_default(program: Program, call: ParallelCall) -> str:
-    """That there are no such workers unless somebody sets an option, or an argument, which nobody
-    here does."""
+def _off_by_default(program: Program, call: ParallelCall) -> str:
+    """A sentence for workers that the default of an option or argument does not start."""
     for key, truth in call.chosen:
         if truth or not isinstance(key, tuple) or key[0] != "eq":
             continue
@@ -90,12 +84,12 @@ def _none_by_default(program: Program, call: ParallelCall) -> str:
     return ""
 
 
-def _asks_for_switch(program: Program, when: Conditions) -> bool:
-    """Whether a switch that is off by default has to be on where `when` holds."""
+def _needs_switch(program: Program, when: Conditions) -> bool:
+    """Whether `when` needs a switch that is off by default."""
     return any(
         truth
         and (
-            all(_asks_for_switch(program, world) for world in key)
+            all(_needs_switch(program, world) for world in key)
             if isinstance(key, AnyOf)
             else program.defaults.get(key) == (False,)
         )
@@ -104,23 +98,22 @@ def _asks_for_switch(program: Program, when: Conditions) -> bool:
 
 
 Found = tuple[Effect, str, tuple[Step, ...], Conditions]
-"""What the parent did first, what uses CUDA after it, on one way, how the program comes to that,
-and what has to hold for it."""
+"""The parent's effect, the use of CUDA after it in words, its steps, and its conditions."""
 
 
-def _found(call: ParallelCall) -> Found | None:
-    """A task that uses CUDA."""
+def _use_by_task(call: ParallelCall) -> Found | None:
+    """The first use of CUDA by a task."""
     for first in started_cuda(call):
         for task in call.tasks:
             for used in task.effects:
-                if _uses(call, used) and task.meets(used, first):
+                if _uses(call, used) and task.same_path(used, first):
                     uses = come_to(used, f"{code(used.what)} uses CUDA in the worker")
-                    return first, f"`{task.doer(used)}` uses CUDA", uses, used.when
+                    return first, f"`{task.function_of(used)}` uses CUDA", uses, used.when
     return None
 
 
-def _unpickled(call: ParallelCall) -> Found | None:
-    """Something on a GPU that a task gets: unpickling it uses CUDA before the task begins."""
+def _use_by_unpickling(call: ParallelCall) -> Found | None:
+    """An argument on a GPU, which is unpickled before the task begins."""
     for first in started_cuda(call, named=True):
         for task in call.tasks:
             crossing = {atom: path for path, atom, _ in task.contents if returns_to_gpu(atom)}
@@ -137,150 +130,14 @@ def _unpickled(call: ParallelCall) -> Found | None:
 
 
 def _holds(call: ParallelCall, choice: Choice) -> bool:
-    """Whether an alternative may be what `call` has where there is a GPU."""
+    """Whether `call` may have this alternative on a machine with a GPU."""
     atom = choice.atom
     when = choice.when | atom.cpu if isinstance(atom, Tensor) and not atom.gpu else choice.when
     return consistent(when, call.when | WITH_A_GPU)
 
 
 def _uses(call: ParallelCall, effect: Effect) -> bool:
-    """Whether `effect` needs CUDA: it says so, or certainly works on what lies on the GPU."""
-    if effect.kind == "gpu-used":
+    """Whether `effect` initializes CUDA, or certainly uses an object on the GPU."""
+    if effect.gpu_use == "work":
         return effect.when <= call.when | WITH_A_GPU
-    return effect.kind == "gpu-init"
-
-
-BAD: Examples = {
-    "a pool after CUDA": """\
-import multiprocessing
-
-import torch
-
-
-def work(k):
-    return torch.ones(3, device="cuda").sum().item() * k  # GG201
-
-
-if __name__ == "__main__":
-    base = torch.zeros(3).cuda()
-    with multiprocessing.Pool(2) as pool:
-        print(pool.map(work, range(3)))  # GG203
-""",
-    "a context in a variable, and a lock": """\
-import multiprocessing
-
-import torch
-
-
-def work(k, lock):
-    with lock:
-        return torch.ones(3, device="cuda").sum().item() * k  # GG201
-
-
-def main():
-    base = torch.zeros(3).cuda()
-    context = multiprocessing.get_context("fork")
-    lock = context.Manager().Lock()
-    with context.Pool(2) as pool:
-        print(pool.starmap(work, [(k, lock) for k in range(3)]))  # GG203
-
-
-if __name__ == "__main__":
-    main()
-""",
-    "the driver was asked": """\
-import multiprocessing
-
-import torch
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def work(k):
-    return torch.ones(3, device=DEVICE).sum().item() * k  # GG201
-
-
-if __name__ == "__main__":
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        print(pool.map(work, range(3)))  # GG203
-""",
-    "gradients on the CPU first": """\
-import multiprocessing
-
-import torch
-from torch import nn
-
-
-def norm(values):
-    return torch.tensor(values, device="cuda").norm().item()  # GG201
-
-
-def train(model):
-    model(torch.ones(2, 3)).sum().backward()
-
-
-if __name__ == "__main__":
-    train(nn.Linear(3, 1))
-    with multiprocessing.Pool(2) as pool:
-        print(pool.map(norm, [[3.0, 4.0], [6.0, 8.0]]))  # GG203
-""",
-}
-
-FIXED: Examples = {
-    "a pool after CUDA": """\
-import multiprocessing
-
-import torch
-
-
-def work(k):
-    return torch.ones(3, device="cuda").sum().item() * k  # GG201
-
-
-if __name__ == "__main__":
-    base = torch.zeros(3).cuda()
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        print(pool.map(work, range(3)))  # GG203
-""",
-    "a context in a variable, and a lock": BAD["a context in a variable, and a lock"].replace(
-        '"fork"', '"spawn"'
-    ),
-    "the driver was asked": BAD["the driver was asked"].replace('"fork"', '"spawn"'),
-    "gradients on the CPU first": BAD["gradients on the CPU first"].replace(
-        "multiprocessing.Pool", 'multiprocessing.get_context("spawn").Pool'
-    ),
-}
-
-GOOD: Examples = {
-    "nothing on the GPU in the workers": """\
-import multiprocessing
-
-import torch
-
-
-def work(k):
-    return k * 2
-
-
-if __name__ == "__main__":
-    base = torch.zeros(3).cuda()
-    with multiprocessing.Pool(2) as pool:
-        print(pool.map(work, range(3)))
-""",
-    "asked before work on the CPU": """\
-import multiprocessing
-
-import torch
-
-
-def work(k):
-    return torch.ones(3).sum().item() * k
-
-
-if __name__ == "__main__":
-    if not torch.cuda.is_available():
-        print("no GPU")
-    with multiprocessing.Pool(2) as pool:
-        print(pool.map(work, range(3)))
-""",
-}
+    return effect.gpu_use == "context"

@@ -7,13 +7,14 @@ from itertools import chain as chained
 
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
+from gradguard_lint.domain.payloads import Backward, GradClear, ModelChange, OptimizerStep, Write
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import Instance, Tensor, Thing
-from gradguard_lint.rules.base import Examples, Report, chain, code
+from gradguard_lint.rules.base import Report, chain, code
 
 CODE = "GG302"
 
-_WRITES = ("step", "zero-grad", "in-place", "model-change")
+_WRITES = (GradClear, ModelChange, OptimizerStep, Write)
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -21,13 +22,13 @@ def check(program: Program) -> Iterator[Report]:
         call = task.call
         if call.start != "thread":
             continue
-        alike = call.many and not program.in_turn(call, *_WRITES, "backward")
+        alike = call.many and not program.in_turn(call, _changes)
         written = [*_writes(task.effects)]
         meanwhile = _meanwhile(program, call) if written and not task.waits else []
         for effect in written:
-            if alike and _shared(effect, task):
+            if alike and _is_shared(effect, task):
                 said = f"all {call.workers} share: the threads"
-            elif other := _beside(effect, call, meanwhile):
+            elif other := _concurrent_write(effect, call, meanwhile):
                 name = f"{code(other.worker.name)} in another thread" if other.worker else ""
                 said = f"{name or 'the program itself'} changes meanwhile: they"
             else:
@@ -45,148 +46,70 @@ def _writes(effects: Iterable[Effect]) -> Iterator[Effect]:
 
 
 def _meanwhile(program: Program, call: ParallelCall) -> list[Effect]:
-    """What is changed while `call` may run, by another call of that turn of the loops around, or by
-    the program itself; by none that waits for others to go on."""
+    """The writes while `call` may run: of other calls in its loop iteration, and of the program.
+
+    Tasks that wait for others do not count.
+    """
     calls = [
         it
         for it in program.calls
-        if (it in call.overlaps or call in it.overlaps) and it.turn == call.turn
+        if (it in call.overlaps or call in it.overlaps) and it.schedule.turn == call.schedule.turn
     ]
     others = [_writes(task.effects) for it in calls for task in it.tasks if not task.waits]
-    own = [it for it in program.effects if it.worker is call.worker and call.ident in it.beside]
+    own = [
+        it
+        for it in program.effects
+        if it.worker is call.worker and call.ident in it.concurrent_calls
+    ]
     return [*chained.from_iterable(others), *_writes(own)]
 
 
-def _beside(effect: Effect, call: ParallelCall, meanwhile: list[Effect]) -> Effect | None:
-    """What of `meanwhile` changes the same object as `effect`, which a task of `call` has."""
-    changed = _own_idents(effect)
+def _concurrent_write(effect: Effect, call: ParallelCall, meanwhile: list[Effect]) -> Effect | None:
+    """The concurrent write to the object that `effect` writes to."""
+    changed = _changed_idents(effect)
     return next(
         (
             other
             for other in meanwhile
-            if not changed.isdisjoint(_own_idents(other))
+            if not changed.isdisjoint(_changed_idents(other))
             and consistent(effect.when, other.when, call.when)
         ),
         None,
     )
 
 
-def _own_idents(effect: Effect) -> set[int]:
-    """The identities of what it changes; of a tensor, its own alone: what it was made from may have
-    other parts."""
+def _changed_idents(effect: Effect) -> set[int]:
+    """The identities of what the effect changes; of a tensor only its own, not its origins."""
     tensors = [*effect.target.of(Tensor)]
     return {atom.ident for atom in tensors if atom.ident > 0} if tensors else idents(effect.target)
 
 
 def _is_write(effect: Effect) -> bool:
-    """Whether it writes what it is about: of a model, a state that is put in place of its own."""
-    return effect.kind in _WRITES and (
-        effect.kind != "model-change" or effect.framework in ("whole", "partial")
-    )
+    """Whether the effect writes to its target; a model is written by another state."""
+    written = effect.payload
+    if isinstance(written, ModelChange):
+        return written.extent != ""
+    return _changes(effect) and not isinstance(written, Backward)
 
 
-def _shared(effect: Effect, task: TaskRun) -> bool:
-    value = effect.target
-    for atom in value.atoms:
-        if isinstance(atom, Tensor):
-            if atom.born != task.ident and (atom.ident > 0 or atom.whole > 0):
-                return True
-        elif isinstance(atom, Instance):
-            if atom.born != task.ident:
-                return True
-        elif isinstance(atom, Thing):
-            if atom.born != task.ident:
-                return True
-            parameters = atom.part("parameters")
-            if parameters is not None and any(
-                isinstance(part, Tensor) and part.born != task.ident for part in inner(parameters)
-            ):
-                return True
+def _changes(effect: Effect) -> bool:
+    """Whether other threads may see what it is about as it changes."""
+    written = effect.payload
+    exact = isinstance(written, Write) and written.exact
+    return isinstance(written, (Backward, *_WRITES)) and not exact
+
+
+def _is_shared(effect: Effect, task: TaskRun) -> bool:
+    """Whether the task did not create the target, or the parameters in it, itself."""
+    for atom in effect.target.atoms:
+        if not isinstance(atom, (Instance, Tensor, Thing)):
+            continue
+        known = not isinstance(atom, Tensor) or atom.ident > 0 or atom.whole > 0
+        if known and atom.born != task.ident:
+            return True
+        parameters = atom.part("parameters") if isinstance(atom, Thing) else None
+        if parameters is not None and any(
+            isinstance(part, Tensor) and part.born != task.ident for part in inner(parameters)
+        ):
+            return True
     return False
-
-
-BAD: Examples = {
-    "one optimizer": """\
-import torch
-from joblib import Parallel, delayed
-
-net = torch.nn.Linear(3, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-
-
-def step(batch):
-    loss = net(batch).pow(2).mean()
-    optimizer.zero_grad()  # GG302
-    loss.backward()
-    optimizer.step()  # GG302
-    return loss.item()
-
-
-losses = Parallel(n_jobs=4, backend="threading")(
-    delayed(step)(torch.ones(2, 3)) for _ in range(8)
-)
-""",
-    "a running sum": """\
-from concurrent.futures import ThreadPoolExecutor
-
-import torch
-
-total = torch.zeros(3)
-
-
-def add(k):
-    total.add_(torch.ones(3) * k)  # GG302
-
-
-with ThreadPoolExecutor() as pool:
-    list(pool.map(add, range(10)))
-""",
-    "an object's executor": """\
-from concurrent.futures import ThreadPoolExecutor
-
-import torch
-
-
-class Trainer:
-    def __init__(self):
-        self.net = torch.nn.Linear(3, 1)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-        self.pool = ThreadPoolExecutor(4)
-
-    def train(self, batches):
-        return list(self.pool.map(self.step, batches))
-
-    def step(self, batch):
-        loss = self.net(batch).pow(2).mean()
-        loss.backward()
-        self.optimizer.step()  # GG302
-        return loss.item()
-""",
-}
-
-GOOD: Examples = {
-    "each its own, or a lock": """\
-import threading
-
-import torch
-from joblib import Parallel, delayed
-
-total = torch.zeros(3)
-lock = threading.Lock()
-
-
-def train(net, batch):
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    loss = net(batch).pow(2).mean()
-    loss.backward()
-    optimizer.step()
-    with lock:
-        total.add_(1)
-    return loss.item()
-
-
-losses = Parallel(n_jobs=4, backend="threading")(
-    delayed(train)(torch.nn.Linear(3, 1), torch.ones(2, 3)) for _ in range(8)
-)
-""",
-}

@@ -5,24 +5,27 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Compute, Draw, Loaded, Payload, Seed
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Site
-from gradguard_lint.rules.base import Examples, Report, chain, code, listed, place
+from gradguard_lint.rules.base import Report, chain, code, listed, place, sites_to
 from gradguard_lint.rules.initial_draws import is_replaced
 from gradguard_lint.rules.seeds import FRESH, imports_of, repeats, seeds_on_import
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
+    from typing import TypeVar
+
+    P = TypeVar("P", bound=Payload)
 
 CODE = "GG304"
 
 Why = tuple[str, tuple[Step, ...]]
-"""Why a generator is in the same state in all workers, and where that is done."""
+"""Why a generator is in the same state in all workers, and the steps to it."""
 
 _TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
-"""Whose a generator is, where its framework's name is written in another way."""
+"""Names of frameworks in messages, if they differ from the module's."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -30,7 +33,7 @@ def check(program: Program) -> Iterator[Report]:
         if call.kind != PROCESS or not call.many:
             continue
         for task in call.tasks if call.start in ("fork", *FRESH) else ():
-            drawn = list(_drawn(program, task))
+            drawn = list(_draws_in_same_state(program, task))
             if not drawn:
                 continue
             (effect, state, steps), *others = drawn
@@ -58,174 +61,178 @@ def check(program: Program) -> Iterator[Report]:
                 severity="info" if all(it.endswith(_ONCE_USED) for _, it, _ in drawn) else None,
                 call=call,
                 when=effect.when,
-                case=f"only {effect.framework}" if seeded and not others else "",
+                case=f"only {effect.payload.framework}" if seeded and not others else "",
             )
 
 
-def _seeded_otherwise(task: TaskRun, draw: Effect) -> Iterator[Effect]:
-    """The seeds of a task's own that come before a draw, and are for other generators than it draws
-    from: one for each of these."""
-    seen = {"", draw.framework}
-    for effect in task.effects[: task.effects.index(draw)]:
-        own = effect.kind == "seed" and effect.value.constant is None
-        if own and effect.framework not in seen and not _on_gpu(draw):
-            seen.add(effect.framework)
+def _seeded_otherwise(task: TaskRun, draw: Effect[Draw]) -> Iterator[Effect[Seed]]:
+    """The first seed of each other generator that a task sets to its own before `draw`."""
+    seen = {"", draw.payload.framework}
+    for effect in of_kinds(task.effects[: task.effects.index(draw)], Seed):
+        framework = effect.payload.framework
+        own = effect.payload.value.constant is None
+        if own and framework not in seen and not _on_gpu(draw):
+            seen.add(framework)
             yield effect
 
 
-def _whose(draw: Effect) -> str:
-    """Which global generator is drawn from."""
+def _whose(draw: Effect[Draw]) -> str:
+    """The owner of the global generator of a draw."""
     return "the GPU's" if _on_gpu(draw) else _titled(draw)
 
 
-def _titled(effect: Effect) -> str:
-    return f"{_TITLES.get(effect.framework, effect.framework)}'s"
+def _titled(effect: Effect[Draw | Seed]) -> str:
+    framework = effect.payload.framework
+    return f"{_TITLES.get(framework, framework)}'s"
 
 
 def _on_gpu(draw: Effect) -> bool:
     return any(tensor.gpu for tensor in draw.target.tensors())
 
 
-def _draws(draw: Effect) -> str:
+def _draws(draw: Effect[Draw]) -> str:
     return f"{code(draw.what)} draws from {_whose(draw)} global generator"
 
 
-def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple[Step, ...]]]:
-    """The first draw of the task from each generator that is in the same state in all workers;
-    why it is, and where that is done."""
+def _draws_in_same_state(
+    program: Program, task: TaskRun
+) -> Iterator[tuple[Effect[Draw], str, tuple[Step, ...]]]:
+    """The first draw from each generator that is in the same state in all workers, and why."""
     seeded: set[str] = set()
     alike: set[str] = set()
     since: set[str] = set()
-    """Those that are certainly seeded alike since anything unknown may have seeded them."""
+    """Generators known to be seeded identically since the last unknown seed."""
     found: set[str] = set()
     for number, effect in enumerate(task.effects):
-        if effect.kind == "seed":
+        done = effect.payload
+        if isinstance(done, Seed):
             by_initializer = number < task.initialised
-            same = by_initializer and effect.value.constant is not None and _arrives(task, effect)
-            if task.call.prepared:  # by whoever has a seed of its own, unless all of them get this
+            same = by_initializer and done.value.constant is not None
+            same = same and _seeds_the_worker(task, done.framework)
+            if task.call.traits.prepared:  # the library seeds each worker; this may be for all
                 same = same and task.task.repeated and effect.when <= task.call.when
             if not same:
-                seeded.add(effect.framework)
-                since = since - {effect.framework} if effect.framework else set()
+                seeded.add(done.framework)
+                since = since - {done.framework} if done.framework else set()
             else:
-                alike.add(effect.framework)
+                alike.add(done.framework)
                 if effect.when <= task.call.when:
-                    seeded.discard(effect.framework)
-                    since.add(effect.framework)
-        if effect.kind != "draw" or _whose(effect) in found:
+                    seeded.discard(done.framework)
+                    since.add(done.framework)
+        draw = next(of_kinds([effect], Draw), None)
+        if draw is None or _whose(draw) in found:
             continue
-        if effect.framework in seeded or ("" in seeded and effect.framework not in since):
+        framework = draw.payload.framework
+        if framework in seeded or ("" in seeded and framework not in since):
             continue
-        if _seeds(task, effect.site) or is_replaced(task, number):
-            continue  # each task makes a seed of its own of it, or nothing is left of it
-        told: Why | None
-        if effect.framework in alike:
-            told = f"the initializer seeds it alike in all {task.call.workers}", ()
-        elif task.call.prepared:
-            told = None
+        if _is_part_of_seed(task, draw.site) or is_replaced(task, number):
+            continue  # each task makes its own seed of it, or it is overwritten
+        why: Why | None
+        if framework in alike:
+            why = f"the initializer seeds it alike in all {task.call.workers}", ()
+        elif task.call.traits.prepared:
+            why = None
         elif task.call.start == "fork":
-            told = _inherited(program, task, effect)
+            why = _inherited(program, task, draw)
         else:
-            told = _run_again(program, task, effect)
-        if told is not None:
-            found.add(_whose(effect))
-            yield effect, *told
+            why = _seeded_on_import(program, task, draw)
+        if why is not None:
+            found.add(_whose(draw))
+            yield draw, *why
 
 
-def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
-    """Why a generator is in the same state in all workers that are forked."""
-    call = task.call
-    if draw.framework == "random":
-        return None  # Python seeds it anew in each process that is forked
-    if not call.answers and _moves_on(program, call, draw):
+def _inherited(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | None:
+    """Why a generator is in the same state in all forked workers."""
+    call, framework = task.call, draw.payload.framework
+    if framework == "random":
+        return None  # Python reseeds it in each forked process
+    if not call.channel.answers and _moves_on(program, call, draw):
         return None
-    if not _may_be_there(program, call, draw.framework):
+    if not _may_be_loaded(program, call, framework):
         return None  # each worker makes its own, seeded at random
     if _on_gpu(draw):
-        # It is made in the worker, seeded at random unless the parent has asked for a seed.
-        seeds = [it for it in call.earlier("seed") if it.framework == draw.framework]
-        seed = next((it for it in reversed(seeds) if task.meets(draw, it)), None)
+        # The worker makes it, with the parent's seed if there is one.
+        seeds = [it for it in call.earlier(Seed) if it.payload.framework == framework]
+        seed = next((it for it in reversed(seeds) if task.same_path(draw, it)), None)
         if seed is None:
             return None
         does = f"{code(seed.what)} of the parent ({place(seed.site, draw.site)})"
         step = Step(seed.site, f"{code(seed.what)} seeds the GPU's generator in each worker, too")
         return f"{does} seeds it alike in all {call.workers}", (step,)
     once = ""
-    if draw.framework == "numpy" and not _is_there(program, call, "numpy", "generator-loaded"):
+    if framework == "numpy" and not any(it.certain for it in _loaded(program, call, "numpy")):
         once = _ONCE_LOADED
-    elif draw.framework == "tensorflow":
-        used = _made_there(program, call)
+    elif framework == "tensorflow":
+        used = _created(program, call)
         if used is not None:
             step = Step(used.site, f"{code(used.what)} creates that generator in the parent")
             return f"all {call.workers} start with a copy of its state", (step,)
-        if call.root == 1 or _of_a_test(call):
+        if call.root == 1 or _is_in_test(call):
             once = _ONCE_USED
     return f"all {call.workers} start with a copy of its state{once}", ()
 
 
-def _made_there(program: Program, call: ParallelCall) -> Effect | None:
-    """What makes TensorFlow's global generator in the parent before the workers are forked."""
-    made = _before(program, call, _brought(program, call), "compute", "generator-loaded", "seed")
-    return next((effect for effect in made if effect.framework == "tensorflow"), None)
-
-
-def _of_a_test(call: ParallelCall) -> bool:
-    """Whether the program comes to `call` by a test: whatever runs that computes nothing before."""
-    around = (call.site, *(step.site for step in call.chain))
+def _is_in_test(call: ParallelCall) -> bool:
+    """Whether a test makes `call`; a test runner computes nothing before."""
     return any(
         name.lower().startswith("test") or name.endswith(_TESTS)
-        for site in around
+        for site in sites_to(call)
         for name in (site.function or "").split(".")
     )
 
 
 _TESTS = ("Test", "Tests", "TestCase")
-"""How the names of classes end whose methods are tests."""
+"""Endings of the names of test classes."""
 
 
-def _may_be_there(program: Program, call: ParallelCall, framework: str) -> bool:
-    """Whether the parent may have loaded that framework before the workers are forked, and so has
-    its global generator."""
+def _may_be_loaded(program: Program, call: ParallelCall, framework: str) -> bool:
+    """Whether the parent may have loaded the global generator of `framework` before the fork."""
     if framework not in ("numpy", "torch") or call.root != 1:
         return True
-    brought = _brought(program, call)
-    if not brought <= program.imports.keys():
-        return True  # nobody has looked at what one of them imports
-    return any(
-        effect.framework == framework
-        for effect in _before(program, call, brought, "may-load", "generator-loaded")
-    )
+    if not _imported_before(program, call) <= program.imports.keys():
+        return True  # the imports of one of these modules are unknown
+    return any(_loaded(program, call, framework))
 
 
-def _is_there(program: Program, call: ParallelCall, framework: str, *kinds: Kind) -> bool:
-    """Whether the parent has done one of these things with that framework before the workers are
-    forked, which make its global generator."""
-    return any(
-        effect.framework == framework
-        for effect in _before(program, call, _brought(program, call), *kinds)
-    )
+def _loaded(program: Program, call: ParallelCall, framework: str) -> Iterator[Loaded]:
+    """The parent's imports before the fork that bring the generator of `framework`, or may."""
+    for effect in _before_fork(program, call, Loaded):
+        if effect.payload.framework == framework:
+            yield effect.payload
 
 
-def _before(
-    program: Program, call: ParallelCall, brought: set[str], *kinds: Kind
-) -> Iterator[Effect]:
-    """What the parent did before the workers are forked, and on the import of what it imports."""
+def _created(program: Program, call: ParallelCall) -> Effect | None:
+    """The parent's effect before the fork that creates TensorFlow's global generator."""
+    done = _before_fork(program, call, Compute, Loaded, Seed)
+    return next((effect for effect in done if _creates_generator(effect.payload)), None)
+
+
+def _creates_generator(done: Payload) -> bool:
+    """Whether it certainly creates TensorFlow's global generator."""
+    certain = isinstance(done, Seed) or (isinstance(done, Loaded) and done.certain)
+    certain = certain or (isinstance(done, Compute) and not done.threads_only)
+    return certain and getattr(done, "framework", "") == "tensorflow"
+
+
+def _before_fork(program: Program, call: ParallelCall, *kinds: type[P]) -> Iterator[Effect[P]]:
+    """The parent's effects before the workers are forked, and those of its imports."""
+    imported = _imported_before(program, call)
     yield from call.earlier(*kinds)
-    for effect in program.kinds(*kinds):
-        if effect.on_import in brought:
+    for effect in program.effects_of(*kinds):
+        if effect.on_import in imported:
             yield effect
 
 
-def _brought(program: Program, call: ParallelCall) -> set[str]:
-    """The modules of the project that the parent has imported before the workers are forked."""
+def _imported_before(program: Program, call: ParallelCall) -> set[str]:
+    """The modules of the project that the parent imports before the workers are forked."""
     parts = program.entry.split(".")
     around = {".".join(parts[:count]) for count in range(1, len(parts))}
-    asked = {effect.home for effect in call.earlier("imports")} | around
+    asked = {it.payload.module for it in call.earlier(Loaded) if it.payload.module} | around
     return imports_of(program, asked | program.imports.get(program.entry, set())) - {program.entry}
 
 
-def _run_again(program: Program, task: TaskRun, draw: Effect) -> Why | None:
-    """Why it is in the same state in all workers that are fresh processes."""
+def _seeded_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | None:
+    """Why a generator is in the same state in all fresh worker processes."""
     seed = _seed_on_import(program, task, draw)
     if seed is None:
         return None
@@ -234,10 +241,12 @@ def _run_again(program: Program, task: TaskRun, draw: Effect) -> Why | None:
     return f"all {task.call.workers} run {does} again as they import its file", (step,)
 
 
-def _arrives(task: TaskRun, seed: Effect) -> bool:
-    """Whether the initializer seeds the worker's own generator: `random.seed` is a method of the
-    parent's, which is pickled with a copy of it."""
-    if task.call.start == "fork" or seed.framework != "random":
+def _seeds_the_worker(task: TaskRun, framework: str) -> bool:
+    """Whether the initializer seeds the worker's own generator.
+
+    `random.seed` is a method of the parent's generator, and pickled with a copy of it.
+    """
+    if task.call.start == "fork" or framework != "random":
         return True
     own = task.initializer.function.atoms if task.initializer is not None else ()
     return any(isinstance(atom, Function) for atom in own)
@@ -251,21 +260,21 @@ _ONCE_LOADED = (
 )
 
 
-def _seed_on_import(program: Program, task: TaskRun, draw: Effect) -> Effect | None:
-    """The seed, the same each time, that the workers run again before that draw."""
-    if draw.framework == "random" and task.call.start == "forkserver":
+def _seed_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Effect | None:
+    """The constant seed that the workers run again on import before that draw."""
+    if draw.payload.framework == "random" and task.call.start == "forkserver":
         return None  # where the fork server imports the program, its children seed it anew
     seeds = seeds_on_import(program, task, draw)
-    if not all(repeats(seed.value) for seed in seeds):
+    if not all(repeats(seed.payload.value) for seed in seeds):
         return None
-    return next((seed for seed in reversed(seeds) if task.meets(draw, seed)), None)
+    return next((seed for seed in reversed(seeds) if task.same_path(draw, seed)), None)
 
 
-def _seeds(task: TaskRun, draw: Site) -> bool:
-    """Whether what is drawn goes, with something else, to a call of the task that seeds."""
-    for effect in task.effects:
+def _is_part_of_seed(task: TaskRun, draw: Site) -> bool:
+    """Whether the drawn value is part of the task's seed, with a value of its own."""
+    for effect in of_kinds(task.effects, Seed):
         seed = effect.site.node
-        if effect.kind != "seed" or effect.site.module is not draw.module:
+        if effect.site.module is not draw.module:
             continue
         if not isinstance(seed, ast.Call) or all(part is not draw.node for part in ast.walk(seed)):
             continue
@@ -279,8 +288,8 @@ def _seeds(task: TaskRun, draw: Site) -> bool:
 _LOOPS = (ast.For, ast.While, ast.AsyncFor, ast.ListComp, ast.SetComp, ast.GeneratorExp)
 
 
-def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
-    """Whether the parent draws or seeds between the forks of its processes, in their loop."""
+def _moves_on(program: Program, call: ParallelCall, draw: Effect[Draw]) -> bool:
+    """Whether the parent draws or seeds between forks in one loop."""
     around = [
         node
         for node in ast.walk(call.site.module.tree)
@@ -293,80 +302,12 @@ def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
 
     return any(
         effect.worker is None
-        and effect.kind in ("draw", "seed")
-        and effect.framework == draw.framework
-        and any(in_loop(site) for site in (effect.site, *(step.site for step in effect.chain)))
+        and isinstance(effect.payload, (Draw, Seed))
+        and effect.payload.framework == draw.payload.framework
+        and any(map(in_loop, sites_to(effect)))
         for effect in program.effects
     ) or any(
         isinstance(node, ast.Call) and "seed" in ast.unparse(node.func).lower()
         for loop in around
         for node in ast.walk(loop)
     )
-
-
-BAD: Examples = {
-    "NumPy in a pool": """\
-from multiprocessing import Pool
-
-import numpy as np
-
-
-def simulate(k):
-    return np.random.normal(size=3) + k  # GG304
-
-
-if __name__ == "__main__":
-    with Pool(4) as pool:
-        print(pool.map(simulate, range(8)))
-""",
-    "torch under joblib's multiprocessing": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def simulate(k):
-    return (torch.randn(3) + k).tolist()  # GG304
-
-
-print(Parallel(n_jobs=2, backend="multiprocessing")(delayed(simulate)(k) for k in range(4)))
-""",
-}
-
-GOOD: Examples = {
-    "seeded by the task": """\
-from multiprocessing import Pool
-
-import numpy as np
-
-
-def simulate(k):
-    np.random.seed(k)
-    return np.random.normal(size=3)
-
-
-def with_its_own(k):
-    return np.random.default_rng(k).normal(size=3)
-
-
-def from_one(k):
-    np.random.seed(np.random.randint(5000) * (k + 1))
-    return np.random.normal(size=3)
-
-
-if __name__ == "__main__":
-    with Pool(4) as pool:
-        print(pool.map(simulate, range(8)), pool.map(with_its_own, range(8)))
-        print(pool.map(from_one, range(8)))
-""",
-    "loky": """\
-import numpy as np
-from joblib import Parallel, delayed
-
-
-def simulate(k):
-    return np.random.normal(size=3) + k
-
-
-print(Parallel(n_jobs=2)(delayed(simulate)(k) for k in range(4)))
-""",
-}

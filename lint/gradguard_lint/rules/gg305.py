@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import GeneratorDraw
 from gradguard_lint.domain.values import TaskCall, Thing
 from gradguard_lint.fixes.changes import Change, Fix, Replace, Wrap
 from gradguard_lint.fixes.written import argument, importing, source_of, spelled
 from gradguard_lint.rules.base import (
-    Examples,
     Report,
     as_written,
     capitalised,
@@ -28,21 +28,23 @@ def check(program: Program) -> Iterator[Report]:
         if not task.call.many:
             continue
         draws = {
-            effect.ident: (by, effect)
+            effect.payload.generator: (by, effect)
             for by in reversed([task, *program.of_object(task.call.ident)])
-            for effect in reversed(by.effects)
-            if effect.kind == "generator-draw" and not takes_its_own_part(task, effect)
+            for effect in of_kinds(reversed(by.effects), GeneratorDraw)
+            if not takes_its_own_part(task, effect)
         }
-        crossing = [(sent, *it) for sent, given in task.parted(task.given) for it in given]
+        crossing = [
+            (sent, *it) for sent, given in task.split_by_initializer(task.given) for it in given
+        ]
         for sent, path, atom, private in crossing:
             if not isinstance(atom, Thing) or atom.kind != "generator":
                 continue
-            if private and not _the_only_one(program, task, path, atom):
+            if private and not _is_the_only_one(program, task, path, atom):
                 continue
             draw = draws.get(atom.ident)
             if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
-                loads, own = task.call.prepared, sent is task.task
-                report = _shared(task, sent, path, *draw, by_worker=loads or not own)
+                loads, own = task.call.traits.prepared, sent is task.task
+                report = _report(task, sent, path, *draw, by_worker=loads or not own)
                 report.case = task.call.library if loads else atom.name
                 report.fix = _one_each(task, path, atom) if own and not private else None
                 yield report
@@ -52,33 +54,32 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _captured(
-    program: Program, task: TaskRun, draws: dict[int, tuple[TaskRun, Effect]]
+    program: Program, task: TaskRun, draws: dict[int, tuple[TaskRun, Effect[GeneratorDraw]]]
 ) -> Iterator[Report]:
-    """A generator that the function uses, which is pickled with it or which a fork copies."""
+    """The report of a captured generator, pickled with the function or copied by a fork."""
     call = task.call
     if not (task.task.repeated or len(call.tasks) > 1):
         return
     forked = call.start == "fork"
     pickled = captures(program, task)
-    inherited = ((it.what, it.value, it.site) for it in variables(task))
+    inherited = ((it.what, it.payload.value, it.site) for it in variables(task))
     for name, value, _ in inherited if forked else pickled:
         only = value.only
         draw = draws.get(only.ident) if isinstance(only, Thing) else None
         if not isinstance(only, Thing) or only.kind != "generator" or draw is None:
             continue
-        if not call.answers and _moves_on(program, only):
+        if not call.channel.answers and _moves_on(program, only):
             continue
-        report = _shared(task, task.task, name, *draw, by_worker=forked)
+        report = _report(task, task.task, name, *draw, by_worker=forked)
         report.case = only.name
         yield report
         return
 
 
-def _shared(
+def _report(
     task: TaskRun, sent: TaskCall, name: str, by: TaskRun, draw: Effect, *, by_worker: bool
 ) -> Report:
-    """The report of a generator that all tasks have, or all workers, and that `by` draws from: the
-    task itself, or a method of the object that it makes."""
+    """The report of a generator for all tasks or workers, from which `by` draws."""
     named = capitalised(code(as_written(sent, name)))
     got = "all workers draw" if by_worker else "every task gets"
     return Report(
@@ -92,16 +93,15 @@ def _shared(
 
 
 def _moves_on(program: Program, generator: Thing) -> bool:
-    """Whether the parent draws from it, which may be between the forks of its processes."""
+    """Whether the parent draws from it, perhaps between the forks."""
     return any(
-        effect.worker is None and effect.ident == generator.ident
-        for effect in program.kinds("generator-draw")
+        effect.worker is None and effect.payload.generator == generator.ident
+        for effect in program.effects_of(GeneratorDraw)
     )
 
 
-def _the_only_one(program: Program, task: TaskRun, path: str, generator: Thing) -> bool:
-    """Whether all tasks have this generator, though each has an argument of its own: it is made
-    once, and neither a loop nor a further call of its function makes another."""
+def _is_the_only_one(program: Program, task: TaskRun, path: str, generator: Thing) -> bool:
+    """Whether the own arguments of all tasks are this generator, which is made once."""
     site, call = generator.site, task.call.site
     if site is None or generator.part("once") is None:
         return False
@@ -115,7 +115,7 @@ def _the_only_one(program: Program, task: TaskRun, path: str, generator: Thing) 
 
 
 def _one_each(task: TaskRun, path: str, generator: Thing) -> Fix | None:
-    """A generator of its own for each task, made from the one that they share."""
+    """A generator for each task, made from the shared one."""
     site = task.task.site
     node = argument(site, path)
     if node is None:
@@ -142,164 +142,8 @@ def _one_each(task: TaskRun, path: str, generator: Thing) -> Fix | None:
 
 
 def _holders(task: TaskRun, ident: int) -> int:
-    """How many tasks of the same call hold the generator."""
+    """The number of tasks in the same call with the generator."""
     return sum(
         any(isinstance(atom, Thing) and atom.ident == ident for _, atom, _ in other.given)
         for other in task.call.tasks
     )
-
-
-BAD: Examples = {
-    "NumPy": """\
-import numpy as np
-from joblib import Parallel, delayed
-
-
-def simulate(rng, k):
-    return rng.normal()
-
-
-rng = np.random.default_rng(0)
-drawn = Parallel(n_jobs=2)(delayed(simulate)(rng, k) for k in range(4))  # GG305
-print(len(set(drawn)))  # repaired: 4
-""",
-    "torch": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def simulate(k, generator=None):
-    return torch.randn(1, generator=generator).item()
-
-
-g = torch.Generator().manual_seed(0)
-tasks = [
-    delayed(simulate)(  # GG305
-        k,
-        generator=g,
-    )
-    for k in range(4)
-]
-print(len(set(Parallel(n_jobs=2)(tasks))))  # repaired: 4
-""",
-    "a dataset": """\
-import numpy as np
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-
-class Noisy(Dataset):
-    def __init__(self):
-        self.rng = np.random.default_rng(0)
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return self.rng.normal()
-
-
-if __name__ == "__main__":
-    loader = DataLoader(Noisy(), batch_size=1, num_workers=2)  # GG305
-    print(len({batch.item() for batch in loader}))
-""",
-}
-
-FIXED: Examples = {
-    "NumPy": """\
-import numpy as np
-from joblib import Parallel, delayed
-
-
-def simulate(rng, k):
-    return rng.normal()
-
-
-rng = np.random.default_rng(0)
-drawn = Parallel(n_jobs=2)(delayed(simulate)(rng.spawn(1)[0], k) for k in range(4))  # GG305
-print(len(set(drawn)))  # repaired: 4
-""",
-    "torch": """\
-import torch
-from joblib import Parallel, delayed
-
-
-def simulate(k, generator=None):
-    return torch.randn(1, generator=generator).item()
-
-
-g = torch.Generator().manual_seed(0)
-tasks = [
-    delayed(simulate)(  # GG305
-        k,
-        generator=torch.Generator().manual_seed(torch.randint(2**63 - 1, (), generator=g).item()),
-    )
-    for k in range(4)
-]
-print(len(set(Parallel(n_jobs=2)(tasks))))  # repaired: 4
-""",
-}
-
-GOOD: Examples = {
-    "one for each": """\
-import numpy as np
-from joblib import Parallel, delayed
-
-
-def simulate(rng, k):
-    return rng.normal() + k
-
-
-rngs = np.random.default_rng(0).spawn(4)
-print(Parallel(n_jobs=2)(delayed(simulate)(rng, k) for k, rng in enumerate(rngs)))
-print(Parallel(n_jobs=2)(
-    delayed(simulate)(np.random.default_rng(k), k) for k in range(4)
-))
-""",
-    "reseeded, or made, in the worker": """\
-import numpy as np
-import torch
-from joblib import Parallel, delayed
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
-
-
-class Noisy(Dataset):
-    def __init__(self):
-        self.rng = np.random.default_rng(0)
-        self.late = None
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        if self.late is None:
-            self.late = np.random.default_rng(torch.initial_seed())
-        return self.rng.normal() + self.late.normal()
-
-
-class Shards(IterableDataset):
-    def __init__(self):
-        self.rng = np.random.default_rng(0)
-
-    def __iter__(self):
-        info = get_worker_info()
-        order = self.rng.permutation(8)
-        return iter(order if info is None else order[info.id :: info.num_workers])
-
-
-def own(worker):
-    get_worker_info().dataset.rng = np.random.default_rng(torch.initial_seed())
-
-
-def drawn(generator, k):
-    generator.manual_seed(k)
-    return torch.randn(1, generator=generator).item()
-
-
-if __name__ == "__main__":
-    print(list(DataLoader(Noisy(), num_workers=2, worker_init_fn=own)))
-    print(list(DataLoader(Shards(), num_workers=2)))
-    generator = torch.Generator()
-    print(Parallel(2)(delayed(drawn)(generator, k) for k in range(4)))
-""",
-}

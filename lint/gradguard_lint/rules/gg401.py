@@ -12,7 +12,7 @@ from gradguard_lint.fixes.changes import Change, Fix, Replace, ReplaceStatement
 from gradguard_lint.fixes.searches import Naming, renamed_keywords, renamed_parameters
 from gradguard_lint.fixes.written import importing, is_open, keyword
 from gradguard_lint.reading.source import Module
-from gradguard_lint.rules.base import Examples, Gone, Report, listed
+from gradguard_lint.rules.base import Gone, Report, listed
 from gradguard_lint.words import words
 
 CODE = "GG401"
@@ -20,22 +20,22 @@ CODE = "GG401"
 
 def check(program: Program) -> Iterator[Report]:
     removed: dict[tuple[str, int], list[Effect]] = {}
-    for effect in program.kinds("removed-wrapper"):
+    for effect in program.library_uses("removed wrapper"):
         removed.setdefault((effect.site.path, effect.site.line), []).append(effect)
     for effects in removed.values():
         names = list(dict.fromkeys(f"`{effect.what}`" for effect in effects))
         are, it = ("is", "it") if len(names) == 1 else ("are", "them")
-        said = f"{listed(names)} {are} gone since Keras {_WITHOUT}"
+        gone = f"{listed(names)} {are} gone since Keras {_WITHOUT}"
         yield Report(
             effects[0].site,
-            f"{said}: importing or using {it} raises an error.",
+            f"{gone}: importing or using {it} raises an error.",
             fix=_by_scikeras(effects[0].site),
-            gone=Gone(_PACKAGES, _WITHOUT, said),
+            gone=Gone(_PACKAGES, _WITHOUT, gone),
         )
 
 
 _WITHOUT = "2.13"
-"""The first version without the wrappers: TensorFlow and its Keras have the same numbers."""
+"""The first version without the wrappers, of TensorFlow and of Keras."""
 
 _PACKAGES = (
     "keras",
@@ -54,11 +54,11 @@ _OWN = words(
     "validation_batch_size verbose callbacks validation_split shuffle run_eagerly epochs "
     "class_weight"
 )
-"""The arguments that SciKeras takes itself; what is for the model has a prefix."""
+"""The arguments of SciKeras itself; those of the model have a prefix."""
 
 
 def _by_scikeras(site: Site) -> Fix | None:
-    """SciKeras's class of the same name, with its names of the arguments."""
+    """SciKeras's class of the same name, with its argument names."""
     module = site.module
     node = site.statement if isinstance(site.node, ast.alias) else site.node
     changes: list[Change] = []
@@ -109,7 +109,7 @@ def _names(node: ast.ImportFrom) -> str:
 
 
 def _naming(module: Module, call: ast.Call) -> Naming | None:
-    """The names that the arguments of `call` get; None where they do not show."""
+    """The new names of the arguments of `call`; None if they are unknown."""
     builder = call.args[0] if call.args else None
     given = keyword(call, "build_fn")
     if given is not None:
@@ -123,17 +123,17 @@ def _naming(module: Module, call: ast.Call) -> Naming | None:
 
 
 def _new_name(parameters: frozenset[str], name: str) -> str:
-    """What SciKeras calls the argument `name`, where the builder has these `parameters`."""
-    if name in _OTHERWISE:
-        return _OTHERWISE[name]
+    """SciKeras's name of the argument `name`, for a builder with these `parameters`."""
+    if name in _RENAMED:
+        return _RENAMED[name]
     return f"model__{name}" if name in parameters or name not in _OWN else name
 
 
-_OTHERWISE = {"build_fn": "model", "nb_epoch": "epochs"}
+_RENAMED = {"build_fn": "model", "nb_epoch": "epochs"}
 
 
 def _parameters(module: Module, builder: ast.expr | None) -> frozenset[str] | None:
-    """What the function that builds the model may be given; None where it is not seen."""
+    """The parameters of the function that builds the model; None if it is not found."""
     if builder is None or isinstance(builder, ast.Constant):
         return frozenset()
     for node in ast.walk(module.tree):
@@ -145,156 +145,3 @@ def _parameters(module: Module, builder: ast.expr | None) -> frozenset[str] | No
             spec = node.args
             return frozenset(item.arg for item in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs))
     return None
-
-
-BAD: Examples = {
-    "imported": """\
-from tensorflow.keras.wrappers.scikit_learn import KerasClassifier  # GG401
-
-model = KerasClassifier(build_fn=None)
-""",
-    "with a builder": """\
-from tensorflow import keras
-from tensorflow.keras.wrappers.scikit_learn import KerasRegressor as Regressor  # GG401
-
-
-def build(units, optimizer="adam"):
-    model = keras.Sequential([keras.layers.Dense(units), keras.layers.Dense(1)])
-    model.compile(optimizer, "mse")
-    return model
-
-
-model = Regressor(build, units=8, optimizer="sgd", nb_epoch=3, verbose=0)
-""",
-    "with a builder whose argument is called model": """\
-from tensorflow import keras
-from tensorflow.keras.wrappers.scikit_learn import KerasClassifier  # GG401
-
-
-def build(model="small"):
-    return keras.Sequential([keras.layers.Dense(9 if model == "big" else 1)])
-
-
-classifier = KerasClassifier(build_fn=build, model="big")
-""",
-    "with the epochs of two releases": """\
-from tensorflow import keras
-from tensorflow.keras.wrappers.scikit_learn import KerasClassifier  # GG401
-
-
-def build():
-    return keras.Sequential([keras.layers.Dense(1)])
-
-
-classifier = KerasClassifier(build_fn=build, nb_epoch=5, epochs=2)
-""",
-    "searched by the builder's arguments": """\
-import numpy as np
-from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, validation_curve
-from sklearn.svm import SVC
-from tensorflow import keras
-from tensorflow.keras.wrappers.scikit_learn import KerasRegressor  # GG401
-
-
-def build(units=8, optimizer="adam"):
-    layers = [keras.Input((2,)), keras.layers.Dense(units), keras.layers.Dense(1)]
-    model = keras.Sequential(layers)
-    model.compile(optimizer, "mse")
-    return model
-
-
-x, y = np.random.rand(12, 2), np.random.rand(12)
-model = KerasRegressor(build_fn=build, nb_epoch=1, verbose=0)
-search = GridSearchCV(model, {"units": [2, 4], "batch_size": [6]}, cv=2)
-search.fit(x, y)
-print(search.best_params_["units"], search.cv_results_["param_units"])
-grids = [{"units": [2], "nb_epoch": [1]}, dict(optimizer=["sgd"])]
-RandomizedSearchCV(estimator=model, param_distributions=grids, n_iter=2, cv=2).fit(x, y)
-print(validation_curve(model, x, y, param_name="units", param_range=[2, 4], cv=2))
-model.set_params(units=3, epochs=2)
-other = GridSearchCV(SVC(), {"C": [1, 2]})
-""",
-    "used": """\
-import tensorflow as tf
-
-make = tf.keras.wrappers.scikit_learn.KerasRegressor  # GG401
-""",
-}
-
-FIXED: Examples = {
-    "imported": """\
-from scikeras.wrappers import KerasClassifier  # GG401
-
-model = KerasClassifier(model=None)
-""",
-    "with a builder": """\
-from tensorflow import keras
-from scikeras.wrappers import KerasRegressor as Regressor  # GG401
-
-
-def build(units, optimizer="adam"):
-    model = keras.Sequential([keras.layers.Dense(units), keras.layers.Dense(1)])
-    model.compile(optimizer, "mse")
-    return model
-
-
-model = Regressor(build, model__units=8, model__optimizer="sgd", epochs=3, verbose=0)
-""",
-    "with a builder whose argument is called model": """\
-from tensorflow import keras
-from scikeras.wrappers import KerasClassifier  # GG401
-
-
-def build(model="small"):
-    return keras.Sequential([keras.layers.Dense(9 if model == "big" else 1)])
-
-
-classifier = KerasClassifier(model=build, model__model="big")
-""",
-    "searched by the builder's arguments": """\
-import numpy as np
-from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, validation_curve
-from sklearn.svm import SVC
-from tensorflow import keras
-from scikeras.wrappers import KerasRegressor  # GG401
-
-
-def build(units=8, optimizer="adam"):
-    layers = [keras.Input((2,)), keras.layers.Dense(units), keras.layers.Dense(1)]
-    model = keras.Sequential(layers)
-    model.compile(optimizer, "mse")
-    return model
-
-
-x, y = np.random.rand(12, 2), np.random.rand(12)
-model = KerasRegressor(model=build, epochs=1, verbose=0)
-search = GridSearchCV(model, {"model__units": [2, 4], "batch_size": [6]}, cv=2)
-search.fit(x, y)
-print(search.best_params_["model__units"], search.cv_results_["param_model__units"])
-grids = [{"model__units": [2], "epochs": [1]}, dict(model__optimizer=["sgd"])]
-RandomizedSearchCV(estimator=model, param_distributions=grids, n_iter=2, cv=2).fit(x, y)
-print(validation_curve(model, x, y, param_name="model__units", param_range=[2, 4], cv=2))
-model.set_params(model__units=3, epochs=2)
-other = GridSearchCV(SVC(), {"C": [1, 2]})
-""",
-    "used": """\
-import scikeras.wrappers
-import tensorflow as tf
-
-make = scikeras.wrappers.KerasRegressor  # GG401
-""",
-}
-
-GOOD: Examples = {
-    "what took its place": """\
-from keras.wrappers import SKLearnClassifier
-
-model = SKLearnClassifier(None)
-""",
-    "a fallback for old releases": """\
-try:
-    from scikeras.wrappers import KerasClassifier
-except ImportError:
-    from keras.wrappers.scikit_learn import KerasClassifier
-""",
-}

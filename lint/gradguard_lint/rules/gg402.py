@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Tensor
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.base import Report
 
 CODE = "GG402"
 
 
 def check(program: Program) -> Iterator[Report]:
-    for effect in program.kinds("keras-fit"):
-        values = list(effect.values)
+    for effect in program.library_uses("keras fit"):
         if any(
             isinstance(atom, Tensor) and atom.framework == "dask"
-            for value in values
+            for value in effect.payload.values
             for atom in inner(value, 1)
         ):
             yield Report(
@@ -25,27 +24,3 @@ def check(program: Program) -> Iterator[Report]:
                 f"{effect.what} computes the whole dask array in this process: nothing is "
                 "distributed.",
             )
-
-
-BAD: Examples = {
-    "predict": """\
-import dask.array as da
-import keras
-
-model = keras.models.load_model("model.keras")
-rows = da.random.random((100000, 10), chunks=(1000, 10))
-answers = model.predict(rows)  # GG402
-""",
-}
-
-GOOD: Examples = {
-    "block by block": """\
-import dask.array as da
-import keras
-
-model = keras.models.load_model("model.keras")
-rows = da.random.random((100000, 10), chunks=(1000, 10))
-answers = rows.map_blocks(model.predict, dtype="float32")
-first = model.predict(rows[:100].compute())
-""",
-}

@@ -11,7 +11,7 @@ from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, Replace, SetKeyword
 from gradguard_lint.fixes.written import dotted, is_open, keyword
 from gradguard_lint.reading.source import Module
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.base import Report
 
 CODE = "GG403"
 
@@ -22,7 +22,7 @@ _GRAPH = {
     "disable_eager_execution",
     "disable_v2_behavior",
 }
-"""What fails in eager mode, or ends it."""
+"""Names that fail in eager mode, or end it."""
 
 _GONE = _GRAPH | {
     "app",
@@ -37,13 +37,12 @@ _GONE = _GRAPH | {
     "variable_scope",
     "ConfigProto",
 }
-"""What only TensorFlow 1 has, which makes graphs."""
+"""Names that only TensorFlow 1 has, which makes graphs."""
 
 
 def check(program: Program) -> Iterator[Report]:
-    for effect in program.kinds("map-fn"):
-        iterations = effect.value
-        constants = iterations.constants()
+    for effect in program.library_uses("map"):
+        constants = effect.payload.values[0].constants()
         node = effect.site.node
         specs = _without_shape(effect.site) if isinstance(node, ast.Call) else []
         if specs:
@@ -52,7 +51,7 @@ def check(program: Program) -> Iterator[Report]:
                 f"`{ast.unparse(specs[0])}` has no shape: it raises TypeError.",
                 severity="error",
                 case="shape",
-                fix=_default(effect.site, specs),
+                fix=_without_iterations(effect.site, specs),
             )
         elif "AUTOTUNE" in constants:
             yield Report(
@@ -61,11 +60,11 @@ def check(program: Program) -> Iterator[Report]:
                 "TypeError.",
                 severity="error",
                 case="autotune",
-                fix=_default(effect.site),
+                fix=_without_iterations(effect.site),
             )
         elif (
             not effect.modes.compiled
-            and not effect.unknown
+            and effect.payload.certain
             and constants not in ([1], [None])
             and not _makes_graphs(effect.site.module)
             and not _may_be_traced(effect.site)
@@ -74,12 +73,12 @@ def check(program: Program) -> Iterator[Report]:
                 effect.site,
                 "In eager mode `tf.map_fn` runs its iterations one after the other and ignores "
                 "`parallel_iterations`.",
-                fix=_default(effect.site),
+                fix=_without_iterations(effect.site),
             )
 
 
 def _makes_graphs(module: Module) -> bool:
-    """Whether `module` can only run where TensorFlow makes graphs, as its first release does."""
+    """Whether `module` needs TensorFlow's graph mode, as TensorFlow 1 has it."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Attribute) and node.attr in _GONE:
             package = dotted(module, node).rpartition(".")[0]
@@ -90,11 +89,11 @@ def _makes_graphs(module: Module) -> bool:
 
 
 _TRACED_METHODS = {"call", "train_step", "test_step", "predict_step"}
-"""What Keras calls of a layer or a model inside a function that it has traced."""
+"""Methods that Keras calls in a traced function."""
 
 
 def _may_be_traced(site: Site) -> bool:
-    """Whether the function around is a value somewhere, which TensorFlow may trace."""
+    """Whether the function around `site` is used as a value, which TensorFlow may trace."""
     around = _function_around(site.module.tree, site.node)
     if around is None:
         return False
@@ -113,7 +112,7 @@ def _may_be_traced(site: Site) -> bool:
 def _function_around(
     tree: ast.AST, wanted: ast.AST, in_class: bool = False
 ) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, bool] | None:
-    """The outermost function or method that `wanted` is in, and whether it is a method."""
+    """The outermost function around `wanted`, and whether it is a method."""
     for node in ast.iter_child_nodes(tree):
         if not any(part is wanted for part in ast.walk(node)):
             continue
@@ -124,7 +123,7 @@ def _function_around(
 
 
 def _without_shape(site: Site) -> list[ast.Call]:
-    """The ``TensorSpec`` objects that say what the call returns, where they name no shape."""
+    """The ``TensorSpec`` objects of the call's output that have no shape."""
     call = site.node
     given = argument_node(call, 2, "dtype"), argument_node(call, 8, "fn_output_signature")
     return [
@@ -138,7 +137,7 @@ def _without_shape(site: Site) -> list[ast.Call]:
 
 
 def _leaves(node: ast.expr | None) -> Iterator[ast.expr]:
-    """The parts of `node` that are no tuples, lists or dicts."""
+    """The parts of `node` in its tuples, lists and dicts."""
     if isinstance(node, (ast.Tuple, ast.List)):
         for item in node.elts:
             yield from _leaves(item)
@@ -149,8 +148,8 @@ def _leaves(node: ast.expr | None) -> Iterator[ast.expr]:
         yield node
 
 
-def _default(site: Site, specs: Sequence[ast.Call] = ()) -> Fix | None:
-    """The call without the argument: the same results, as many at once as TensorFlow chooses."""
+def _without_iterations(site: Site, specs: Sequence[ast.Call] = ()) -> Fix | None:
+    """The call without `parallel_iterations`, which gives the same results."""
     call = site.node
     if not isinstance(call, ast.Call):
         return None
@@ -166,156 +165,6 @@ def _default(site: Site, specs: Sequence[ast.Call] = ()) -> Fix | None:
         said.append("leave `parallel_iterations` out")
     if not changes:
         return None
-    # what else it is may do something beside giving a number
+    # another expression may have side effects
     plain = iterations is None or isinstance(iterations, (ast.Name, ast.Attribute, ast.Constant))
     return Fix("safe" if plain else "unsafe", " and ".join(said), tuple(changes))
-
-
-BAD: Examples = {
-    "eager": """\
-import tensorflow as tf
-
-squares = tf.map_fn(lambda x: x * x, tf.range(3), parallel_iterations=8)  # GG403
-print(squares.numpy().tolist())  # repaired: [0, 1, 4]
-""",
-    "autotune": """\
-import tensorflow as tf
-
-
-@tf.function
-def squares(values):
-    return tf.map_fn(lambda x: x * x, values, parallel_iterations=tf.data.AUTOTUNE)  # GG403
-
-
-print(squares(tf.range(3)).numpy().tolist())  # repaired: [0, 1, 4]
-""",
-    "a spec without a shape": """\
-import tensorflow as tf
-
-values = tf.constant([1, 2])
-halves = tf.map_fn(  # GG403
-    lambda x: x / 2, values, fn_output_signature=tf.TensorSpec(dtype=tf.float64)
-)
-print(halves.numpy().tolist())  # repaired: [0.5, 1.0]
-""",
-    "by position, and specs in a structure": """\
-import tensorflow as tf
-
-values = tf.constant([1, 2])
-squares = tf.map_fn(lambda x: x * x, values, None, 8)  # GG403
-print(squares.numpy().tolist())  # repaired: [1, 4]
-
-
-def parts(x):
-    return x / 2, {"squares": [x * x]}
-
-
-halves, rest = tf.map_fn(  # GG403
-    parts,
-    values,
-    fn_output_signature=(
-        tf.TensorSpec(dtype=tf.float64),
-        {"squares": [tf.TensorSpec(dtype=tf.int32)]},
-    ),
-)
-print(halves.numpy().tolist(), rest["squares"][0].numpy().tolist())
-# repaired: [0.5, 1.0] [1, 4]
-""",
-}
-
-FIXED: Examples = {
-    "eager": """\
-import tensorflow as tf
-
-squares = tf.map_fn(lambda x: x * x, tf.range(3))  # GG403
-print(squares.numpy().tolist())  # repaired: [0, 1, 4]
-""",
-    "autotune": """\
-import tensorflow as tf
-
-
-@tf.function
-def squares(values):
-    return tf.map_fn(lambda x: x * x, values)  # GG403
-
-
-print(squares(tf.range(3)).numpy().tolist())  # repaired: [0, 1, 4]
-""",
-    "a spec without a shape": """\
-import tensorflow as tf
-
-values = tf.constant([1, 2])
-halves = tf.map_fn(  # GG403
-    lambda x: x / 2, values, fn_output_signature=tf.TensorSpec(dtype=tf.float64, shape=None)
-)
-print(halves.numpy().tolist())  # repaired: [0.5, 1.0]
-""",
-    "by position, and specs in a structure": """\
-import tensorflow as tf
-
-values = tf.constant([1, 2])
-squares = tf.map_fn(lambda x: x * x, values, None)  # GG403
-print(squares.numpy().tolist())  # repaired: [1, 4]
-
-
-def parts(x):
-    return x / 2, {"squares": [x * x]}
-
-
-halves, rest = tf.map_fn(  # GG403
-    parts,
-    values,
-    fn_output_signature=(
-        tf.TensorSpec(dtype=tf.float64, shape=None),
-        {"squares": [tf.TensorSpec(dtype=tf.int32, shape=None)]},
-    ),
-)
-print(halves.numpy().tolist(), rest["squares"][0].numpy().tolist())
-# repaired: [0.5, 1.0] [1, 4]
-""",
-}
-
-GOOD: Examples = {
-    "specs that have a shape, or need none": """\
-import tensorflow as tf
-
-values = tf.constant([1, 2])
-signature = (tf.TensorSpec(None, tf.float64), tf.TensorSpec(shape=(), dtype=tf.int32))
-print(tf.map_fn(lambda x: (x / 2, x), values, None, None, fn_output_signature=signature))
-ragged = tf.RaggedTensorSpec(dtype=tf.int32, ragged_rank=0)
-print(tf.map_fn(tf.range, values, fn_output_signature=ragged))
-print(
-    tf.map_fn(
-        tf.range,
-        values,
-        None,
-        1,
-        fn_output_signature=tf.RaggedTensorSpec(dtype=tf.int32, ragged_rank=0),
-    )
-)
-""",
-    "compiled": """\
-import tensorflow as tf
-
-
-@tf.function
-def squares(values):
-    return tf.map_fn(lambda x: x * x, values, parallel_iterations=8)
-
-
-print(squares(tf.range(10)))
-print(tf.vectorized_map(lambda x: x * x, tf.range(10)))
-""",
-    "TensorFlow 1": """\
-import tensorflow as tf
-
-images = tf.placeholder(tf.string, [None])
-decoded = tf.map_fn(tf.io.decode_image, images, dtype=tf.uint8, parallel_iterations=32)
-""",
-    "graphs, as in TensorFlow 1": """\
-import tensorflow.compat.v1 as tf
-
-tf.disable_v2_behavior()
-squares = tf.map_fn(lambda x: x * x, tf.range(3), parallel_iterations=8)
-""",
-}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from gradguard_lint.domain.effects import Effect, Program, Step
+from gradguard_lint.domain.effects import Effect, Program, Step, of_kinds
+from gradguard_lint.domain.payloads import Backward, GradRead, LibraryUse, Payload, TapeGradient
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import Site, Tensor
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.domain.values import UNKNOWN, Site, Tensor, Value
+from gradguard_lint.rules.base import Report, sites_to
 
 CODE = "GG404"
 
@@ -17,11 +18,15 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
 
 def check(program: Program) -> Iterator[Report]:
     every = (*program.effects, *program.loops)
-    taken = [effect for effect in every if effect.kind in ("backward", "tape-gradient")]
-    elements = {it.site.node for it in every if it.kind == "element-backward" and _by_example(it)}
-    for effect in every:
-        loop = effect.place
-        if effect.kind != "gradient-collected" or loop is None:
+    taken = [*of_kinds(every, Backward, TapeGradient)]
+    elements = {
+        it.site.node
+        for it in of_kinds(every, Backward)
+        if it.payload.of_element and _by_example(it)
+    }
+    for effect in of_kinds(every, LibraryUse):
+        loop = effect.payload.place
+        if effect.payload.use != "collects gradients" or loop is None:
             continue
         inside = [other for other in taken if _inside(loop, other)]
         if not inside:
@@ -43,15 +48,12 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _inside(loop: Site, effect: Effect) -> bool:
-    """Whether `effect` happens in a loop: there, or in what is called there."""
-    return any(
-        site.path == loop.path and site.stands_in(loop.node)
-        for site in (effect.site, *(step.site for step in effect.chain))
-    )
+    """Whether `effect` happens in the loop or in a function that it calls."""
+    return any(site.path == loop.path and site.stands_in(loop.node) for site in sites_to(effect))
 
 
 def _by_example(effect: Effect) -> bool:
-    """Whether it says that it is a loss: of one example, as it is an element of a tensor."""
+    """Whether the element of a tensor is called a loss, so that of one example."""
     node = effect.site.node
     if not isinstance(node, ast.Call):
         return False
@@ -61,20 +63,27 @@ def _by_example(effect: Effect) -> bool:
 
 
 def _of_parameters(loop: Site, every: Sequence[Effect], kept: list[Effect]) -> bool:
-    """Whether the gradients are those of a model's parameters."""
-    asked = [atom for effect in kept for atom in inner(effect.value)]
+    """Whether all gradients are of a model's parameters."""
+    asked = [atom for effect in kept for atom in inner(_asked(effect.payload))]
     read = [
         atom
-        for effect in every
-        if effect.kind == "grad-read" and _inside(loop, effect)
+        for effect in of_kinds(every, GradRead)
+        if _inside(loop, effect)
         for atom in effect.target.atoms
     ]
     tensors = [atom for atom in (*asked, *read) if isinstance(atom, Tensor)]
     return bool(tensors) and all(tensor.grad == "parameter" for tensor in tensors)
 
 
+def _asked(taken: Payload) -> Value:
+    """What the gradients are taken by."""
+    if isinstance(taken, Backward):
+        return taken.inputs
+    return taken.sources if isinstance(taken, TapeGradient) else UNKNOWN
+
+
 def _keeps_graph(effect: Effect) -> bool:
-    """Whether the same graph, not that of the next example, serves other gradients, too."""
+    """Whether the graph is kept for further gradients."""
     node = effect.site.node
     return isinstance(node, ast.Call) and any(
         word.arg in ("retain_graph", "create_graph")
@@ -84,7 +93,7 @@ def _keeps_graph(effect: Effect) -> bool:
 
 
 def _in_batches(loop: Site) -> bool:
-    """Whether the loop goes over batches: what it iterates, or the name of an item, says so."""
+    """Whether the loop iterates batches, by a method or by the name of an item."""
     node = loop.node
     parts = node.generators if isinstance(node, _COMPREHENSIONS) else [node]
     for part in parts:
@@ -100,7 +109,7 @@ def _in_batches(loop: Site) -> bool:
 
 
 def _assigned(tree: ast.Module, name: str) -> list[ast.expr]:
-    """What is assigned to `name`, in any function of a module."""
+    """The values assigned to `name` anywhere in a module."""
     return [
         node.value
         for node in ast.walk(tree)
@@ -118,82 +127,7 @@ def _of_batches(node: ast.expr) -> bool:
     )
 
 
-def _framework(effect: Effect) -> str:
-    """Whose gradients are collected."""
-    parts = (part for part in inner(effect.target, 2) if isinstance(part, Tensor))
+def _framework(effect: Effect[LibraryUse]) -> str:
+    """The framework of the collected gradients."""
+    parts = (part for part in inner(effect.payload.values[0], 2) if isinstance(part, Tensor))
     return next((part.framework for part in parts), "")
-
-
-BAD: Examples = {
-    "a tape for each example": """\
-import tensorflow as tf
-
-weights = tf.Variable([1.0, 2.0])
-
-
-def gradient(row):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(weights * row)
-    return tape.gradient(loss, weights)
-
-
-grads = []
-for row in tf.ones((8, 2)):  # GG404
-    grads.append(gradient(row))
-""",
-    "a backward for each example": """\
-import torch
-
-net = torch.nn.Linear(2, 1)
-grads = []
-for row in torch.ones(8, 2):  # GG404
-    net.zero_grad()
-    net(row).sum().backward()
-    grads.append(net.weight.grad.clone())
-""",
-}
-
-GOOD: Examples = {
-    "gradients that are there": """\
-import torch
-
-net = torch.nn.Linear(2, 1)
-net(torch.ones(8, 2)).mean().backward()
-dense = []
-for parameter in net.parameters():
-    dense.append(parameter.grad)
-""",
-    "batches": """\
-import tensorflow as tf
-
-weights = tf.Variable([1.0, 2.0])
-batches = tf.data.Dataset.from_tensor_slices(tf.ones((8, 2))).batch(4)
-grads = []
-for rows in batches:
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(weights * rows)
-    grads.append(tape.gradient(loss, weights))
-""",
-    "the rows of a Jacobian": """\
-import torch
-
-x = torch.ones(3, requires_grad=True)
-scores = torch.nn.Linear(3, 4)(x)
-rows = []
-for score in scores:
-    rows.append(torch.autograd.grad(score, x, retain_graph=True)[0])
-""",
-    "a training loop": """\
-import torch
-
-net = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-losses = []
-for batch in torch.ones(8, 4, 2):
-    optimizer.zero_grad()
-    loss = net(batch).mean()
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
-""",
-}

@@ -11,14 +11,14 @@ from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, UnderWith
 from gradguard_lint.fixes.written import bindings, dotted, importing, is_open, keyword, source_of
 from gradguard_lint.reading.source import Module
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.base import Report, sites_to
 from gradguard_lint.words import words
 
 CODE = "GG405"
 
 
 def check(program: Program) -> Iterator[Report]:
-    for effect in program.kinds("dask-backend"):
+    for effect in program.library_uses("dask backend"):
         yield Report(
             effect.site,
             '`Parallel(backend="dask")` always raises an error: joblib takes its dask backend from '
@@ -40,7 +40,7 @@ def _by_context(program: Program, site: Site) -> Fix | None:
         isinstance(later, (ast.Lambda, ast.GeneratorExp)) and node in ast.walk(later)
         for later in ast.walk(statement)
     ):
-        return None  # it is called when the block has ended
+        return None  # its body runs after the block
     if backend is None or not (isinstance(backend, ast.Constant) or _is_constant(module, backend)):
         return None
     imported: tuple[Change, ...] | None = ()
@@ -67,26 +67,26 @@ def _by_context(program: Program, site: Site) -> Fix | None:
     )
     parts = [part for it in below for part in ast.walk(it)]
     leaves = any(isinstance(part, _SUSPENDS) or getattr(part, "is_async", 0) for part in parts)
-    known = own is None or all(_is_known(site, part, own) for part in parts)
-    alone = known and not leaves and not _has_others(program, site, parts)
+    known = own is None or all(_calls_known(site, part, own) for part in parts)
+    alone = known and not leaves and not _changes_others(program, site, parts)
     return Fix("safe" if alone else "unsafe", "name the backend in `parallel_config`", changes)
 
 
 _SUSPENDS = (ast.Await, ast.Yield, ast.YieldFrom, ast.AsyncFor, ast.AsyncWith)
-"""What lets others run before the block ends, in whose backend they would be."""
+"""Nodes at which other code may run inside the block, with its backend."""
 
 _CHOOSING = words("joblib sklearn dask distributed")
-"""Packages whose functions ask for a backend, or are asked for by it."""
+"""Packages whose functions use the backend of a context."""
 
 
-def _has_others(program: Program, site: Site, parts: Sequence[ast.AST]) -> bool:
-    """Whether others than the call at `site` would get the backend too, or ask for another."""
+def _changes_others(program: Program, site: Site, parts: Sequence[ast.AST]) -> bool:
+    """Whether the block changes the backend of another call than the one at `site`."""
     inside = {id(part) for part in parts}
     makers = [
-        call.maker.node
+        call.traits.maker.node
         for call in program.calls
-        if call.library == "joblib" and call.maker is not None
-        if any(id(it.node) in inside for it in (call.site, *(step.site for step in call.chain)))
+        if call.library == "joblib" and call.traits.maker is not None
+        if any(id(it.node) in inside for it in sites_to(call))
     ]
     makers += [
         part
@@ -102,8 +102,8 @@ def _has_others(program: Program, site: Site, parts: Sequence[ast.AST]) -> bool:
     )
 
 
-def _is_known(site: Site, part: ast.AST, own: str) -> bool:
-    """Whether `part` calls nothing but what is imported, built in, or has the name `own`."""
+def _calls_known(site: Site, part: ast.AST, own: str) -> bool:
+    """Whether `part` calls only imported names, builtins or `own`."""
     if not isinstance(part, ast.Call) or part.func is site.node or dotted(site.module, part.func):
         return True
     if isinstance(part.func, ast.Call):
@@ -118,7 +118,7 @@ def _is_delayed(site: Site, call: ast.Call) -> bool:
 
 
 def _is_constant(module: Module, node: ast.expr) -> bool:
-    """Whether `node` is a variable that `module` gives a value once, at its top."""
+    """Whether `node` is a constant at the top level of `module`."""
     return (
         isinstance(node, ast.Name)
         and bindings(module.tree, node.id) == 1
@@ -130,60 +130,3 @@ def _is_constant(module: Module, node: ast.expr) -> bool:
         )
         and not any(isinstance(it, ast.arg) and it.arg == node.id for it in ast.walk(module.tree))
     )
-
-
-BAD: Examples = {
-    "by argument": """\
-from joblib import Parallel, delayed
-
-results = Parallel(n_jobs=2, backend="dask")(delayed(abs)(k) for k in range(3))  # GG405
-""",
-    "by its place": """\
-from joblib import Parallel, delayed
-
-results = Parallel(2, "dask")(delayed(abs)(k) for k in range(3))  # GG405
-""",
-    "with a cluster": """\
-from dask.distributed import Client
-from joblib import Parallel, delayed
-
-if __name__ == "__main__":
-    with Client(n_workers=1, processes=False, dashboard_address=None):
-        parallel = Parallel(n_jobs=2, backend="dask")  # GG405
-        print(parallel(delayed(abs)(-k) for k in range(3)))  # repaired: [0, 1, 2]
-""",
-}
-
-FIXED: Examples = {
-    "by its place": """\
-from joblib import Parallel, delayed, parallel_config
-
-with parallel_config(backend="dask"):
-    results = Parallel(2)(delayed(abs)(k) for k in range(3))  # GG405
-""",
-    "by argument": """\
-from joblib import Parallel, delayed, parallel_config
-
-with parallel_config(backend="dask"):
-    results = Parallel(n_jobs=2)(delayed(abs)(k) for k in range(3))  # GG405
-""",
-    "with a cluster": """\
-from dask.distributed import Client
-from joblib import Parallel, delayed, parallel_config
-
-if __name__ == "__main__":
-    with Client(n_workers=1, processes=False, dashboard_address=None):
-        with parallel_config(backend="dask"):
-            parallel = Parallel(n_jobs=2)  # GG405
-        print(parallel(delayed(abs)(-k) for k in range(3)))  # repaired: [0, 1, 2]
-""",
-}
-
-GOOD: Examples = {
-    "by context": """\
-from joblib import Parallel, delayed, parallel_config
-
-with parallel_config(backend="dask"):
-    results = Parallel(n_jobs=2)(delayed(abs)(k) for k in range(3))
-""",
-}

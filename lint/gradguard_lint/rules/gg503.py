@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Effect, Program, Step
+from gradguard_lint.domain.payloads import Backward, EpochRepeated, OptimizerStep, PossibleTraining
 from gradguard_lint.domain.values import Atom, Const, Site, Thing
 from gradguard_lint.fixes.changes import Change, Fix, InsertBefore, Replace
 from gradguard_lint.fixes.written import importing, is_bound, spelled
-from gradguard_lint.rules.base import Examples, Report, place
+from gradguard_lint.rules.base import Report, place, sites_to
 from gradguard_lint.words import words
 from pytest_gradguard.records import fields
 
@@ -28,17 +29,17 @@ _TRAINING = words("backward step manual_backward")
 
 
 def check(program: Program) -> Iterator[Report]:
-    by_loop: dict[Site, list[Effect]] = {}
-    for effect in program.kinds("epoch-repeated"):
-        loop = effect.place
-        if loop is None or not _trains(program, effect, loop) or _at_times(effect, loop):
+    by_loop: dict[Site, list[Effect[EpochRepeated]]] = {}
+    for effect in program.effects_of(EpochRepeated):
+        loop = effect.payload.loop
+        if not _trains(program, effect, loop) or _at_times(effect, loop):
             continue
-        if any(True for _ in effect.value.things("sampler")):
+        if any(effect.payload.sampler.things("sampler")):
             by_loop.setdefault(loop, []).append(effect)
     for loop, effects in by_loop.items():
         fix = _set_epoch(effects, loop)
         for effect in effects:
-            sampler = next(effect.value.things("sampler"))
+            sampler = next(effect.payload.sampler.things("sampler"))
             made: tuple[Step, ...] = ()
             if sampler.site is not None:
                 inside = sampler.site.module is loop.module and sampler.site.stands_in(loop.node)
@@ -46,7 +47,9 @@ def check(program: Program) -> Iterator[Report]:
                 made = (Step(sampler.site, f"the sampler is made here{each}"),)
             anew = _at_its_end(effect, loop)
             often = "each time it is iterated anew in" if anew else "in each iteration of"
-            called = "gets the same epoch each time" if effect.asks else "is not called"
+            called = (
+                "gets the same epoch each time" if effect.payload.same_epoch else "is not called"
+            )
             yield Report(
                 loop,
                 f"`{effect.what}` ({place(effect.site, loop)}) gives the same order {often} "
@@ -54,12 +57,12 @@ def check(program: Program) -> Iterator[Report]:
                 (*made, *effect.chain, Step(effect.site, "the loader is iterated here")),
                 when=effect.when,
                 what=effect.what,
-                fix=None if effect.asks else fix,
+                fix=None if effect.payload.same_epoch else fix,
                 advice=_advice(effect, loop),
             )
 
 
-def _advice(effect: Effect, loop: Site) -> str:
+def _advice(effect: Effect[EpochRepeated], loop: Site) -> str:
     """What to do, in the program's own names."""
     from pytest_gradguard.pitfalls import get
 
@@ -73,11 +76,10 @@ def _advice(effect: Effect, loop: Site) -> str:
 
 def _at_its_end(effect: Effect, loop: Site) -> bool:
     """Whether a loop over single batches begins a pass where the one before has ended."""
-    sites = [*(step.site for step in effect.chain), effect.site]
     return any(
         isinstance(node, ast.ExceptHandler) and site.module is loop.module and site.stands_in(node)
         for node in ast.walk(loop.node)
-        for site in sites
+        for site in sites_to(effect)
     )
 
 
@@ -86,7 +88,7 @@ def _at_times(effect: Effect, loop: Site) -> bool:
     may serve commands, or go over single batches."""
     if not isinstance(loop.node, ast.While):
         return False
-    sites = [*(step.site for step in effect.chain), effect.site]
+    sites = sites_to(effect)
     inside = [it for it in sites if it.module is loop.module and it.stands_in(loop.node)]
     first = sites.index(inside[0]) if inside else len(sites) - 1
     return any(
@@ -100,7 +102,7 @@ def _at_times(effect: Effect, loop: Site) -> bool:
 
 def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     """Whether the data is for training, where anything of the program is."""
-    sites = [*(step.site for step in effect.chain), effect.site]
+    sites = sites_to(effect)
     while len(sites) > 1 and _hands_on(sites[-1].statement, sites[-2]):
         sites.pop()
     around = sites.pop().statement
@@ -115,14 +117,17 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     if place is not around:  # so may what an epoch calls that iterates a loader by hand
         called = next((at for at, node in enumerate(links, 1) if id(node) in inside), len(links))
         links = links[:called] if called < len(links) else []
-    epochs = {it.place for it in program.kinds("epoch-repeated")}
+    epochs = {it.payload.loop for it in program.effects_of(EpochRepeated)}
     trains, by_epoch = False, set()
-    for other in program.kinds("backward", "step", "unknown-step"):
-        if other.kind != "unknown-step":
+    for other in program.effects_of(Backward, OptimizerStep, PossibleTraining):
+        possible = other.payload if isinstance(other.payload, PossibleTraining) else None
+        if possible is None:
             trains = True
-        elif other.what == "step":
+        elif possible.does == "given":
+            continue
+        elif possible.does == "step":
             # Once in each epoch, as a learning rate is changed, nothing is trained.
-            by_epoch |= {id(other.site.node)} if other.place in epochs else set()
+            by_epoch |= {id(other.site.node)} if possible.loop in epochs else set()
             continue
         elif place is not around:
             continue  # it may train with another loader of that epoch
@@ -162,7 +167,7 @@ def _steps(node: ast.AST) -> bool:
 # -- the repair ------------------------------------------------------------------------------------
 
 
-def _set_epoch(effects: Sequence[Effect], loop: Site) -> Fix | None:
+def _set_epoch(effects: Sequence[Effect[EpochRepeated]], loop: Site) -> Fix | None:
     """``sampler.set_epoch(epoch)`` at the top of the loop over epochs, for each of its samplers."""
     node, module = loop.node, loop.module
     epoch = _counter(loop)
@@ -229,16 +234,16 @@ class _Sampler:
     needs: tuple[Change, ...] = ()
 
 
-def _sampler(effect: Effect, loop: Site) -> _Sampler | None:
+def _sampler(effect: Effect[EpochRepeated], loop: Site) -> _Sampler | None:
     """The sampler, by the variable that it was put into, or as a part of its loader."""
-    for name, value in effect.named:
+    for name, value in effect.payload.names:
         if not all(_is(atom, "sampler") or atom == _NONE for atom in value.atoms):
             continue
         if value.only is None:
             return _Sampler(name, f"{name} is not None")
         if not value.choices[0].when:
             return _Sampler(name)
-    for name, value in effect.named:
+    for name, value in effect.payload.names:
         if all(_is(atom, "loader") and atom.name == _LOADER for atom in value.atoms):
             return _of_loader(name, list(value.things("loader")), loop)
     return None
@@ -267,218 +272,3 @@ def _of_loader(name: str, given: list[Thing], loop: Site) -> _Sampler | None:
     if needs is None:
         return None
     return _Sampler(name, f"isinstance({name}, {called or _CLASS})", needs)
-
-
-BAD: Examples = {
-    "a loop over epochs": """\
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
-
-data = [1, 2, 3, 4, 5, 6, 7, 8]
-sampler = DistributedSampler(data, num_replicas=2, rank=0)
-loader = DataLoader(data, batch_size=4, sampler=sampler)
-orders = []
-for _ in range(3):  # GG503
-    for batch in loader:
-        orders.append(batch.tolist())
-print(orders[0] == orders[1] == orders[2])  # repaired: False
-""",
-    "training and evaluation in functions": """\
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
-
-
-def loader_of(data):
-    return DataLoader(data, batch_size=2, sampler=DistributedSampler(data, 2, 0))
-
-
-def train_one_epoch(net, loader, optimizer, seen):
-    for number, (batch,) in enumerate(loader):
-        optimizer.zero_grad()
-        net(batch).sum().backward()
-        optimizer.step()
-        seen += batch.flatten().tolist()
-
-
-def evaluate(net, loader):
-    with torch.no_grad():
-        return sum(net(batch).sum() for (batch,) in loader)
-
-
-def main():
-    data = TensorDataset(torch.arange(16.0).view(16, 1))
-    train, test = loader_of(data), loader_of(data)
-    net = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    epochs = []
-    for epoch in range(2):  # GG503
-        seen = []
-        train_one_epoch(net, train, optimizer, seen)
-        evaluate(net, test)
-        epochs.append(seen)
-    print(epochs[0] == epochs[1])  # repaired: False
-
-
-main()
-""",
-    "in a loop": """\
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
-
-data = TensorDataset(torch.arange(16.0).view(16, 1))
-loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data, 2, 0))
-epochs = []
-for epoch in range(2):  # GG503
-    # what this rank sees
-    epochs.append([])
-    for (batch,) in loader:
-        epochs[-1] += batch.flatten().tolist()
-print(epochs[0] == epochs[1])  # repaired: False
-""",
-    "one process or several": """\
-import os
-
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
-
-
-def loaders(several):
-    data = TensorDataset(torch.arange(32.0).view(32, 1))
-    if several:
-        one = DataLoader(data, batch_size=2, sampler=DistributedSampler(data, 2, 0))
-    else:
-        one = DataLoader(data, batch_size=2, shuffle=True)
-    sampler = DistributedSampler(data, 2, 0) if several else None
-    return one, DataLoader(data, batch_size=2, sampler=sampler, shuffle=sampler is None)
-
-
-one, two = loaders("WORLD_SIZE" in os.environ)
-net = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-for _ in range(2):  # GG503
-    for (batch,) in one:
-        net(batch).sum().backward()
-        optimizer.step()
-    for (batch,) in two:
-        net(batch).sum().backward()
-        optimizer.step()
-""",
-    "a sampler, or none": """\
-import os
-
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
-
-data = TensorDataset(torch.arange(32.0).view(32, 1))
-sampler = DistributedSampler(data, 2, 0) if "WORLD_SIZE" in os.environ else None
-loader = DataLoader(data, batch_size=2, sampler=sampler, shuffle=sampler is None)
-for epoch in range(2):  # GG503
-    print(len([batch for batch in loader]))
-    # repaired: 16
-    # repaired: 16
-""",
-}
-
-FIXED: Examples = {
-    "a loop over epochs": BAD["a loop over epochs"].replace(
-        "for _ in range(3):  # GG503\n",
-        "for epoch in range(3):  # GG503\n    sampler.set_epoch(epoch)\n",
-    ),
-    "training and evaluation in functions": BAD["training and evaluation in functions"].replace(
-        "# GG503\n", "# GG503\n        train.sampler.set_epoch(epoch)\n"
-    ),
-    "in a loop": BAD["in a loop"].replace(
-        "    # what this rank sees\n",
-        "    # what this rank sees\n    loader.sampler.set_epoch(epoch)\n",
-    ),
-    "one process or several": BAD["one process or several"].replace(
-        "for _ in range(2):  # GG503\n",
-        "for epoch in range(2):  # GG503\n"
-        "    if isinstance(one.sampler, DistributedSampler):\n"
-        "        one.sampler.set_epoch(epoch)\n"
-        "    if isinstance(two.sampler, DistributedSampler):\n"
-        "        two.sampler.set_epoch(epoch)\n",
-    ),
-    "a sampler, or none": BAD["a sampler, or none"].replace(
-        "# GG503\n",
-        "# GG503\n    if sampler is not None:\n        sampler.set_epoch(epoch)\n",
-    ),
-}
-
-GOOD: Examples = {
-    "steps within an epoch": """\
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
-
-
-def steps(loader, count):
-    batches = iter(loader)
-    for step in range(count):
-        try:
-            batch = next(batches)
-        except StopIteration:
-            batches = iter(loader)
-            batch = next(batches)
-        print(batch)
-
-
-data = [1, 2, 3, 4, 5, 6, 7, 8]
-loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, 0))
-for epoch in range(3):
-    loader.sampler.set_epoch(epoch)
-    steps(loader, 4)
-""",
-    "the epoch is set": """\
-from torch.utils.data import BatchSampler, DataLoader
-from torch.utils.data.distributed import DistributedSampler
-
-
-def set_epoch(loader, epoch):
-    loader.batch_sampler.sampler.set_epoch(epoch)
-
-
-data = [1, 2, 3, 4, 5, 6, 7, 8]
-sampler = DistributedSampler(data, num_replicas=2, rank=0)
-loader = DataLoader(data, batch_size=4, sampler=sampler)
-batches = DataLoader(
-    data, batch_sampler=BatchSampler(DistributedSampler(data, 2, 0), 2, drop_last=True)
-)
-for epoch in range(3):
-    loader.sampler.set_epoch(epoch)
-    for batch in loader:
-        print(batch)
-    set_epoch(batches, epoch)
-    for batch in batches:
-        print(batch)
-""",
-    "without an order, and one epoch": """\
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
-
-data = [1, 2, 3, 4, 5, 6, 7, 8]
-plain = DataLoader(data, sampler=DistributedSampler(data, 2, 0, shuffle=False))
-for epoch in range(3):
-    for batch in plain:
-        print(batch)
-once = DataLoader(data, sampler=DistributedSampler(data, 2, 0))
-for epoch in range(1):
-    for batch in once:
-        print(batch)
-""",
-    "Accelerate sets it": """\
-from accelerate import Accelerator
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
-
-data = [1, 2, 3, 4, 5, 6, 7, 8]
-accelerator = Accelerator()
-loader = accelerator.prepare(DataLoader(data, sampler=DistributedSampler(data, 2, 0)))
-for epoch in range(3):
-    for batch in loader:
-        print(batch)
-""",
-}

@@ -1,4 +1,4 @@
-"""Draws that only fill the state of a module that is given another one before it matters."""
+"""Draws that initialize a module whose state the task then replaces."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import Condition
-from gradguard_lint.domain.effects import Effect, TaskRun
+from gradguard_lint.domain.effects import Effect, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Draw, ModelChange, Write
 from gradguard_lint.domain.questions import counted
 from gradguard_lint.domain.values import Instance, Site
+from gradguard_lint.rules.base import sites_to
 
 
 def is_replaced(task: TaskRun, number: int) -> bool:
-    """Whether that draw is for the state of a module that is being made, and that the task gives
-    another state as a whole, later and in any case."""
-    draw = task.effects[number]
-    filled = {owner.ident for owner in _filled(draw)}
+    """Whether that draw initializes a module whose whole state the task later replaces."""
+    draw = next(of_kinds(task.effects[number:], Draw))
+    filled = {owner.ident for owner in _initialized_modules(draw)}
     if not filled:
         return False
-    parameters = not any(map(_is_for_buffer, _path(draw)))
+    parameters = not any(map(_is_for_buffer, sites_to(draw)))
     return any(
         all(map(_has_items, effect.when - draw.when))
-        and not filled.isdisjoint(_given(effect, parameters=parameters))
+        and not filled.isdisjoint(_replaced_modules(effect, parameters=parameters))
         for effect in task.effects[number:]
     )
 
 
 def _has_items(condition: Condition) -> bool:
-    """Whether it says no more than that something has items: what is among them is there."""
+    """Whether the condition only says that a collection is not empty."""
     key, truth = condition
     return (
         not truth
@@ -37,36 +38,31 @@ def _has_items(condition: Condition) -> bool:
     )
 
 
-def _given(effect: Effect, *, parameters: bool) -> Iterator[int]:
-    """The modules that are given another state as a whole there, or all `parameters` of them: what
-    stands for each of these has the module's identity."""
-    if effect.kind == "model-change" and effect.framework != "partial":
+def _replaced_modules(effect: Effect, *, parameters: bool) -> Iterator[int]:
+    """The modules whose whole state, or all `parameters`, the effect replaces."""
+    given = effect.payload
+    if isinstance(given, ModelChange) and given.extent != "partial":
         yield from (model.ident for model in effect.target.of(Instance))
-    elif parameters and effect.kind == "in-place" and effect.framework == "whole":
+    elif parameters and isinstance(given, Write) and given.whole:
         yield from (tensor.ident for tensor in effect.target.tensors())
 
 
-def _path(draw: Effect) -> list[Site]:
-    return [*(step.site for step in draw.chain), draw.site]
-
-
 def _is_for_buffer(site: Site) -> bool:
-    """Whether what comes about there is given to a module as no parameter of it."""
+    """Whether the value made at `site` is registered as a buffer."""
     statement = site.statement
     made = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(made, ast.Call) and getattr(made.func, "attr", "") == "register_buffer"
 
 
-def _filled(draw: Effect) -> Iterator[Instance]:
-    """The modules of its framework that are being made where that draw is, and of whose state
-    alone what is drawn becomes a part."""
-    path = _path(draw)
+def _initialized_modules(draw: Effect[Draw]) -> Iterator[Instance]:
+    """The modules under construction whose state alone keeps what is drawn."""
+    path = sites_to(draw)
     nodes = [site.node for site in path]
     inside: set[ast.AST] = set()
     for owner, maker in reversed(draw.making):
         below = path[nodes.index(maker) + 1 :] if maker in nodes else path
-        if owner.cls.what != draw.framework or any(
-            _keeps(site) for site in below if site.node not in inside
+        if owner.cls.what != draw.payload.framework or any(
+            _is_kept_elsewhere(site) for site in below if site.node not in inside
         ):
             return
         inside.add(maker)
@@ -76,8 +72,8 @@ def _filled(draw: Effect) -> Iterator[Instance]:
 _STATE = ("bias", "data", "weight")
 
 
-def _keeps(site: Site) -> bool:
-    """Whether what comes about there becomes an attribute that is no part of a module's state."""
+def _is_kept_elsewhere(site: Site) -> bool:
+    """Whether the value made at `site` becomes an attribute outside a module's state."""
     statement = site.statement
     targets: list[ast.expr] = []
     if isinstance(statement, ast.AnnAssign):

@@ -1,8 +1,7 @@
-"""Draws that are meant to be the same in all workers: each takes a part of its own of them.
+"""Draws that all workers should share, as each worker takes its own part of them.
 
-What is known of numbers ends where they are computed, and a part is taken far from the draw. So
-this reads the source of the modules that a worker comes through, for the few draws that order
-something.
+Computed numbers are unknown to the engine, and the part is taken far from the draw. So this
+reads the source of a worker's modules, for the few draws that order something.
 """
 
 from __future__ import annotations
@@ -13,43 +12,40 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, TaskRun
 from gradguard_lint.domain.values import Bound, Const, Function, Unknown
 from gradguard_lint.engine.tree import last_name
+from gradguard_lint.rules.base import sites_to
 
 _ORDERING = ("permutation", "permuted", "randperm", "shuffle")
-"""The draws that put something in order."""
+"""Names of the draws that order something."""
 
 Name = tuple[object, str]
-"""What something is called: a variable with the function around it, or an attribute of whatever."""
+"""A variable with the function around it, or an attribute of any object."""
 
 
 def takes_its_own_part(task: TaskRun, draw: Effect) -> bool:
-    """Whether `draw` orders something of which the worker takes items by a number of its own."""
+    """Whether the worker takes items of what `draw` orders, by a number of its own."""
     call = draw.site.node
     if not isinstance(call, ast.Call) or getattr(call.func, "attr", "") not in _ORDERING:
         return False
-    sites = [draw.site, *(step.site for step in draw.chain)]
     functions = [getattr(atom, "function", atom) for atom in task.task.function.atoms]
     homes = [it.module for it in functions if isinstance(it, Function)]
-    parts = [
-        part
-        for tree in {id(it): it.tree for it in (*homes, *(site.module for site in sites))}.values()
-        for part in _parts(tree, None)
-    ]
+    modules = dict.fromkeys([*homes, *(site.module for site in sites_to(draw))])
+    parts = [part for module in modules for part in _parts(module.tree, None)]
     around = next((scope for scope, node in parts if node is call), None)
     statement = draw.site.statement
     if call.func.attr == "shuffle" and call.args:  # type: ignore[attr-defined]
-        ordered = [_called(around, call.args[0])]
+        ordered = [_name_of(around, call.args[0])]
     else:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
-        ordered = [_called(around, it) for it in targets]
+        ordered = [_name_of(around, it) for it in targets]
     own = _numbers_of(task)
     while True:
-        more = {name for scope, node in parts for name in _given(parts, scope, node, own)} - own
-        if not more:
+        bound = {it for scope, node in parts for it in _bound_to_own(parts, scope, node, own)}
+        if bound <= own:
             break
-        own |= more
+        own |= bound
     return any(
         isinstance(node, ast.Subscript)
-        and _called(scope, node.value) in ordered
+        and _name_of(scope, node.value) in ordered
         and _reads(scope, node.slice, own)
         for scope, node in parts
         if ordered != [None]
@@ -57,14 +53,14 @@ def takes_its_own_part(task: TaskRun, draw: Effect) -> bool:
 
 
 def _parts(node: ast.AST, scope: object) -> Iterator[tuple[object, ast.AST]]:
-    """All that is in `node`, each with the function that it stands in."""
+    """All nodes in `node`, each with the function around it."""
     for child in ast.iter_child_nodes(node):
         yield scope, child
         inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
         yield from _parts(child, child if inside else scope)
 
 
-def _called(scope: object, node: ast.expr) -> Name | None:
+def _name_of(scope: object, node: ast.expr) -> Name | None:
     if isinstance(node, ast.Attribute):
         return (None, node.attr)
     return (scope, node.id) if isinstance(node, ast.Name) else None
@@ -72,13 +68,13 @@ def _called(scope: object, node: ast.expr) -> Name | None:
 
 def _reads(scope: object, node: ast.AST, names: set[Name]) -> bool:
     return any(
-        isinstance(part, (ast.Name, ast.Attribute)) and _called(scope, part) in names
+        isinstance(part, (ast.Name, ast.Attribute)) and _name_of(scope, part) in names
         for part in ast.walk(node)
     )
 
 
 def _numbers_of(task: TaskRun) -> set[Name]:
-    """The parameters of what a task runs that may be numbers, and others for each task."""
+    """The parameters of the task's function that may be numbers and differ from task to task."""
     found: set[Name] = set()
     sent = task.task
     for atom in sent.function.atoms:
@@ -97,14 +93,14 @@ def _numbers_of(task: TaskRun) -> set[Name]:
     return found
 
 
-def _given(
+def _bound_to_own(
     parts: list[tuple[object, ast.AST]], scope: object, node: ast.AST, own: set[Name]
 ) -> Iterator[Name]:
-    """What `node` gives a number of the worker's own, or what is computed of one."""
+    """The names to which `node` binds a worker's own number, or a value computed from it."""
     if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         if node.value is not None and _reads(scope, node.value, own):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from filter(None, (_called(scope, it) for it in targets))
+            yield from filter(None, (_name_of(scope, it) for it in targets))
     elif isinstance(node, ast.Call):
         name = last_name(node.func)
         places = {place for place, it in enumerate(node.args) if _reads(scope, it, own)}

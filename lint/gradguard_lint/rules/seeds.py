@@ -1,8 +1,9 @@
-"""Which modules fresh worker processes import again, and the seeds that they run by it."""
+"""The modules that fresh worker processes import again, and the seeds in them."""
 
 from __future__ import annotations
 
 from gradguard_lint.domain.effects import Effect, Program, TaskRun
+from gradguard_lint.domain.payloads import Draw, Seed
 from gradguard_lint.domain.starts import IMPORTING
 from gradguard_lint.domain.values import Const, Function, Unknown, Value
 
@@ -11,30 +12,28 @@ if TYPE_CHECKING:
     from gradguard_lint.domain.questions import Key
 
 FRESH = ("loky", "spawn", "forkserver")
-"""The workers that inherit no generator."""
+"""The start methods whose workers inherit no generator."""
 
 
-def seeds_on_import(program: Program, task: TaskRun, draw: Effect) -> list[Effect]:
-    """The seeds of the generator of `draw` that the worker of `task` runs as it imports what it
-    needs: the program, the module of its function, and what these import."""
+def seeds_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> list[Effect[Seed]]:
+    """The seeds of the generator of `draw` in the modules that the worker of `task` imports."""
     homes = imported(program, task, draw)
     return [
         seed
-        for seed in program.kinds("seed")
-        if seed.on_import in homes and seed.framework == draw.framework
+        for seed in program.effects_of(Seed)
+        if seed.on_import in homes and seed.payload.framework == draw.payload.framework
         # nobody imports a notebook
         if not seed.site.module.is_notebook
     ]
 
 
 def may_import(program: Program, task: TaskRun, seed: Effect) -> bool:
-    """Whether the worker of `task` may import the program with `seed`: it is that of functions
-    which are imported themselves, perhaps."""
+    """Whether the worker may import the program with `seed`, if others import the program."""
     return seed.on_import == program.entry and task.call.root != 1
 
 
 def repeats(value: Value) -> bool:
-    """Whether a seed of that `value` is the same in each process of one run of the program."""
+    """Whether a seed of that `value` is equal in all processes of one run."""
     return all(
         atom.value is not None
         if isinstance(atom, Const)
@@ -44,8 +43,7 @@ def repeats(value: Value) -> bool:
 
 
 def _is_given(key: Key | None) -> bool:
-    """Whether `key` stands for what the environment or the command line gives: workers have both
-    from the parent."""
+    """Whether `key` comes from the environment or command line, which workers inherit."""
     if not isinstance(key, tuple) or not key:
         return False
     if key[0] in ("item", "number"):
@@ -54,7 +52,7 @@ def _is_given(key: Key | None) -> bool:
 
 
 def imported(program: Program, task: TaskRun, effect: Effect) -> set[str]:
-    """The modules that are certainly imported where that task comes to `effect`."""
+    """The modules that are certainly imported when the task has `effect`."""
     called = [getattr(atom, "function", atom) for atom in task.task.function.atoms]
     homes = {atom.module.name for atom in called if isinstance(atom, Function)}
     homes |= {site.module.name for site in (effect.site, *(it.site for it in effect.chain[1:]))}
@@ -66,7 +64,7 @@ def imported(program: Program, task: TaskRun, effect: Effect) -> set[str]:
 
 
 def imports_of(program: Program, modules: set[str]) -> set[str]:
-    """Those `modules`, and all that they import in turn."""
+    """The `modules`, and all that they import in turn."""
     left, found = set(modules), set[str]()
     while left:
         module = left.pop()

@@ -6,7 +6,8 @@ import ast
 import sys
 
 from gradguard_lint.domain.conditions import NONE
-from gradguard_lint.domain.effects import Effect
+from gradguard_lint.domain.effects import of_kinds
+from gradguard_lint.domain.payloads import Draw, GeneratorDraw, Loaded, Seed
 from gradguard_lint.domain.shapes import inner, known_items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -77,7 +78,9 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     once = () if in_loop(m, frame) else (("once", constant(True)),)
     site = m.site(frame, node)
     ident = m.ident_at(node)
-    m.program.generators.setdefault(node, set()).add(0 if m.turns.is_several(ident) else ident)
+    m.program.generators.setdefault(node, set()).add(
+        0 if m.place.turns.is_several(ident) else ident
+    )
     return of(Thing("generator", row.flag or name, ident, m.worker_ident, False, once, site))
 
 
@@ -85,30 +88,30 @@ def loaded(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
     """Note where the parent comes to NumPy's global generator, which NumPy 2 makes once it is
     asked for: then forked workers have copies of it."""
     asked = f"{name}.".startswith(f"{RANDOM}.") or name.partition(".")[0] in LOAD_RANDOM
-    if asked and m.worker is None:
-        m.effect(frame, "generator-loaded", node, name, framework="numpy")
+    if asked and m.place.worker is None:
+        m.effect(frame, node, name, Loaded(framework="numpy"))
 
 
 def begun(m: Machine, frame: Frame, node: ast.AST, name: str, row: Row) -> None:
     """Note where the parent begins to use TensorFlow, which makes its global generator."""
     begins = (row.gpu or row.does in BEGINS) and name.startswith(("tensorflow.", "keras."))
-    if begins and m.worker is None:
-        m.effect(frame, "generator-loaded", node, name, framework="tensorflow")
+    if begins and m.place.worker is None:
+        m.effect(frame, node, name, Loaded(framework="tensorflow"))
 
 
 def may_load(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
     """Note where the parent imports what may load the frameworks that make their global generators
     as they are imported: nobody knows what other libraries do."""
     top = name.partition(".")[0]
-    if m.worker is not None or top in sys.stdlib_module_names or top in WITHOUT_NUMPY:
+    if m.place.worker is not None or top in sys.stdlib_module_names or top in WITHOUT_NUMPY:
         return
     for framework in ("numpy",) if top in WITHOUT_TORCH else ("numpy", "torch"):
         if not any(
-            isinstance(event, Effect) and event.kind == "may-load" and event.framework == framework
-            for event, when in m.state.past.items()
-            if not when
+            not m.state.past[event] and event.payload.framework == framework
+            for event in of_kinds(m.state.past, Loaded)
+            if not event.payload.certain
         ):
-            m.effect(frame, "may-load", node, top, framework=framework)
+            m.effect(frame, node, top, Loaded(certain=False, framework=framework))
 
 
 def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -119,8 +122,8 @@ def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     if row.gpu:
         gpu_touched(m, frame, node, f"{name}()", row.framework)
     several = row.flag.split()
-    for framework in [""] if several and m.worker is not None else several or [row.framework]:
-        m.effect(frame, "seed", node, f"{name}()", framework=framework, value=value)
+    for framework in [""] if several and m.place.worker is not None else several or [row.framework]:
+        m.effect(frame, node, f"{name}()", Seed(framework, value))
     return of(Thing("rng", name)) if row.kind == "rng" else NOTHING
 
 
@@ -128,7 +131,7 @@ def draw(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     """A draw from a global generator."""
     short = name.rpartition(".")[2]
     if not is_certain(name, args):
-        m.effect(frame, "draw", node, f"{name}()", framework=row.framework)
+        m.effect(frame, node, f"{name}()", Draw(row.framework))
     if row.framework != "numpy":
         among = args.get(0, "seq")
         if short != "choice" or among is None or known_items(among) is None:
@@ -169,7 +172,7 @@ def _drawn_by(
     """What is drawn from NumPy's global generator, unless it is told of another one."""
     told = args.open or args.rest is not None or (state is not None and not state.is_none)
     if not told and b".random_state" not in frame.module.data:
-        m.effect(frame, "draw", node, what, framework="numpy")
+        m.effect(frame, node, what, Draw("numpy"))
     return UNKNOWN
 
 
@@ -264,7 +267,7 @@ def array_method(
 def drawn(m: Machine, frame: Frame, node: ast.AST, thing: Thing, what: str) -> None:
     """A draw from a generator object, in the state that it came in."""
     if (thing.ident, RESEEDED) not in m.store:
-        m.effect(frame, "generator-draw", node, what, ident=thing.ident)
+        m.effect(frame, node, what, GeneratorDraw(thing.ident))
 
 
 _FUNCTIONS = {"numpy": "numpy.random.", "random": "random."}
@@ -278,7 +281,7 @@ def generator_method(
     if name in ("spawn", "split"):
         return sequence(of(Thing("spawned", thing.name)))
     if name in ("manual_seed", "seed", "get_state", "set_state", "bit_generator", "initial_seed"):
-        if m.worker is not None and name in ("manual_seed", "seed", "set_state"):
+        if m.place.worker is not None and name in ("manual_seed", "seed", "set_state"):
             m.store[thing.ident, RESEEDED] = constant(True)
         if name == "manual_seed":
             return of(thing)

@@ -231,11 +231,11 @@ def _map(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
         return UNKNOWN
 
     def whole(values: list[Value]) -> Value:
-        m.turns.depth += 1  # it is called for each item
+        m.place.turns.depth += 1  # it is called for each item
         try:
             result = m.call(frame, node, function, Args([element_of(m, value) for value in values]))
         finally:
-            m.turns.depth -= 1
+            m.place.turns.depth -= 1
         return sequence(result, "generator")
 
     return flow(m, frame, node, values, lambda row: m.call(frame, node, function, Args(row)), whole)
@@ -395,7 +395,7 @@ def is_of(m: Machine, value: Value, kind: Value) -> Value:
     if isinstance(asked, Items) and asked.items is not None:
         kinds = [_class_name(item.only) for item in asked.items]
         if isinstance(only, Unknown) and all(kinds):
-            return _told_apart(only, *kinds)
+            return _split_by_value(only, *kinds)
         answers = [is_of(m, value, item) for item in asked.items]
         truths = {answer.constant for answer in answers}
         return constant(True in truths) if truths in ({True}, {False}, {True, False}) else UNKNOWN
@@ -414,7 +414,7 @@ def is_of(m: Machine, value: Value, kind: Value) -> Value:
         return constant(False) if asked.plain else UNKNOWN  # members of an Enum are values here
     told = data_parallel.is_wrapper(m, value, kind)
     name = _class_name(asked)
-    return _told_apart(only, name) if told == UNKNOWN and name else told
+    return _split_by_value(only, name) if told == UNKNOWN and name else told
 
 
 def _class_name(atom: Atom | None) -> str:
@@ -422,7 +422,7 @@ def _class_name(atom: Atom | None) -> str:
     return atom.name if isinstance(atom, External) and atom.name in _TOLD_APART else ""
 
 
-def _told_apart(atom: Atom, *kinds: str) -> Value:
+def _split_by_value(atom: Atom, *kinds: str) -> Value:
     """Whether something unknown is of one of these classes: a question that can be asked again."""
     key = atom.key if isinstance(atom, Unknown) else None
     return UNKNOWN if key is None else unknown(("of", key, frozenset(kinds)))

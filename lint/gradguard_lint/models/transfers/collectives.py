@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
+from gradguard_lint.domain.payloads import Collective
 from gradguard_lint.domain.shapes import inner, with_held
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -20,8 +21,9 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.calls import rebind
-from gradguard_lint.engine.machine import HEAP, Machine
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.variables import HEAP
 from gradguard_lint.models.rows import Row
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -82,9 +84,9 @@ def cut_off(
         call = m.ident_at(node, "collective")
         cut = frozenset({call})
         m.store[call, OWN] = constant(False)
-        m.has_own_slots = True
+        m.facts.has_own_slots = True
         m.effect(
-            frame, "collective", node, f"`{name.rpartition('.')[2]}`", target=given, ident=call
+            frame, node, f"`{name.rpartition('.')[2]}`", Collective("exchange", given, ident=call)
         )
 
     def change(tensor: Tensor) -> Tensor:
@@ -120,7 +122,7 @@ def _has_graph(atom: Atom) -> bool:
 
 def put_back(m: Machine, holder: Value, value: Value) -> None:
     """Something is written into `holder`: perhaps the own part of what was gathered there."""
-    if not m.has_own_slots:
+    if not m.facts.has_own_slots:
         return
     cut = {ident for atom in inner(holder) if isinstance(atom, Tensor) for ident in atom.severed}
     if not cut or not any(_has_graph(atom) for atom in inner(value)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import (
     ABSENT,
     as_key,
@@ -111,13 +112,17 @@ def container_method(
         if (
             name == "append"
             and first is not None
-            and (loop := next((site for site in reversed(m.turns.sites()) if _is_for(site)), None))
+            and (
+                loop := next(
+                    (site for site in reversed(m.place.turns.sites()) if _is_for(site)), None
+                )
+            )
             and any(
                 isinstance(part, Tensor) and part.ident in (GRADIENT, GRADIENTS)
                 for part in inner(first, 2)
             )
         ):
-            m.effect(frame, "gradient-collected", node, "append", target=first, place=loop)
+            m.effect(frame, node, "append", LibraryUse("collects gradients", (first,), place=loop))
         if name in ("pop", "popleft"):
             place = _popped(name, args)
             return (placed(atom, place) if isinstance(place, int) else None) or atom.element

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.payloads import GpuChoice
 from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -30,9 +31,9 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tree import descend, last_name
 from gradguard_lint.engine.turns import from_before
-from gradguard_lint.engine.waiting import started, wait_for
+from gradguard_lint.engine.waiting import started
 from gradguard_lint.models.known import registry_of
-from gradguard_lint.models.transfers.dask_work import CLIENT, leave_config
+from gradguard_lint.models.transfers.dask_work import leave_config
 from gradguard_lint.models.transfers.devices import driver_started, gpu_absent, gpu_touched
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.environment import PATCH, enter_patch, leave_patch
@@ -57,9 +58,9 @@ def enter_context(m: Machine, frame: Frame, node: ast.expr, value: Value) -> Val
             if enter is None:
                 enter = m.find_in_class(atom.cls, "__aenter__")
             if enter is not None:
-                m.last_modes = m.modes
+                m.place.ended.modes = m.modes
                 result = m.call(frame, node, m.bind(frame, node, enter, atom), Args())
-                inside = m.last_modes
+                inside = m.place.ended.modes
                 m.modes = replace(m.modes, backend=inside.backend, n_jobs=inside.n_jobs)
         elif isinstance(atom, Unknown) and _looks_like_lock(node):
             m.modes = replace(m.modes, locked=True)
@@ -84,7 +85,7 @@ def lock_method(
 
 def _of_task(m: Machine, lock: Thing) -> bool:
     """Whether each task makes that lock for itself: nobody else waits for it."""
-    return m.worker is not None and lock.born == m.worker_ident
+    return m.place.worker is not None and lock.born == m.worker_ident
 
 
 def unknown_lock_method(m: Machine, node: ast.AST, name: str) -> None:
@@ -134,8 +135,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         enters = driver_started if framework == "torch" else gpu_touched
         enters(m, frame, node, f"{atom.name}(...)", framework)
         m.effect(
-            *(frame, "gpu-chosen", node, f"{atom.name}(...)"),
-            value=atom.part("device") or NOTHING,
+            frame, node, f"{atom.name}(...)", GpuChoice("inside", atom.part("device") or NOTHING)
         )
     return None
 
@@ -174,10 +174,6 @@ def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value, raised: 
         leave_config(m, thing)
     for thing in value.things(PATCH):
         leave_patch(m, thing)
-    for thing in value.things("executor"):
-        wait_for(m, thing.ident)
-        if thing.name == "dask.distributed.Client":
-            m.store.drop(CLIENT)
     if m.dead:
         return
     for generator in value.of(Generator):
@@ -243,7 +239,7 @@ def decorate(
         elif isinstance(atom, Thing) and atom.kind == "autocast":
             return mark(value, "autocast")
         elif is_context(atom) or (isinstance(atom, Thing) and atom.kind == PATCH):
-            m.around[function.node] = (decorator, of(atom))
+            m.place.decorating_contexts[function.node] = (decorator, of(atom))
         elif isinstance(atom, Thing) and atom.kind == "remote":
             return of(replace(atom, parts=(*atom.parts, ("function", value))))
         elif isinstance(atom, Thing) and atom.kind == "option":

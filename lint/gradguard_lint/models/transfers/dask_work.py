@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator
 
 from gradguard_lint.domain.shapes import items, known_items, sequence
 from gradguard_lint.domain.values import (
+    NOTHING,
     UNKNOWN,
     Frame,
+    Instance,
     Items,
     Table,
     TaskCall,
     Tensor,
     Thing,
     Value,
-    constant,
     of,
 )
 from gradguard_lint.engine.containers import element_of
@@ -32,33 +33,6 @@ CLIENT = (0, "dask client")
 
 SCHEDULER = (0, "dask scheduler")
 """Where it is kept what the configuration says of the scheduler."""
-
-
-def client(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``Client(...)``: from here on, dask computes with it."""
-    processes = args.get(None, "processes")
-    local = processes is not None and False in processes.constants()
-    address = args.get(0, "address")
-    meant: tuple[tuple[str, Value], ...] = ()
-    for thing in address.things("cluster") if address is not None else ():
-        part = thing.part("local")
-        local = part is not None and bool(part.constant)
-        meant = (("meant", constant(True)),) if thing.gpu else ()
-    start = constant("dask-threads" if local else row.start)
-    made = Thing(
-        *("executor", name, m.ident_at(node)),
-        parts=(("start", start), *meant),
-        site=m.site(frame, node),
-    )
-    m.store[CLIENT] = of(made)
-    return of(made)
-
-
-def cluster(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``LocalCluster(...)``; that of dask-cuda has a GPU for each worker."""
-    processes = args.get(None, "processes")
-    local = processes is not None and False in processes.constants()
-    return of(Thing("cluster", name, gpu=row.gpu, parts=(("local", constant(local)),)))
 
 
 def config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -202,10 +176,10 @@ def compute(
             "threading": "thread",
         }.get(str(name))
     else:
-        for client in (m.store.get(CLIENT) or UNKNOWN).things("executor"):
-            told = client.part("start")
+        for client in (m.store.get(CLIENT) or UNKNOWN).of(Instance):
+            told = m.read(client.ident, "_method")
             start = str(told.constant) if told is not None else start
-            meant = client.part("meant") is not None
+            meant = (m.read(client.ident, "_meant") or NOTHING).constant is True
     if not tasks:
         return UNKNOWN
     if start is None:

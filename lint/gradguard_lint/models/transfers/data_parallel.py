@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from gradguard_lint.domain.conditions import assume
+from gradguard_lint.domain.payloads import Collective, PossibleTraining, WrapperBypass
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -78,17 +79,17 @@ def backward(
     lost = {ident for ident in cut if _is(m, ident, OWN, False)}
     if lost:
         kept = changed_tensors(target, lambda atom: replace(atom, severed=atom.severed & lost))
-        m.effect(frame, "gradient-cut", node, "the backward pass", target=kept)
+        m.effect(frame, node, "the backward pass", Collective("cut", kept))
     wrapped = _wrapped_modules(m)
     if not wrapped:
         return
     known = bool(tensors) and not any(isinstance(atom, Unknown) for atom in inner(target))
     forwards = frozenset[int]().union(*(tensor.severed for tensor in tensors))
     go = partial(_credited, m, frame, node, wrapped, tensors, inputs, known=known)
-    _told_apart(m, forwards, go)
+    _split_by_value(m, forwards, go)
 
 
-def _told_apart(
+def _split_by_value(
     m: Machine, forwards: frozenset[int], go: Callable[[], None], most: int = WAYS
 ) -> None:
     """Let `go` run on each of the ways that tell of which modules `forwards` are, `most` of all."""
@@ -105,7 +106,7 @@ def _told_apart(
     for choice in note.choices:
         m.state = before.copy()
         assume(m.assumed, choice.when)
-        _told_apart(m, forwards - {ident}, go, most // ways)
+        _split_by_value(m, forwards - {ident}, go, most // ways)
         ends.append(m.state)
     m.meet(ends)
     m.state.assumed = before.assumed
@@ -141,7 +142,7 @@ def _credited(
             )
             if own and common:
                 asked = m.ident_at(node, "asked")
-                m.effect(frame, "ddp-bypass", node, "`autograd.grad(...)`", ident=asked)
+                m.effect(frame, node, "`autograd.grad(...)`", WrapperBypass(asked))
                 m.store[top, ALONE] = constant(asked)
         elif past and not any((i, WRAPPED) in m.store for group in forwards for i in group):
             m.store[top, ALONE] = constant(past[0])
@@ -159,7 +160,7 @@ def returned_loss(m: Machine, frame: Frame, node: ast.AST, receiver: Atom, value
     """A method that Lightning calls returns its loss."""
     if not isinstance(receiver, Instance) or not is_lightning(m, receiver.cls):
         return
-    m.effect(frame, "loss-given", node, "the loss", target=value)
+    m.effect(frame, node, "the loss", PossibleTraining("given", value))
     for atom in value.atoms:
         if isinstance(atom, Table):
             backward(m, frame, node, atom.get("loss") or UNKNOWN)
@@ -171,7 +172,7 @@ def is_lightning(m: Machine, cls: Class) -> bool:
     """Whether `cls` is a LightningModule."""
     registry = registry_of(m)
     return any(
-        isinstance(base, External) and registry.canonical(base.name) in LIGHTNING
+        isinstance(base, External) and registry.canonical(base.name) == LIGHTNING
         for base in cls.outside()
     )
 
@@ -207,7 +208,7 @@ def _wrapped_in(m: Machine, ident: int) -> int:
     value = m.read(ident, WRAPPED) if ident else None
     if value is None or any(isinstance(atom, Unknown) for atom in value.atoms):
         return 0
-    now = m.turns.made.get(ident, 0)
+    now = m.place.turns.made.get(ident, 0)
     tops = {it[0] for it in value.constants() if isinstance(it, tuple) and it[1] == now}
     return tops.pop() if len(tops) == 1 else 0
 
@@ -225,7 +226,7 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
     if isinstance(atom, Unknown):
         ident = m.ident_of(atom.key) if atom.key is not None else m.ident_at(node, "module")
         if atom.key is not None:
-            m.unknown_modules.add(atom.key)
+            m.facts.unknown_modules.add(atom.key)
         atom = Thing("model", "Module", ident, m.worker_ident)
     elif isinstance(atom, Tensor) and atom.grad == "unknown" and atom.ident > 0:
         # Something unknown that was moved: what is wrapped is a module.
@@ -238,7 +239,7 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
     else:
         return UNKNOWN
     for ident in _parts(m, atom):
-        m.store[ident, WRAPPED] = constant((atom.ident, m.turns.made.get(ident, 0)))
+        m.store[ident, WRAPPED] = constant((atom.ident, m.place.turns.made.get(ident, 0)))
     m.store[atom.ident, AVERAGED] = constant(False)
     m.store[atom.ident, WRAPPER] = constant(name)
     m.store[atom.ident, ALONE] = NOTHING
@@ -347,7 +348,7 @@ def direct_call(
     called = ast.unparse(node.func) if isinstance(node, ast.Call) else "the module"
     wrapper = m.read(top, WRAPPER) or UNKNOWN
     place = _entered(m, frame, top)
-    m.effect(frame, "ddp-bypass", node, f"`{called}(...)`", ident=past, value=wrapper, place=place)
+    m.effect(frame, node, f"`{called}(...)`", WrapperBypass(past, wrapper=wrapper, place=place))
     return _noted(m, node, top, result, by_wrapper=False)
 
 
@@ -365,7 +366,7 @@ def _entered(m: Machine, frame: Frame, top: int) -> Site | None:
     """Where the program calls a method of the module `top`, which then calls parts and methods of
     it in `frame`: these are the same behind the wrapper."""
     place, inside = None, frame
-    for step in reversed(m.chain):
+    for step in reversed(m.place.chain):
         owner = m.receiver(inside)
         if step.frame is None or not isinstance(owner, Instance):
             break
@@ -380,7 +381,7 @@ def step(m: Machine, frame: Frame, node: ast.AST, optimizer: Thing) -> None:
     for top in _steps_over(m, optimizer):
         past = _on_its_way(m, top)
         if past and _is(m, top, AVERAGED, False):
-            m.effect(frame, "ddp-step", node, "`optimizer.step()`", ident=past)
+            m.effect(frame, node, "`optimizer.step()`", WrapperBypass(past, stepped=True))
         m.store[top, ALONE] = NOTHING
         m.store[top, AVERAGED] = constant(False)
 
@@ -441,7 +442,7 @@ def reduced(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     for top in _wrapped_modules(m):
         m.store[top, AVERAGED] = constant(True)
     if any(isinstance(atom, Unknown) or _of_parameters(m, atom) for atom in inner(target)):
-        m.effect(frame, "reduced", node, f"`{name.rpartition('.')[2]}`", target=target)
+        m.effect(frame, node, f"`{name.rpartition('.')[2]}`", Collective("reduce", target))
     return UNKNOWN
 
 

@@ -14,6 +14,7 @@ from gradguard_lint.domain.conditions import (
     any_of,
 )
 from gradguard_lint.domain.effects import Effect, ParallelCall, Step
+from gradguard_lint.domain.payloads import GpuChoice, GpuSetting, GpuUse
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
@@ -36,10 +37,6 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.defaults import far_fetched, far_fetched_here, only_named
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
 
 NO_GPUS = ("", "-1")
 """What the variable of visible GPUs says where none is."""
@@ -124,7 +121,7 @@ def names_no_gpu(m: Machine, visible: Value) -> bool:
         key = atom.key if isinstance(atom, Unknown) else None
         if isinstance(key, tuple) and key[0] == "str":
             key = key[1]
-        defaults = m.defaults.get(key, ())
+        defaults = m.facts.defaults.get(key, ())
         return bool(defaults) and all(str(it) in NO_GPUS for it in defaults)
 
     return all(map(says_so, visible.atoms))
@@ -135,22 +132,23 @@ def gpu_hidden(m: Machine, *, config: bool = False) -> bool:
 
     `config`: TensorFlow's own configuration counts too, where it reaches this process.
     """
-    return (config and _configured(m, "gpu-hidden")) or gpu_seen(m) is None
+    return (config and _configured(m, "hidden")) or gpu_seen(m) is None
 
 
 def memory_grown(m: Machine) -> bool:
     """Whether TensorFlow takes the GPU's memory as it needs it, in the process that asks."""
-    return _configured(m, "gpu-grown")
+    return _configured(m, "grown")
 
 
-def _configured(m: Machine, kind: Kind) -> bool:
+def _configured(m: Machine, setting: str) -> bool:
     """Whether TensorFlow was told so, on the way here, and that reaches this process."""
     return any(
         isinstance(event, Effect)
-        and event.kind == kind
+        and isinstance(event.payload, GpuSetting)
+        and event.payload.setting == setting
         and not when - WITH_A_GPU - m.assumed.facts
         and _reaches(m, event)
-        and (_holds(m, event) if event.framework else kind == "gpu-grown")
+        and (_holds(m, event) if event.payload.framework else setting == "grown")
         for event, when in m.state.past.items()
     )
 
@@ -165,10 +163,11 @@ def gpu_seen(m: Machine) -> Conditions | None:
     for event, when in m.state.past.items():
         if not isinstance(event, Effect) or not _reaches(m, event):
             continue
-        further = when - WITH_A_GPU - m.assumed.facts
-        if event.kind in STARTING and not further:
-            started = started or event.worker is m.worker or _inherits(m)
-        elif event.kind == "gpu-hidden" and not event.framework:
+        further, now = when - WITH_A_GPU - m.assumed.facts, event.payload
+        setting = now.setting if isinstance(now, GpuSetting) and not now.framework else ""
+        if now.gpu_use in STARTING and not further:
+            started = started or event.worker is m.place.worker or _inherits(m)
+        elif setting == "hidden":
             if started:
                 continue  # which GPUs there are was told already
             hidden = hidden or not further
@@ -176,21 +175,22 @@ def gpu_seen(m: Machine) -> Conditions | None:
             if len(further) == 1:
                 ((key, truth),) = further
                 seen |= {(key, not truth)}
-        elif event.kind == "set-visible" and not further and not names_no_gpu(m, event.value):
-            hidden, seen = False, NONE
-        elif event.kind == "gpu-shown" and fresh and (not again or _holds(m, event)):
+        elif isinstance(now, GpuChoice) and now.by == "environment":
+            if not further and not names_no_gpu(m, now.device):
+                hidden, seen = False, NONE
+        elif setting == "shown" and fresh and (not again or _holds(m, event)):
             seen = further if hidden else any_of((seen, further))
             hidden = False
     return None if hidden else seen
 
 
-STARTING: tuple[Kind, ...] = ("gpu-init", "gpu-driver")
+STARTING = ("context", "driver")
 """What makes a process look which GPUs there are, once for all."""
 
 
 def _reads_environment(m: Machine) -> bool:
     """Whether this is a new process, which starts in the environment that its parent has now."""
-    call = None if m.worker is None else m.worker.call
+    call = None if m.place.worker is None else m.place.worker.call
     if call is None or call.worker is not None:
         return False
     if call.start == "loky":  # it keeps its workers for the next call
@@ -199,18 +199,18 @@ def _reads_environment(m: Machine) -> bool:
 
 
 def _inherits(m: Machine) -> bool:
-    return m.worker is None or m.worker.call.start in INHERITING
+    return m.place.worker is None or m.place.worker.call.start in INHERITING
 
 
 def _reaches(m: Machine, event: Effect) -> bool:
     """Whether what happened in a process may matter to this one: in its own, or in the parent
     before the worker was there."""
-    return event.worker is not None or m.worker is None or event in m.worker.call.before
+    return event.worker is not None or m.place.worker is None or event in m.place.worker.call.before
 
 
 def _holds(m: Machine, event: Effect) -> bool:
     """Whether what `event` configured in its process is configured in this one as well."""
-    here = m.worker
+    here = m.place.worker
     if event.worker is here:
         return True
     if here is None or event.worker is not None:
@@ -219,9 +219,9 @@ def _holds(m: Machine, event: Effect) -> bool:
         return True
     on_import = event.site.module.name if event.site.function is None else None
     if here.call.start in ("spawn", "forkserver"):  # the program is imported again
-        if m.before_main is not None and event in m.before_main:
+        if m.facts.before_main is not None and event in m.facts.before_main:
             return True
-        if m.before_main is None and on_import == m.program.entry:
+        if m.facts.before_main is None and on_import == m.program.entry:
             return True
     functions = [getattr(atom, "function", atom) for atom in here.task.function.atoms]
     homes = {function.module.name for function in functions if isinstance(function, Function)}
@@ -248,11 +248,11 @@ def origin_of(m: Machine, frame: Frame, device: ast.expr | None) -> Step | None:
     if isinstance(device, ast.Name):
         found = m.lookup(frame, device.id)
         if found is not None:
-            site = m.origins.get((found[1].ident, device.id))
+            site = m.facts.origins.get((found[1].ident, device.id))
     elif isinstance(device, ast.Attribute) and isinstance(device.value, ast.Name):
         found = m.lookup(frame, device.value.id)
         for owner in found[0].of(Instance) if found is not None else ():
-            site = site or m.origins.get((owner.ident, device.attr))
+            site = site or m.facts.origins.get((owner.ident, device.attr))
     if site is None or device is None:
         return None
     return Step(site, f"`{ast.unparse(device)}` is set here")
@@ -298,23 +298,15 @@ def gpu_touched(
     if seen is None or m.conflicts(when | seen | WITH_A_GPU):
         return
     named = far_fetched_here(m)
-    if named and (m.worker is not None or not only_named(m)):
+    if named and (m.place.worker is not None or not only_named(m)):
         return
     if device is not None:
         if _is_used_already(m, device):
             return
         chosen = chosen_gpu(device)
     origin = origin_of(m, frame, device_node(node)) if told else None
-    m.effect(
-        *(frame, "gpu-named" if named else "gpu-init", node, what),
-        framework=framework,
-        asks=asks,
-        bare=bare,
-        grown=grown,
-        origin=origin,
-        value=chosen,
-        under=when | seen,
-    )
+    use = GpuUse("named" if named else "context", framework, asks, bare, grown, chosen)
+    m.effect(frame, node, what, use, origin=origin, under=when | seen)
 
 
 def of_tensor(m: Machine) -> Value:
@@ -329,7 +321,7 @@ _USED_BY = "used by"
 def _is_used_already(m: Machine, device: Value) -> bool:
     """Whether all GPUs that `device` may name are those of tensors that this process has; what a
     forked one inherits was made in the parent."""
-    if m.worker is not None and m.worker.call.start in INHERITING:
+    if m.place.worker is not None and m.place.worker.call.start in INHERITING:
         return False
     users = [
         atom.part(_USED_BY) if isinstance(atom, Thing) else None
@@ -351,7 +343,7 @@ def asked_for_gpus(m: Machine, key: Key, without: Hashable) -> Value:
 def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:
     """Record that the expression starts the GPU's driver, and makes no context."""
     if not far_fetched_here(m):
-        m.effect(frame, "gpu-driver", node, what, framework=framework)
+        m.effect(frame, node, what, GpuUse("driver", framework))
 
 
 _FOR_CPU = {"cpu": True, "enabled": False, "no_cuda": True, "use_cpu": True}
@@ -372,7 +364,7 @@ def gpu_hinted(
 ) -> None:
     """Record that another library is told to use a GPU, or `device`."""
     if not gpu_absent(m) and not far_fetched_here(m):
-        m.effect(frame, "gpu-hint", node, what, value=chosen_gpu(device))
+        m.effect(frame, node, what, GpuUse("hinted", device=chosen_gpu(device)))
 
 
 def _computed(atom: Unknown) -> bool:

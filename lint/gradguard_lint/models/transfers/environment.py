@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.effects import Effect, ParallelCall
+from gradguard_lint.domain.effects import Effect, ParallelCall, of_kinds
+from gradguard_lint.domain.payloads import ComputeThreads, GpuChoice, GpuSetting, LibraryUse
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Frame,
@@ -52,7 +53,7 @@ def environ_pop(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
 def environ_unset(m: Machine, frame: Frame, node: ast.AST, key: Value) -> None:
     """Record that an environment variable is set no more."""
     if key.constant in _VISIBLE:
-        m.effect(frame, "gpu-shown", node, f'os.environ["{key.constant}"]')
+        m.effect(frame, node, f'os.environ["{key.constant}"]', GpuSetting("shown"))
 
 
 def environ_update(
@@ -122,22 +123,22 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
         if names_no_gpu(m, value):
             m.program.hides_gpus = True
             _forget_shown(m)
-            m.effect(frame, "gpu-hidden", node, f'os.environ["{name}"] = ...')
+            m.effect(frame, node, f'os.environ["{name}"] = ...', GpuSetting("hidden"))
         elif value.constant is not None:
-            m.effect(frame, "gpu-meant", node, f'os.environ["{name}"] = ...')
-        m.effect(frame, "set-visible", node, f'os.environ["{name}"] = ...', value=value)
+            m.effect(frame, node, f'os.environ["{name}"] = ...', GpuSetting("meant"))
+        m.effect(frame, node, f'os.environ["{name}"] = ...', GpuChoice("environment", value))
     elif name == "TF_FORCE_GPU_ALLOW_GROWTH" and str(value.constant).lower() in ("true", "1"):
-        m.effect(frame, "gpu-grown", node, f'os.environ["{name}"] = ...')
+        m.effect(frame, node, f'os.environ["{name}"] = ...', GpuSetting("grown"))
     elif name == "PYTORCH_NVML_BASED_CUDA_CHECK" and value.constant == "1":
-        m.effect(frame, "gpu-unasked", node, f'os.environ["{name}"] = ...', framework="torch")
+        m.effect(frame, node, f'os.environ["{name}"] = ...', GpuSetting("unasked", "torch"))
     elif name == "OMP_NUM_THREADS" and value.constant == "1" and not m.read(*IMPORTED):
-        m.effect(frame, "set-threads", node, f'os.environ["{name}"] = ...', framework="torch")
+        m.effect(frame, node, f'os.environ["{name}"] = ...', ComputeThreads("torch"))
     elif name == "JOBLIB_START_METHOD":
         m.store[STARTS_POOLS] = value
     elif name == "KERAS_BACKEND":
         m.store[_KERAS] = value
     elif name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
-        m.effect(frame, "process-group", node, f'os.environ["{name}"] = ...')
+        m.effect(frame, node, f'os.environ["{name}"] = ...', LibraryUse("process group"))
 
 
 def keras_elsewhere(m: Machine) -> bool:
@@ -149,6 +150,6 @@ def keras_elsewhere(m: Machine) -> bool:
 def _forget_shown(m: Machine) -> None:
     """What came before in a loop comes before this, too."""
     past = m.state.past
-    shown = [event for event in past if isinstance(event, Effect) and event.kind == "gpu-shown"]
+    shown = [it for it in of_kinds(past, GpuSetting) if it.payload.setting == "shown"]
     for event in shown:
         del past[event]

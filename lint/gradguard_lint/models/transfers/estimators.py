@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consistent
 from gradguard_lint.domain.effects import Program
+from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -138,18 +139,18 @@ def _fits_on_gpu(
 ) -> Iterator[Conditions]:
     """When the `fit` of a project's own estimator uses a GPU; what else it does is not seen."""
     fit = m.find_in_class(instance.cls, "fit")
-    if fit is None or m.worker is not None:
+    if fit is None or m.place.worker is not None:
         return
     program, state = m.program, m.state
-    recorded, reached = dict(m.recorded), set(m.reached)
+    recorded, reached = dict(m.facts.recorded), set(m.facts.executed)
     m.program, m.state = Program(program.entry), state.copy()
     try:
         m.call(frame, node, m.bind(frame, node, fit, instance), Args([UNKNOWN, UNKNOWN]))
         for effect in m.program.effects:
-            if effect.kind == "gpu-init":
+            if effect.gpu_use == "context":
                 yield effect.when
     finally:
-        m.program, m.state, m.recorded, m.reached = program, state, recorded, reached
+        m.program, m.state, m.facts.recorded, m.facts.executed = program, state, recorded, reached
 
 
 def _told(args: Args) -> Iterator[Conditions]:
@@ -183,7 +184,7 @@ def _in_jobs(m: Machine, frame: Frame, node: ast.AST, search: Thing, args: Args)
         return
     jobs = where_not(n_jobs, (1, None))
     if jobs is None:
-        m.effect(frame, "one-job", node, "", ident=search.ident)
+        m.effect(frame, node, "", LibraryUse("fit in one job", ident=search.ident))
         return
     on_gpu = list(_on_gpu(m, searched))
     made = [*dict.fromkeys(_fitted(m, searched))]
@@ -194,4 +195,10 @@ def _in_jobs(m: Machine, frame: Frame, node: ast.AST, search: Thing, args: Args)
     if under is not None:
         what = search.name.rpartition(".")[2]
         place = next(filter(None, (m.place_of(it.ident) for it in made)), None)
-        m.effect(frame, "gpu-search", node, what, ident=search.ident, under=under, place=place)
+        m.effect(
+            frame,
+            node,
+            what,
+            LibraryUse("fit in several jobs", ident=search.ident, place=place),
+            under=under,
+        )

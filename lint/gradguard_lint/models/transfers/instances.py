@@ -27,23 +27,16 @@ from gradguard_lint.models.transfers import (
     named_tuples,
     optimizers,
     parallel,
-    processes,
     samplers,
     tensorflow_calls,
     torch_modules,
-    trainers,
     unknown_calls,
-    work,
 )
 from pytest_gradguard.records import replace
 
 _MADE = {
-    "process": processes.init_instance,
-    "thread": processes.init_instance,
-    "pool": work.init_pool,
     "loader": loaders.init_instance,
     "sampler": samplers.init_instance,
-    "trainer": trainers.init_instance,
     optimizers.KIND: optimizers.init_instance,
     "estimator": estimators.init_instance,
     "gpu-estimator": estimators.init_instance,
@@ -63,9 +56,7 @@ def made(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
         parallel.keep_arguments(m, instance, args)
     if what in _MADE and m.find_in_class(instance.cls, "__init__") is None:
         _MADE[what](m, frame, node, instance, args)
-    if what in ("process", "thread"):
-        processes.made_instance(m, frame, instance)
-    if m.worker is not None and (
+    if m.place.worker is not None and (
         m.find_in_class(instance.cls, "__new__") is not None
         or (not instance.cls.plain and m.find_in_class(instance.cls, "__init__") is None)
     ):
@@ -81,7 +72,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
     what = instance.cls.what
     if what == "parallel":
         return parallel.run_instance(m, frame, node, instance, args)
-    if m.worker is not None and not what:  # what it extends has that object, too
+    if m.place.worker is not None and not what:  # what it extends has that object, too
         unknown_calls.handed_on(m, frame, node, Args([of(instance), *args.values()]))
     if what not in ("torch", "keras"):
         return UNKNOWN
@@ -130,21 +121,11 @@ def method(
         gpu = torch_modules.instance_on_gpu(m, instance)
         result = torch_modules.model_method(
             m, frame, node, instance, instance.ident, gpu, name, args
-        ) or trainers.lightning_method(m, frame, node, instance, name, args)
+        )
     elif what == "keras":
         result = tensorflow_calls.model_method(m, frame, node, instance, name, args)
     elif what in _MADE and name == "__init__":
         result = _MADE[what](m, frame, node, instance, args)
-    elif what in ("process", "thread") and name == "start":
-        result = processes.start_instance(m, frame, node, instance)
-    elif what in ("process", "thread") and name == "join":
-        processes.joined(m, node, instance.ident, args)
-    elif what in ("process", "thread") and name == "is_alive":
-        result = processes.is_alive(m, node, instance.ident)
-    elif what == "trainer":
-        result = trainers.trainer_method(m, frame, node, instance, name, args)
-    elif what == "pool":
-        result = work.pool_method(m, frame, node, instance, name, args)
     elif what == optimizers.KIND:
         result = optimizers.method(m, frame, node, instance, name, args)
     elif what == attribute_tables.RECORD:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.conditions import NONE
+from gradguard_lint.domain.payloads import Compute
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -54,13 +55,7 @@ def _computed(
     m: Machine, frame: Frame, node: ast.AST, name: str, row: Row, *, always: bool = False
 ) -> None:
     m.effect(
-        frame,
-        "compute",
-        node,
-        f"{name}()",
-        framework=row.framework,
-        heavy=row.flag == "waits",
-        always=always,
+        frame, node, f"{name}()", Compute(row.framework, heavy=row.flag == "waits", always=always)
     )
 
 

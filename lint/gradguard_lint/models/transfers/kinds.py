@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from gradguard_lint.domain.payloads import Draw
 from gradguard_lint.domain.values import (
     NOTHING,
     External,
@@ -29,12 +30,10 @@ from gradguard_lint.models.transfers import (
     optimizers,
     options,
     parallel,
-    processes,
     remote,
     tensorflow_calls,
     torch_modules,
     torch_tensors,
-    trainers,
     work,
 )
 from gradguard_lint.models.transfers.devices import gpu_touched
@@ -87,7 +86,7 @@ def _distribution(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
     if name in ("sample", "rsample"):
-        m.effect(frame, "draw", node, f"`.{name}()`", framework="torch")
+        m.effect(frame, node, f"`.{name}()`", Draw("torch"))
     if name in ("log_prob", "rsample", "entropy"):
         return thing.part("tensor")
     if name == "sample":
@@ -153,10 +152,8 @@ def _on_gpu(*methods: str) -> Methods:
 
 METHODS: dict[str, Methods] = {
     attribute_tables.KIND: attribute_tables.method,
-    "accelerator": trainers.accelerator_method,
     "bag": dask_work.bag_method,
     "cached": _cached,
-    "context": processes.context_method,
     "gpu-device": _on_gpu("use", "synchronize"),
     "gpu-event": _on_gpu("record", "synchronize", "wait"),
     "dispatch": dispatch.method,
@@ -164,7 +161,6 @@ METHODS: dict[str, Methods] = {
     "distribution": _distribution,
     "estimator": estimators.method,
     "exit-stack": contexts.stack_method,
-    "executor": work.method,
     "frame": arrays.frame_method,
     "future": _future,
     "generator": arrays.generator_method,
@@ -180,13 +176,10 @@ METHODS: dict[str, Methods] = {
     "optimizer": torch_modules.optimizer_method,
     "parallel-config": parallel.config_method,
     "parser": options.parser_method,
-    "pool": work.method,
-    "process": processes.process_method,
     "remote": remote.remote_method,
     "scaler": _scaler,
     "session": tensorflow_calls.session_method,
     torch_modules.STATE: torch_modules.state_method,
     "variates": arrays.variates_method,
-    "trainer": trainers.trainer_method,
     "tape": tensorflow_calls.tape_method,
 }

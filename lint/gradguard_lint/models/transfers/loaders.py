@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect
+from gradguard_lint.domain.effects import of_kinds
+from gradguard_lint.domain.payloads import Compute, LibraryUse
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
@@ -90,7 +91,7 @@ def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 def worker_info(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``get_worker_info()``: in a worker, what tells the dataset that it has."""
     dataset = m.read(0, _DATASET)
-    if m.worker is None or dataset is None:
+    if m.place.worker is None or dataset is None:
         return UNKNOWN
     return of(Thing(INFO, name, parts=(("dataset", dataset),)))
 
@@ -182,7 +183,7 @@ def _start_workers(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
         isinstance(atom, Const) and isinstance(atom.value, int) and atom.value > 0
         for atom in count.atoms
     ):
-        m.effect(frame, "loader-workers", node, ast.unparse(node), target=of(thing))
+        m.effect(frame, node, ast.unparse(node), LibraryUse("loader workers", (of(thing),)))
     starts = starts_of(m, thing.part("start"))
     site = thing.site or m.site(frame, node)
     if not starts:
@@ -244,8 +245,8 @@ def _collate_here(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> None
     m.call(frame, node, collate, Args([sequence(UNKNOWN)]))
     if m.dead:  # what it is given is not known
         m.state = before
-    for event in m.state.past.keys() - before.past.keys():
-        if isinstance(event, Effect) and event.kind == "compute":
+    for event in of_kinds(m.state.past.keys() - before.past.keys(), Compute):
+        if not event.payload.threads_only:
             del m.state.past[event]  # of single samples, as a rule: no compute threads
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
 from gradguard_lint.domain.values import (
     GRADIENT,
     NOTHING,
@@ -37,6 +38,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import is_fixed
 from gradguard_lint.models.known import Known
+from gradguard_lint.models.primitives import PRIMITIVES
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
 from gradguard_lint.models.torch import NOT_WRITING
 from gradguard_lint.models.transfers import (
@@ -58,7 +60,6 @@ from gradguard_lint.models.transfers import (
     options,
     parallel,
     part_calls,
-    processes,
     remote,
     samplers,
     stated_fields,
@@ -92,9 +93,9 @@ class Meaning(Known):
 
     def imported(self, m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
         plain = self.registry.canonical(name)
-        if not m.guarded_import:
+        if not m.place.guarded_import:
             if plain.startswith("keras.wrappers.scikit_learn"):
-                m.effect(frame, "removed-wrapper", node, name)
+                m.effect(frame, node, name, LibraryUse("removed wrapper"))
             if name.partition(".")[0] == "torch":
                 m.store[environment.IMPORTED] = constant(True)
         arrays.loaded(m, frame, node, plain)
@@ -103,7 +104,7 @@ class Meaning(Known):
 
     def imported_star(self, m: Machine, frame: Frame, module: str) -> None:
         for name in self.registry.under(self.registry.canonical(module)):
-            m.write(frame, name, of(External(f"{module}.{name}")))
+            m.write(frame, name, self.external(m, f"{module}.{name}"))
 
     def name_from_star(self, name: str) -> Value:
         return of(External(name)) if name in self.registry.tops else UNKNOWN
@@ -116,8 +117,8 @@ class Meaning(Known):
             return attribute_tables.attributes_of(atom)
         plain = self.registry.canonical(full)
         arrays.loaded(m, frame, node, plain)
-        if plain == "keras.wrappers.scikit_learn" and not m.guarded_import:
-            m.effect(frame, "removed-wrapper", node, full)
+        if plain == "keras.wrappers.scikit_learn" and not m.place.guarded_import:
+            m.effect(frame, node, full, LibraryUse("removed wrapper"))
         if plain in ("tensorflow.data.AUTOTUNE", "tensorflow.data.experimental.AUTOTUNE"):
             return constant("AUTOTUNE")
         return unknown((plain,)) if plain == "sys.argv" else self.external(m, full)
@@ -128,21 +129,26 @@ class Meaning(Known):
     def described(self, m: Machine, frame: Frame, name: str) -> Value | None:
         if not self.registry.described or frame.function is not None or frame.is_class:
             return None
+        if frame.module.is_stub:
+            return None
         full = f"{frame.module.name}.{name}"
         if full in self.registry.described:
-            return of(External(full))
+            return self.external(m, full)
         for known in sorted(self.registry.described):
             if m.project.origin(known) == full:
-                return of(External(known))
+                return self.external(m, known)
         return None
 
-    def described_in(self, module: str) -> list[tuple[str, Value]]:
+    def described_in(self, m: Machine, module: str) -> list[tuple[str, Value]]:
         parts = ((full, *full.rpartition(".")) for full in self.registry.described)
-        return [(own, of(External(full))) for full, home, _, own in parts if home == module]
+        return [(own, self.external(m, full)) for full, home, _, own in parts if home == module]
 
     def external(self, m: Machine, name: str) -> Value:
         if self.registry.canonical(name).startswith("keras.") and environment.keras_elsewhere(m):
             return UNKNOWN
+        stub = self.stub(m, name)
+        if stub is not None:
+            return stub
         known = self.registry.constants.get(name)
         if known is None or (known and m.options.start_method == "spawn"):  # as on other systems
             return of(External(name))
@@ -151,6 +157,9 @@ class Meaning(Known):
     # -- calls ----------------------------------------------------------------------------------
 
     def call(self, m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> Value:
+        primitive = PRIMITIVES.get(name)
+        if primitive is not None:
+            return primitive(m, frame, node, args)
         plain = self.registry.canonical(name)
         row = self.registry.exact.get(name) or self.registry.row(plain)
         if row is not None:
@@ -284,8 +293,6 @@ class Meaning(Known):
                 what = self.registry.base(self.registry.canonical(base.name))
             elif isinstance(base, Class):
                 what = base.what
-            elif isinstance(base, Method) and (name := processes.name_in_context(base)):
-                what = self.registry.base(name)
             if what:
                 return what
         return ""
@@ -393,7 +400,7 @@ class Meaning(Known):
         self, m: Machine, frame: Frame, node: ast.AST, name: str, holder: Frame
     ) -> None:
         if holder.parent is None:
-            m.effect(frame, "global-change", node, name, home=holder.module.name)
+            m.effect(frame, node, name, GlobalWrite(holder.module.name))
 
     # -- with blocks, loops, objects ------------------------------------------------------------
 
@@ -447,16 +454,19 @@ class Meaning(Known):
         return library == outer.library == "joblib"
 
     def sends_on(self, m: Machine, library: str) -> bool:
-        call = m.worker.call if m.worker is not None else None
+        call = m.place.worker.call if m.place.worker is not None else None
         return call is not None and (
-            library == call.library == "ray" or (call.single and not call.daemons)
+            library == call.library == "ray" or (call.traits.single and not call.traits.daemons)
         )
 
     def of_kind(self, m: Machine, kind: Value) -> Value | None:
         atom = kind.only
+        if isinstance(atom, Class) and atom.module.is_stub:
+            ident = m.ident_of(("given", atom.full_name))
+            return of(Instance(atom, ident, m.worker_ident))
         name = self.registry.canonical(atom.name) if isinstance(atom, External) else ""
         row = self.registry.row(name)
-        if row is None or row.does not in ("accelerator", "click-context"):
+        if row is None or row.does != "click-context":
             return None
         return of(Thing(row.does, name, m.ident_of(("given", name)), m.worker_ident))
 

@@ -31,13 +31,13 @@ def named_tuple(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
         return UNKNOWN
     if not all(part.isidentifier() for part in (title.constant, *names)):
         return UNKNOWN
-    written = m.classes.get(node)
+    written = m.caches.made_classes.get(node)
     if written is None:
         source = "\n    ".join((f"class {title.constant}:", *(f"{part}: object" for part in names)))
         written = ast.parse(source).body[0]
         for below in ast.walk(written):
             ast.copy_location(below, node)
-        m.classes[node] = written
+        m.caches.made_classes[node] = written
     assert isinstance(written, ast.ClassDef)
     body = Frame(m.new_ident(), frame.module, frame, frame.function, is_class=True, born=frame.born)
     cls = Class(written, frame.module, frame, (External("typing.NamedTuple"),), body, "tuple")

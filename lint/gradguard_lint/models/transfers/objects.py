@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.payloads import GradWrite, OptimizerChange, Write
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -116,8 +117,8 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
     if kind in KERAS_KINDS and name in tensorflow_calls.VARIABLES:
         return tensorflow_calls.variables(m, atom, name)
     changes = kind == "optimizer" and name == "param_groups"
-    if changes and optimizers.other_parameters(node, m.statement):
-        m.effect(frame, "optimizer-change", node, f"`.{name}`", target=of(atom))
+    if changes and optimizers.other_parameters(node, m.place.statement):
+        m.effect(frame, node, f"`.{name}`", OptimizerChange(of(atom)))
     if kind == "parallel" and name == "n_jobs":
         return atom.part("n_jobs") or UNKNOWN
     if kind == "dask-frame" and name == "values":
@@ -188,8 +189,8 @@ def set_attribute(
         old = m.read(atom.ident, target.attr) if asked else None
         if old is not None and any(tensor.ident in m.program.buffers for tensor in old.tensors()):
             what = f"`{ast.unparse(target)} = ...`"
-            m.effect(frame, "in-place", target, what, target=old)
-        if old is not None and m.worker is None:
+            m.effect(frame, target, what, Write(old))
+        if old is not None and m.place.worker is None:
             for ident in m.program.returned.keys() & idents(value):
                 m.program.replaced.setdefault(ident, set()).update(idents(old))
         if atom.cls.what in ("estimator", "gpu-estimator"):
@@ -200,18 +201,15 @@ def set_attribute(
         return None
     if isinstance(atom, Thing) and atom.kind in KERAS_KINDS and target.attr == "trainable":
         tensorflow_calls.frozen_by(m, atom, value)
-    if isinstance(atom, Thing) and atom.kind == "process" and target.attr == "daemon":
-        parts = tuple(part for part in atom.parts if part[0] != "daemon")
-        return of(replace(atom, parts=(*parts, ("daemon", value))))
     if isinstance(atom, Thing) and atom.kind == "estimator":
         estimators.set_attribute(m, frame, target, atom, target.attr, value)
     if isinstance(atom, Thing) and atom.kind == "optimizer" and target.attr == "param_groups":
-        m.effect(frame, "optimizer-change", target, "`.param_groups`", target=of(atom))
+        m.effect(frame, target, "`.param_groups`", OptimizerChange(of(atom)))
     if isinstance(atom, (Tensor, Unknown)) and target.attr in ("grad", "_grad"):
         if value.is_none:
             own_gradients.cleared(m, frame, target, "`.grad = None`", of(atom))
         else:
-            m.effect(frame, "grad-write", target, "`.grad = ...`", target=of(atom))
+            m.effect(frame, target, "`.grad = ...`", GradWrite(of(atom)))
     if isinstance(atom, Unknown):
         tensorflow_calls.session_option(m, frame, target, value)
         if target.attr == "requires_grad":
@@ -224,9 +222,8 @@ def set_attribute(
     if isinstance(atom, Tensor) and target.attr == "requires_grad":
         return torch_tensors.set_requires_grad(m, atom, value)
     if isinstance(atom, Tensor) and target.attr == "data":
-        how = "whole" if _is_given_another(target, m.statement) else ""
-        what = "`.data = ...`"
-        m.effect(frame, "in-place", target, what, framework=how, target=of(atom), value=value)
+        whole = _is_given_another(target, m.place.statement)
+        m.effect(frame, target, "`.data = ...`", Write(of(atom), value, whole))
     return None
 
 
@@ -262,7 +259,7 @@ def set_item(
         what = f"`{ast.unparse(target)} = ...`"
         written(m, frame, target, what, holder)
         if takes_all(target.slice) and any(it.framework == "torch" for it in holder.tensors()):
-            m.effect(frame, "in-place", target, what, target=holder)
+            m.effect(frame, target, what, Write(holder))
     only = holder.only
     return torch_tensors.taken_over(m, only, [value]) if isinstance(only, Tensor) else None
 
@@ -279,7 +276,7 @@ def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> Value
         written(m, frame, node, what, changed)
         own = item is not None and _own_slot(frame, item.slice)
         if not own and any(tensor.framework == "torch" for tensor in changed.tensors()):
-            m.effect(frame, "in-place", node, what, target=changed)
+            m.effect(frame, node, what, Write(changed))
     if item is not None:
         return None
     only = old.only

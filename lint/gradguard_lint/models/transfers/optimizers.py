@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.effects import Effect
+from gradguard_lint.domain.effects import of_kinds
+from gradguard_lint.domain.payloads import OptimizerStep
 from gradguard_lint.domain.values import NOTHING, UNKNOWN, Atom, Frame, Instance, Thing, Value, of
 from gradguard_lint.engine.attributes import belonging
 from gradguard_lint.engine.machine import Machine
@@ -59,10 +60,7 @@ def ran(m: Machine, frame: Frame, node: ast.AST, receiver: Atom, name: str, args
     if m.dead or any(True for _ in args.values()):
         return  # it may step over something else than gradients
     for thing in inherited(m, receiver).things(KIND):
-        known = any(
-            isinstance(event, Effect) and event.kind == "step" and thing in event.target.atoms
-            for event in m.state.past
-        )
+        known = any(thing in event.target.atoms for event in of_kinds(m.state.past, OptimizerStep))
         if not known:
             optimizer_method(m, frame, node, thing, name, args)
 

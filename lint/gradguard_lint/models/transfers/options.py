@@ -75,7 +75,7 @@ def parser_method(
         value = option_value(m, key, default, () if other else _choices(args))
         action = args.get(None, "action")
         if action is not None and action.constant in _SWITCHES:
-            m.defaults.setdefault(key, (_SWITCHES[action.constant],))
+            m.facts.defaults.setdefault(key, (_SWITCHES[action.constant],))
         _give(m, parser, dest, value)
         return NOTHING
     if name == "add_subparsers":
@@ -183,7 +183,7 @@ def option_value(
     known = default.constants() if default is not None else []
     if default is None or len(known) != len(default.choices):
         return value
-    m.defaults[key] = tuple(known)
+    m.facts.defaults[key] = tuple(known)
     if given and None not in known:
         among = (("among", key, tuple(dict.fromkeys((*given, *known)))), True)
         value = Value(tuple(Choice(it.atom, it.when | {among}) for it in value.choices))

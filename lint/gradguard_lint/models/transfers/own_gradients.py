@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable
 
 from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.payloads import Autograd, Backward, GradClear, GradRead, OptimizerStep
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -23,10 +24,6 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.models.transfers import data_parallel
-
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
 
 _CLEARED = "<cleared after>"
 """The attribute of a module or tensor that holds the calls which came before its last clearing."""
@@ -53,10 +50,9 @@ def asked_for(
     m: Machine, frame: Frame, node: ast.AST, what: str, target: Value, asked: Value
 ) -> None:
     """Gradients of `target` are computed, with respect to `asked`."""
-    m.effect(frame, "autograd", node, what, framework="torch")
-    m.effect(frame, "backward", node, what, target=target, value=asked)
-    if _is_of_an_element(m, frame, node):
-        m.effect(frame, "element-backward", node, what, target=target, value=asked)
+    m.effect(frame, node, what, Autograd())
+    of_element = _is_of_an_element(m, frame, node)
+    m.effect(frame, node, what, Backward(target, asked, of_element))
 
 
 def _is_of_an_element(m: Machine, frame: Frame, node: ast.AST) -> bool:
@@ -68,7 +64,7 @@ def _is_of_an_element(m: Machine, frame: Frame, node: ast.AST) -> bool:
         part = node.func.value
     whole = part.value if isinstance(part, ast.Subscript) else None
     if isinstance(part, ast.Name):
-        loops = (site.node for site in reversed(m.turns.sites()))
+        loops = (site.node for site in reversed(m.place.turns.sites()))
         whole = next((_gone_through(loop, part.id) for loop in loops), None)
     found = m.lookup(frame, whole.id) if isinstance(whole, ast.Name) else None
     only = found[0].only if found is not None else None
@@ -88,7 +84,7 @@ def _gone_through(loop: ast.AST, name: str) -> ast.expr | None:
 
 def cleared(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:
     """The gradients of `target`, a module, an optimizer's parameters or a tensor, are cleared."""
-    m.effect(frame, "zero-grad", node, what, target=target)
+    m.effect(frame, node, what, GradClear(target))
     data_parallel.cleared(m, target)
     settle(m, target)
 
@@ -96,36 +92,35 @@ def cleared(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -
 def settle(m: Machine, target: Value) -> None:
     """From here on nothing waits for gradients of `target` that calls before have computed: a
     process that was started may still compute some."""
-    if m.worker is not None:
+    if m.place.worker is not None:
         return
     concerned = idents(target) or {_ANY}
     calls = frozenset(
-        event for event in m.state.past if isinstance(event, ParallelCall) and event.answers
+        event for event in m.state.past if isinstance(event, ParallelCall) and event.channel.answers
     )
     for ident in concerned:
         m.store[ident, _CLEARED] = constant(calls)
     _note(m, concerned, fresh=False)
 
 
-def used(m: Machine, frame: Frame, kind: Kind, node: ast.AST, what: str, target: Value) -> None:
+def used(
+    m: Machine,
+    frame: Frame,
+    kind: type[GradRead | OptimizerStep],
+    node: ast.AST,
+    what: str,
+    target: Value,
+) -> None:
     """The gradients of `target` are read, or an optimizer steps with them (`kind`)."""
     concerned = idents(target)
     fresh = any(True in _known(m, ident, _FRESH) for ident in concerned)
-    m.effect(
-        frame,
-        kind,
-        node,
-        what,
-        target=target,
-        value=constant(fresh),
-        settled=_settled(m, concerned),
-    )
-    if kind == "step":
+    m.effect(frame, node, what, kind(target, fresh), settled=_settled(m, concerned))
+    if kind is OptimizerStep:
         _note(m, concerned, fresh=False)
 
 
 def _note(m: Machine, concerned: Iterable[int], *, fresh: bool) -> None:
-    if m.worker is None:
+    if m.place.worker is None:
         for ident in concerned:
             m.store[ident, _FRESH] = constant(fresh)
 

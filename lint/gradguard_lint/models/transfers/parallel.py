@@ -6,6 +6,7 @@ import ast
 from collections.abc import Hashable
 
 from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import Start
 from gradguard_lint.domain.values import (
@@ -78,7 +79,7 @@ def parallel(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     )
     backend = thing.part("backend")
     if backend is not None and "dask" in backend.constants():
-        m.effect(frame, "dask-backend", node, 'backend="dask"')
+        m.effect(frame, node, 'backend="dask"', LibraryUse("dask backend"))
     return of(thing)
 
 
@@ -256,7 +257,7 @@ def cached_call(m: Machine, frame: Frame, node: ast.AST, cached: Thing, args: Ar
         wrapped = [*function.of(Function), *(bound.function for bound in function.of(Bound))]
         for atom in wrapped:
             place = Site(atom.module, atom.node, atom.name, atom.node)
-            m.effect(frame, "memory-graph", atom.node, atom.name, place=place)
+            m.effect(frame, atom.node, atom.name, LibraryUse("cached graph", place=place))
     return value
 
 

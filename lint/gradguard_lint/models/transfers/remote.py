@@ -18,11 +18,13 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.stub_calls import Caller
 from gradguard_lint.engine.tasks import hand_out
 from gradguard_lint.engine.turns import in_loop
 from gradguard_lint.models.known import registry_of, start_called
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.work import future, task_of
+from gradguard_lint.models.transfers.handing import task_given
+from gradguard_lint.models.transfers.work import future
 from pytest_gradguard.records import replace
 
 
@@ -69,16 +71,16 @@ def remote_method(
         for ident in set(m.program.returned) - returned:
             # It stays there with the actor: a handle comes back.
             _, m.program.sent_back[ident] = m.program.returned.pop(ident)
-        after = m.last_task_state
+        after = m.place.ended.task_state
         for instance in result.of(Instance) if after is not None else ():
-            for field in list(m.names_of.get(instance.ident, ())):
+            for field in list(m.facts.attribute_names.get(instance.ident, ())):
                 value = after.store.get((instance.ident, field)) if after is not None else None
                 if value is not None:
                     m.set_field(instance.ident, field, value)
         meant = thing.part("meant") or constant(False)
         making = m.program.calls[calls:]
         tasks = (task for call in making for task in call.tasks)
-        if any(effect.kind == "gpu-init" for task in tasks for effect in task.effects):
+        if any(effect.gpu_use == "context" for task in tasks for effect in task.effects):
             meant = constant(True)  # what its methods use is there since it was made
         kept = (
             ("instance", result),
@@ -104,8 +106,8 @@ def actor_call(
 def _remotely(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, row: Row, function: Value, args: Args
 ) -> Value:
-    assert row.hands is not None
-    task = task_of(m, frame, node, row.hands, args, function, 0, thing.name)
+    args = args.told_apart()
+    task = task_given(m, Caller(frame, node, args), function, args)
     meant, made = thing.part("meant"), thing.part("made")
     ident = made.constant if made is not None else 0
     return hand_out(

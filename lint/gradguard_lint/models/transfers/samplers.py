@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from math import inf
 
+from gradguard_lint.domain.payloads import EpochRepeated, PossibleTraining
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -86,9 +87,9 @@ def _made(m: Machine, ident: int, args: Args, row: Row, *, anew: bool = False) -
 def _gives_the_same(m: Machine, frame: Frame, node: ast.AST, ident: int) -> bool:
     """Whether a sampler is made anew in each epoch, for the same data and with the same seed as in
     the turn before, where it was left at the first epoch."""
-    if not frame.loop_names or not m.turns.loops or not isinstance(node, ast.Call):
+    if not frame.loop_names or not m.place.turns.loops or not isinstance(node, ast.Call):
         return False
-    last, around, names = m.turns.loops[-1].site, m.site(frame, node), frame.loop_names[-1]
+    last, around, names = m.place.turns.loops[-1].site, m.site(frame, node), frame.loop_names[-1]
     loop = last.node
     if last.module is not frame.module or not around.stands_in(loop):
         return False
@@ -97,7 +98,7 @@ def _gives_the_same(m: Machine, frame: Frame, node: ast.AST, ident: int) -> bool
     before, epoch = m.read(ident, PASSED), m.read(ident, EPOCH)
     if before is None or epoch is None or epoch.constant != 0:
         return False
-    turns, here = before.constant, m.turns.numbers()
+    turns, here = before.constant, m.place.turns.numbers()
     if not isinstance(turns, tuple) or turns[:-1] != here[:-1] or len(turns) != len(here):
         return False
     return (
@@ -239,7 +240,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         return
     if _calls(node, "next") or (_calls(node, "iter") and id(node) in _only_looked_at(frame.module)):
         return
-    turns = m.turns.numbers()
+    turns = m.place.turns.numbers()
     given = list(samplers(m, value))
     if any(_keeps_order(thing) for thing in given):
         return  # as for an evaluation: which of several loaders this is, is not known
@@ -264,15 +265,14 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
                 again = m.read(thing.ident, AGAIN)
                 m.effect(
                     frame,
-                    "epoch-repeated",
                     node,
                     ast.unparse(node),
-                    ident=thing.ident,
-                    value=of(thing),
-                    target=value,
-                    asks=again is not None and again.constant is True,
-                    place=m.turns.loops[place].site,
-                    named=tuple(_names(m, frame, node, m.turns.loops[place].site, thing)),
+                    EpochRepeated(
+                        of(thing),
+                        m.place.turns.loops[place].site,
+                        same_epoch=again is not None and again.constant is True,
+                        names=tuple(_names(m, frame, node, m.place.turns.loops[place].site, thing)),
+                    ),
                 )
         m.store[thing.ident, PASSED] = constant(turns)
 
@@ -285,7 +285,9 @@ def _keeps_order(sampler: Thing) -> bool:
 
 def _trains_alone(m: Machine) -> bool:
     """Whether this is a program of its own that no group of processes can be joined in."""
-    return m.root == 1 and m.before_main is not None and not m.project.may_join_a_group()
+    return (
+        m.place.root == 1 and m.facts.before_main is not None and not m.project.may_join_a_group()
+    )
 
 
 @lru_cache(maxsize=1)
@@ -308,7 +310,7 @@ def _loop_between(m: Machine, site: Site, earlier: object, turns: tuple[int, ...
     if not isinstance(earlier, tuple):
         return None
     moved = [i for i, (one, other) in enumerate(zip(earlier, turns, strict=False)) if one != other]
-    loops = m.turns.sites()
+    loops = m.place.turns.sites()
     own = [
         index
         for index in moved
@@ -325,7 +327,9 @@ def _names(
     What the loop itself gives a value does not count, nor what another loop does, which may have
     had several. Names that stand in the loop come first, and those in what is `used`.
     """
-    around = (step.frame for step in m.chain if step.frame is not None and _is_in(step.site, loop))
+    around = (
+        step.frame for step in m.place.chain if step.frame is not None and _is_in(step.site, loop)
+    )
     scope = next(around, frame)
     while scope.function is None and scope.parent is not None:
         scope = scope.parent
@@ -387,15 +391,19 @@ def may_train(m: Machine, frame: Frame, node: ast.AST) -> None:
     """A method of something unknown is called: it may be part of a training step, by its name."""
     if (0, PASSED) not in m.store or not isinstance(node, ast.Call):
         return
-    if isinstance(node.func, ast.Attribute) and node.func.attr in ("backward", "step"):
-        place = next(reversed(m.turns.sites()), None)
-        m.effect(frame, "unknown-step", node, node.func.attr, place=place)
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    if name in ("backward", "step"):
+        loop = next(reversed(m.place.turns.sites()), None)
+        does = PossibleTraining("step" if name == "step" else "backward", loop=loop)
+        m.effect(frame, node, name, does)
 
 
 def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
     """``something.set_epoch(epoch)``: of a sampler, or of what may hold any."""
     known = [thing.ident for thing in samplers(m, of(receiver))]
-    number = epoch.only if epoch is not None and not m.givers else None  # generators begin again
+    number = (
+        epoch.only if epoch is not None and not m.place.yield_receivers else None
+    )  # generators begin again
     for ident in known or [it for it, note in m.store.held() if note == PASSED and it]:
         before = m.read(ident, EPOCH)
         passed_before = m.read(ident, PASSED) not in (None, NOTHING)
@@ -406,7 +414,7 @@ def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
         m.store[ident, EPOCH] = of(number) if isinstance(number, Const) else UNKNOWN
         m.store[ident, AGAIN] = NOTHING
         m.store[ident, PASSED] = NOTHING
-        m.store[ident, SET_IN] = constant(m.turns.numbers())
+        m.store[ident, SET_IN] = constant(m.place.turns.numbers())
 
 
 def _loops_that_set(m: Machine, thing: Thing) -> float:

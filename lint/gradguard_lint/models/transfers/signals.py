@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.effects import Effect
+from gradguard_lint.domain.payloads import Payload
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import NOTHING, Frame, Value, unknown
 from gradguard_lint.engine.machine import Machine
@@ -43,10 +44,10 @@ def method(m: Machine, node: ast.AST, key: Key, name: str, args: Args) -> Value 
         _tell(m, ident, _TELLS[name])
     elif name in _WAITS:
         was_before(m, _told(m, ident, _WAITS[name]))
-    elif name == "join" and (ident, "put", m.root) in m.signals:
+    elif name == "join" and (ident, "put", m.place.root) in m.facts.signals:
         was_before(m, _told(m, ident, "done"))
     elif name == "clear":
-        m.signals.pop((ident, "set", m.root), None)
+        m.facts.signals.pop((ident, "set", m.place.root), None)
     elif name == "wait" and (args.get(0, "timeout") or NOTHING).is_none:
         was_before(m, _told(m, ident, "set"))
     elif name in ("wait", "is_set"):
@@ -57,18 +58,18 @@ def method(m: Machine, node: ast.AST, key: Key, name: str, args: Args) -> Value 
 def _tell(m: Machine, ident: int, what: str) -> None:
     """Others may wait for this: what the thread has done by then, whoever tells so, and whenever,
     is done for them."""
-    worker, place = m.worker, (ident, what, m.root)
-    here: dict[tuple[str, ast.AST], frozenset[Effect]] = {}
+    worker, place = m.place.worker, (ident, what, m.place.root)
+    here: dict[tuple[type[Payload], ast.AST], frozenset[Effect]] = {}
     for event in m.state.past:
         if isinstance(event, Effect) and worker is not None and event.worker is worker:
-            doing = (event.kind, event.site.node)
+            doing = (type(event.payload), event.site.node)
             here[doing] = here.get(doing, frozenset()) | {event}
-    told = m.signals.get(place)
+    told = m.facts.signals.get(place)
     if told is not None:
         here = {doing: here[doing] | known for doing, known in told.items() if doing in here}
-    m.signals[place] = here
+    m.facts.signals[place] = here
 
 
 def _told(m: Machine, ident: int, what: str) -> frozenset[Effect]:
     """What is done for whoever has waited for this."""
-    return frozenset().union(*m.signals.get((ident, what, m.root), {}).values())
+    return frozenset().union(*m.facts.signals.get((ident, what, m.place.root), {}).values())

@@ -16,6 +16,7 @@ from gradguard_lint.domain.values import (
     UNKNOWN,
     Const,
     Frame,
+    Instance,
     Thing,
     Unknown,
     Value,
@@ -46,17 +47,6 @@ def start_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
     return NOTHING
 
 
-def start_context(
-    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
-) -> Value:
-    """``get_context(...)``."""
-    method = args.get(*row.argument)
-    if method is None or method.is_none:
-        method = default_start(m, name)
-    module = name.rpartition(".")[0]
-    return of(Thing("context", module, parts=(("start", method),)))
-
-
 def _method(name: str) -> tuple[int, str]:
     """Where the store has how the processes of what is called `name` start by default."""
     top = name.partition(".")[0]
@@ -65,10 +55,10 @@ def _method(name: str) -> tuple[int, str]:
 
 def default_start(m: Machine, name: str) -> Value:
     """How the process workers of what is called `name` start where the call does not say."""
-    if m.root in m.program.unsure:
+    if m.place.root in m.program.unsure:
         return UNKNOWN  # the program may have said so on the way
     options = m.options
-    own = m.root == 1 or not options.set_elsewhere
+    own = m.place.root == 1 or not options.set_elsewhere
     default = constant(options.start_method if own else options.set_elsewhere)
     told = m.store.get(_method(name))
     if told is None or told == default:
@@ -91,7 +81,7 @@ def start_method_now(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
     """``get_start_method()``: who calls a function from elsewhere may have set another before."""
-    if m.root != 1:
+    if m.place.root != 1:
         return m.read(*_method(name)) or UNKNOWN
     asked = args.get(*row.argument)
     if asked is None or asked.constant is False:
@@ -102,26 +92,22 @@ def start_method_now(
     return told or NOTHING
 
 
+def start_in(m: Machine, context: Value | None, library: str) -> Value:
+    """How the workers of `library` start that are given `context`, if any."""
+    if context is None or context.is_none:
+        return default_start(m, library)
+    for instance in context.of(Instance):
+        return m.read(instance.ident, "_method") or UNKNOWN
+    return context
+
+
 _SAY_HOW = ("mp_context", "context", "multiprocessing_context", "start_method")
 """The arguments that say how workers start."""
-
-_ARE_TOLD = ("executor", "loader")
-"""What usually has such an argument."""
 
 
 def start_value(m: Machine, row: Row, args: Args) -> Value:
     """What says how the workers of a call start."""
-    if row.start:
-        return constant(row.start)
-    second = 1 if row.does == "executor" else None  # a pool's is its initializer
-    context = args.get(second, *_SAY_HOW)
-    if args.open and row.does not in _ARE_TOLD and not args.keywords.keys() & set(_SAY_HOW):
-        context = None
-    if context is None or context.is_none:
-        return default_start(m, row.names)
-    for thing in context.things("context"):
-        return thing.part("start") or UNKNOWN
-    return context
+    return constant(row.start) if row.start else start_in(m, args.get(None, *_SAY_HOW), row.names)
 
 
 def start_of(m: Machine, value: Value | None) -> Start | None:
@@ -186,7 +172,7 @@ def parent_process(
     """``multiprocessing.parent_process()``: None in the parent."""
     if not m.in_process_worker:
         return NOTHING
-    known = m.worker is not None and m.worker.call.start in _OF_MULTIPROCESSING
+    known = m.place.worker is not None and m.place.worker.call.start in _OF_MULTIPROCESSING
     return of(Thing("parent-process", name)) if known else UNKNOWN
 
 
@@ -195,10 +181,10 @@ def current_process(
 ) -> Value:
     """``multiprocessing.current_process()``: its name and numbers, and whether it is a daemon."""
     own, daemon = constant("MainProcess"), False
-    if m.worker is not None and m.in_process_worker:
-        if m.worker.call.start not in _OF_MULTIPROCESSING:
+    if m.place.worker is not None and m.in_process_worker:
+        if m.place.worker.call.start not in _OF_MULTIPROCESSING:
             return UNKNOWN
-        own, daemon = own_text("{}-{}"), m.worker.call.daemons
+        own, daemon = own_text("{}-{}"), m.place.worker.call.traits.daemons
     parts = (("name", own), ("daemon", constant(daemon)), *_numbers(m, node))
     return of(Thing("namespace", name, m.ident_at(node, m.in_process_worker), parts=parts))
 

@@ -42,7 +42,7 @@ def value_of(
         return given
     if is_field(stated):
         written = ast.copy_location(ast.Name(name, ast.Load()), node)
-        node = m.field_nodes.setdefault((node, name), written)
+        node = m.caches.field_nodes.setdefault((node, name), written)
     value = given or stated.map(lambda atom: _default(m, frame, node, atom))
     converters = [thing.part("converter") for thing in stated.things(KIND)]
     if any(converters):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable
 
+from gradguard_lint.domain.payloads import GpuSetting, LibraryUse
 from gradguard_lint.domain.values import UNKNOWN, Frame, Value, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -23,11 +24,9 @@ from gradguard_lint.models.transfers import (
     getters,
     jax_calls,
     loaders,
-    mapping,
     named_tuples,
     options,
     parallel,
-    processes,
     python_calls,
     remote,
     samplers,
@@ -36,16 +35,11 @@ from gradguard_lint.models.transfers import (
     tensorflow_calls,
     torch_calls,
     torch_tensors,
-    trainers,
     unknown_calls,
     work,
 )
 from gradguard_lint.models.transfers.devices import asked_for_gpus, driver_started
 from gradguard_lint.models.transfers.wrapping import keeping, mark
-
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.effects import Kind
 
 Transfer = Callable[[Machine, Frame, ast.AST, str, Args, Row], Value]
 
@@ -58,7 +52,7 @@ def _tells(key: tuple[str, ...], without: Hashable = None) -> Transfer:
 
     def tell(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
         if row.gpu:
-            m.effect(frame, "gpu-meant", node, name)
+            m.effect(frame, node, name, GpuSetting("meant"))
         if row.framework:
             driver_started(m, frame, node, f"{name}()", row.framework)
         return unknown(key) if without is None else asked_for_gpus(m, key, without)
@@ -66,14 +60,10 @@ def _tells(key: tuple[str, ...], without: Hashable = None) -> Transfer:
     return tell
 
 
-def _records(kind: Kind) -> Transfer:
-    """A call that is of interest because it happens."""
-
-    def record(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-        m.effect(frame, kind, node, f"{name}()", framework=row.framework)
-        return UNKNOWN
-
-    return record
+def _joins_group(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """This process joins a group of processes that train together."""
+    m.effect(frame, node, f"{name}()", LibraryUse("process group"))
+    return UNKNOWN
 
 
 def _marks(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -94,7 +84,6 @@ def _dispatch(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 TRANSFERS: dict[str, Transfer] = {
     "applied": torch_calls.applied,
-    "accelerator": trainers.accelerator,
     "array": arrays.array,
     "asks-grad": torch_calls.asks_grad,
     "asks-gpu": _tells(("gpu-present",), False),
@@ -122,8 +111,6 @@ TRANSFERS: dict[str, Transfer] = {
     "copied": python_calls.copied,
     "current-process": starting.current_process,
     "process-number": starting.process_number,
-    "dask-client": dask_work.client,
-    "dask-cluster": dask_work.cluster,
     "dask-completed": dask_work.completed,
     "dask-compute": dask_work.compute_all,
     "dask-config": dask_work.config,
@@ -143,7 +130,6 @@ TRANSFERS: dict[str, Transfer] = {
     "environ-pop": environment.environ_pop,
     "environ-set": environment.environ_update,
     "estimator": estimators.estimator,
-    "executor": work.pool,
     "exit": python_calls.leave,
     "filled": torch_tensors.filled,
     "fold": python_calls.fold,
@@ -173,7 +159,6 @@ TRANSFERS: dict[str, Transfer] = {
     "load": torch_calls.load,
     "loader": loaders.loader,
     "map-fn": tensorflow_calls.map_fn,
-    "mapping": mapping.mapping,
     "mark": _marks,
     "memory": parallel.memory,
     "model": _model,
@@ -192,10 +177,7 @@ TRANSFERS: dict[str, Transfer] = {
     "parent-process": starting.parent_process,
     "partial": python_calls.partial,
     "pipeline": estimators.pipeline,
-    "pool": work.pool,
-    "process": processes.process,
-    "process-group": _records("process-group"),
-    "prepared": trainers.prepared,
+    "process-group": _joins_group,
     "product": python_calls.product,
     "reduced": data_parallel.reduced,
     "remote": remote.remote,
@@ -210,16 +192,12 @@ TRANSFERS: dict[str, Transfer] = {
     "seed": arrays.seed,
     "session-options": tensorflow_calls.session_options,
     "signal": signals.signal,
-    "spawn": processes.spawn,
-    "start-context": starting.start_context,
     "start-method": starting.start_method,
     "start-method-now": starting.start_method_now,
     "starmap": python_calls.starmap,
     "task": parallel.task,
-    "to-thread": work.to_thread,
     "tensor": torch_calls.tensor,
     "told-device": unknown_calls.told_device,
-    "trainer": trainers.trainer,
     "total-norm": torch_calls.total_norm,
     "tensor-function": torch_calls.tensor_function,
     "symbol": tensorflow_calls.symbol,

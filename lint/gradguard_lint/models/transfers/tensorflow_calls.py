@@ -5,6 +5,17 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.conditions import NONE, Conditions, parts_of
+from gradguard_lint.domain.payloads import (
+    Compute,
+    Draw,
+    GpuChoice,
+    GpuSetting,
+    GpuUse,
+    LibraryUse,
+    ModelChange,
+    TapeGradient,
+    Write,
+)
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -73,7 +84,7 @@ def device_scope(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
     gpu, when = placed(args.get(*row.argument), m)
     on = gpu and not m.conflicts(when)
     if on:
-        m.effect(frame, "gpu-meant", node, name)
+        m.effect(frame, node, name, GpuSetting("meant"))
     return of(Thing("device-scope", name, gpu=on, site=m.site(frame, node)))
 
 
@@ -87,7 +98,7 @@ def gpu_list(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     ]
     if kinds and "GPU" not in kinds:
         return unknown(CPUS)
-    m.effect(frame, "gpu-meant", node, name)
+    m.effect(frame, node, name, GpuSetting("meant"))
     if row.gpu:
         if not gpu_hidden(m, config=True) and not memory_grown(m):
             gpu_touched(m, frame, node, f"{name}(...)", "tensorflow")
@@ -100,14 +111,14 @@ def visible_devices(
 ) -> Value:
     """``tf.config.set_visible_devices(...)``."""
     devices = args.get(0, "devices") or UNKNOWN
-    m.effect(frame, "visible-devices", node, name, value=devices)
+    m.effect(frame, node, name, GpuChoice("configuration", devices))
     only = devices.only
     key = only.key if isinstance(only, Unknown) else None
     just_cpus = args.get(1, "device_type") is None and key is not None and CPUS in parts_of(key)
     if just_cpus or (isinstance(only, Items) and only.items == ()):
-        m.effect(frame, "gpu-hidden", node, name, framework="tensorflow")
+        m.effect(frame, node, name, GpuSetting("hidden", "tensorflow"))
     else:
-        m.effect(frame, "gpu-meant", node, name)
+        m.effect(frame, node, name, GpuSetting("meant"))
     return NOTHING
 
 
@@ -116,14 +127,14 @@ def grown(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     enable = args.get(1, "enable")
     if enable is not None and enable.constant is False:
         return NOTHING
-    m.effect(frame, "gpu-grown", node, name, framework="tensorflow")
+    m.effect(frame, node, name, GpuSetting("grown", "tensorflow"))
     return NOTHING
 
 
 def session(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``tf.Session()``: it has threads as soon as it is made, whatever ``config`` says of them."""
     if args.get(0, "target") is None:
-        m.effect(frame, "awake", node, f"`{name}()`", framework="tensorflow")
+        m.effect(frame, node, f"`{name}()`", Compute("tensorflow", threads_only=True))
     return of(Thing("session", name, m.ident_at(node), m.worker_ident, site=m.site(frame, node)))
 
 
@@ -132,7 +143,7 @@ def session_method(
 ) -> Value | None:
     """``session.run(...)``: its threads compute, however little there is to compute."""
     if name == "run":
-        m.effect(frame, "compute", node, "tensorflow", framework="tensorflow", heavy=True)
+        m.effect(frame, node, "tensorflow", Compute("tensorflow", heavy=True))
     return None
 
 
@@ -146,9 +157,9 @@ def session_options(
     share = args.keywords.get("per_process_gpu_memory_fraction")
     grows = args.keywords.get("allow_growth")
     if gpus is not None and gpus.constant == 0:
-        m.effect(frame, "gpu-hidden", node, name, framework="tensorflow")
+        m.effect(frame, node, name, GpuSetting("hidden", "tensorflow"))
     elif share is not None or truthy(grows):
-        m.effect(frame, "gpu-grown", node, name, framework="tensorflow")
+        m.effect(frame, node, name, GpuSetting("grown", "tensorflow"))
     return UNKNOWN
 
 
@@ -160,7 +171,7 @@ def session_option(m: Machine, frame: Frame, target: ast.Attribute, value: Value
     if target.attr == "per_process_gpu_memory_fraction" or (
         target.attr == "allow_growth" and truthy(value)
     ):
-        m.effect(frame, "gpu-grown", target, ast.unparse(target), framework="tensorflow")
+        m.effect(frame, target, ast.unparse(target), GpuSetting("grown", "tensorflow"))
 
 
 _PASSIVE = LAST_BASES | {"tensorflow.Module"}
@@ -179,8 +190,8 @@ def map_fn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     """``tf.map_fn(...)``."""
     told = None if args.rest is not None else 3
     iterations = args.get(told, "parallel_iterations")
-    foreign = m.root != 1 and _is_of_a_foreign_class(frame)
-    m.effect(frame, "map-fn", node, name, value=iterations or NOTHING, unknown=foreign)
+    foreign = m.place.root != 1 and _is_of_a_foreign_class(frame)
+    m.effect(frame, node, name, LibraryUse("map", (iterations or NOTHING,), certain=not foreign))
     mapped = args.get(0, "fn")
     elements = element_of(m, args.get(1, "elems") or UNKNOWN)
     if mapped is not None:
@@ -201,7 +212,7 @@ def draw_function(
 ) -> Value:
     """A draw, which is an operation too."""
     if "generator" not in args.keywords and not is_certain(name, args):
-        m.effect(frame, "draw", node, name, framework=row.framework)
+        m.effect(frame, node, name, Draw(row.framework))
     return operation_call(m, frame, node, name, args, row)
 
 
@@ -257,7 +268,7 @@ def graphs(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 def awake(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """TensorFlow starts its threads here, however little it computes."""
     if m.stored(*GRAPHS) is None:
-        m.effect(frame, "awake", node, what, framework="tensorflow")
+        m.effect(frame, node, what, Compute("tensorflow", threads_only=True))
 
 
 def layer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -300,7 +311,7 @@ def implied(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """TensorFlow takes the GPU here without being told."""
     told = gpu_hidden(m, config=True) or memory_grown(m)
     if not told and not gpu_absent(m) and not far_fetched_here(m):
-        m.effect(frame, "gpu-implied", node, what, framework="tensorflow")
+        m.effect(frame, node, what, GpuUse("implied", "tensorflow"))
 
 
 def function(m: Machine, frame: Frame, node: ast.AST, name: str, short: str, args: Args) -> Value:
@@ -349,18 +360,18 @@ def model_method(
 ) -> Value | None:
     """A method of a Keras model; None where it is none of these."""
     if name in FITS:
-        m.effect(frame, "compute", node, "tensorflow", framework="tensorflow", heavy=True)
+        m.effect(frame, node, "tensorflow", Compute("tensorflow", heavy=True))
         implied(m, frame, node, f"`.{name}()`")
-        m.effect(frame, "keras-fit", node, f"`.{name}()`", values=tuple(args.values()))
+        m.effect(frame, node, f"`.{name}()`", LibraryUse("keras fit", tuple(args.values())))
         operation_placed(m, frame, node, f"`.{name}()`")
         if name == "fit" or name.startswith("train"):
-            m.effect(frame, "model-change", node, f"`.{name}()`", target=of(model))
+            m.effect(frame, node, f"`.{name}()`", ModelChange(of(model)))
         if name == "predict":
             return of(Tensor("numpy"))
         return UNKNOWN
     if name in ("set_weights", "load_weights"):
-        how = "whole" if name == "set_weights" else ""
-        m.effect(frame, "model-change", node, f"`.{name}()`", framework=how, target=of(model))
+        change = ModelChange(of(model), extent="whole" if name == "set_weights" else "")
+        m.effect(frame, node, f"`.{name}()`", change)
         return NOTHING
     if name in ("build", "compile"):
         awake(m, frame, node, f"`.{name}()`")
@@ -434,10 +445,7 @@ def tensor_method(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, name:
     if name == "numpy":
         return of(Tensor("numpy"))
     if name in ("assign", "assign_add", "assign_sub", "scatter_update"):
-        old = name == "assign"
-        m.effect(
-            frame, "in-place" if old else "exact-write", node, f"`.{name}()`", target=of(tensor)
-        )
+        m.effect(frame, node, f"`.{name}()`", Write(of(tensor), exact=name != "assign"))
         return of(tensor)
     if name in ("get_shape", "set_shape", "eval"):
         return UNKNOWN
@@ -469,11 +477,9 @@ def tape_method(
     if name in ("gradient", "jacobian", "batch_jacobian"):
         m.effect(
             frame,
-            "tape-gradient",
             node,
             f"`tape.{name}()`",
-            target=args.get(0, "target") or UNKNOWN,
-            value=args.get(1, "sources") or UNKNOWN,
+            TapeGradient(args.get(0, "target") or UNKNOWN, args.get(1, "sources") or UNKNOWN),
         )
         return sequence(of(Tensor("tensorflow", "none", False, m.worker_ident, GRADIENT)))
     return UNKNOWN

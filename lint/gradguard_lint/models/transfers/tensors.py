@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, any_of
+from gradguard_lint.domain.payloads import Compute, GpuUse, Graph, MemoryUse
 from gradguard_lint.domain.shapes import inner, items, result_call, sequence
 from gradguard_lint.domain.values import (
     ANYTHING,
@@ -151,8 +152,8 @@ def combine(
         ) - {COPIED}
         if framework == "torch" and not m.modes.grad:
             severed = frozenset()
-        if framework == "tensorflow" and m.worker is not None:
-            call = m.worker.call
+        if framework == "tensorflow" and m.place.worker is not None:
+            call = m.place.worker.call
             severed |= {call.ident} if call.modes.tape is not None else set()
     maybe: frozenset[int] = frozenset()
     if smooth and all(tensor.maybe or tensor.grad == "none" for tensor in tensors):
@@ -324,22 +325,16 @@ def worked(
     if "jax" in names:
         what = _of_jax(node)
         always = is_shared_out(what.removesuffix("()"), tensors)
-        m.effect(frame, "compute", node, what, framework="jax", heavy=True, always=always)
+        m.effect(frame, node, what, Compute("jax", heavy=True, always=always))
     if m.stored(*GRAPHS) is not None:
         names.discard("tensorflow")
     for framework in ("torch", "tensorflow"):
         if framework in names:
             m.effect(
-                frame,
-                "compute",
-                node,
-                framework,
-                framework=framework,
-                heavy=bool(large),
-                under=any_of(large),
+                frame, node, framework, Compute(framework, heavy=bool(large)), under=any_of(large)
             )
             if framework == "torch" and m.modes.grad and any(t.tracked for t in tensors):
-                m.effect(frame, "graph", node, framework, framework=framework)
+                m.effect(frame, node, framework, Graph())
 
 
 def is_shared_out(name: str, arrays: Iterable[Tensor]) -> bool:
@@ -366,7 +361,7 @@ def _of_jax(node: ast.AST) -> str:
 
 def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor]) -> None:
     """Record that a forked worker uses the GPU that tensors lie on, whatever way was taken."""
-    if m.worker is None or m.worker.call.start != "fork":
+    if m.place.worker is None or m.place.worker.call.start != "fork":
         return
     if any(tensor.gpu and tensor.framework != "jax" for tensor in tensors):
         operands = (m.eval(frame, part) for part in _operands(node) if is_plain(m, part))
@@ -375,9 +370,9 @@ def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor])
 
 def value_used(m: Machine, frame: Frame, node: ast.AST, values: Iterable[Value]) -> None:
     """The same of one of `values`, or of something in it."""
-    forked = m.worker is not None and m.worker.call.start == "fork"
+    forked = m.place.worker is not None and m.place.worker.call.start == "fork"
     if forked and not gpu_absent(m) and any(map(certainly_on_gpu, values)):
-        m.effect(frame, "gpu-used", node, ast.unparse(node))
+        m.effect(frame, node, ast.unparse(node), GpuUse("work"))
 
 
 def _operands(node: ast.AST) -> Iterator[ast.expr]:
@@ -421,7 +416,7 @@ def written(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -
     if m.in_process_worker and any(
         tensor.memory is not None and tensor.framework != "numpy" for tensor in target.tensors()
     ):
-        m.effect(frame, "memory-write", node, what, target=target)
+        m.effect(frame, node, what, MemoryUse("written", target))
 
 
 def derived(m: Machine, tensor: Tensor) -> Tensor:
@@ -445,7 +440,7 @@ def derived(m: Machine, tensor: Tensor) -> Tensor:
 
 def viewed(m: Machine, view: Tensor, tensor: Tensor) -> Tensor:
     """`view`, which has the memory of `tensor`: what a thread writes to one is in the other."""
-    if m.worker is None or m.in_process_worker:
+    if m.place.worker is None or m.in_process_worker:
         return view
     return replace(view, whole=tensor.whole or tensor.ident, born=tensor.born)
 

@@ -7,6 +7,14 @@ from collections.abc import Iterator
 from functools import partial
 
 from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.payloads import (
+    ComputeThreads,
+    Draw,
+    LibraryUse,
+    MemoryUse,
+    ModelChange,
+    ModelUse,
+)
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
@@ -123,15 +131,15 @@ def threads(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if libraries is not None and libraries.constant == "blas":
         return NOTHING  # torch computes with OpenMP's threads
     if isinstance(count.constant, int) and count.constant > 1:
-        m.effect(frame, "several-threads", node, name, framework=row.framework)
+        m.effect(frame, node, name, ComputeThreads(row.framework, several=True))
     else:
-        m.effect(frame, "set-threads", node, name, framework=row.framework)
+        m.effect(frame, node, name, ComputeThreads(row.framework))
     return NOTHING
 
 
 def autocast(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``autocast(...)``."""
-    m.effect(frame, "mode-set", node, "autocast", framework="autocast")
+    m.effect(frame, node, "autocast", LibraryUse("autocast"))
     on_gpu = name.startswith("torch.cuda.") or placed(args.get(0, "device_type"))[0]
     if on_gpu and not asks_for_cpu(args):
         driver_started(m, frame, node, f"{name}()", "torch")
@@ -157,7 +165,7 @@ def parameter(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     under = {tensor.memory for tensor in of_data}
     if len(under) == 1 and m.in_process_worker:
         made = replace(made, memory=under.pop())
-        m.effect(frame, "parameter", node, ast.unparse(node), target=of(made))
+        m.effect(frame, node, ast.unparse(node), MemoryUse("parameter", of(made)))
     value = of(made)
     if row.flag == "list":
         return sequence(value)
@@ -259,7 +267,7 @@ def function(
     drops = mode is None or mode.constant is True
     if drops or (short in DRAWS_OF and "generator" not in args.keywords):
         on = all_on_gpu(found)
-        m.effect(frame, "draw", node, f"torch.{short}()", framework="torch", target=on)
+        m.effect(frame, node, f"torch.{short}()", Draw("torch", on))
     smooth = short not in NOT_SMOOTH
     worked(m, frame, node, found or [(Tensor("torch", "unknown"), NONE)], heavy=heavy)
     out = args.get(None, "out")
@@ -334,7 +342,9 @@ def default_device(
 def asks_grad(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``torch.is_grad_enabled()``: known where it is off, and in what begins with it on: workers,
     and the program itself, but for functions of which nobody knows who calls them."""
-    fresh = m.root == 1 if m.worker is None else m.worker.call.start not in INHERITING
+    fresh = (
+        m.place.root == 1 if m.place.worker is None else m.place.worker.call.start not in INHERITING
+    )
     return constant(m.modes.grad) if fresh or not m.modes.grad else UNKNOWN
 
 
@@ -356,12 +366,12 @@ def grad_mode(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
         value = args.get(0, "mode")
         only = value.only if value is not None else None
         if not isinstance(only, Const):
-            m.effect(frame, "mode-set", node, short, framework="grad")
+            m.effect(frame, node, short, LibraryUse("grad mode"))
             return of(
                 Thing("grad-mode", short, site=m.site(frame, node), parts=(("off", UNKNOWN),))
             )
         off = not only.value if short == "set_grad_enabled" else bool(only.value)
-    m.effect(frame, "mode-set", node, short, framework="grad")
+    m.effect(frame, node, short, LibraryUse("grad mode"))
     return of(Thing("grad-mode", short, site=m.site(frame, node), parts=(("off", constant(off)),)))
 
 
@@ -398,7 +408,7 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         on = all_on_gpu(tensors_in(args.values())) if inherited else UNKNOWN
         if not inherited and gpu and not when:
             on = of(Tensor("torch", "none", True, m.worker_ident))
-        m.effect(frame, "draw", node, f"{name}()", framework="torch", target=on)
+        m.effect(frame, node, f"{name}()", Draw("torch", on))
     generator = args.get(None, "generator")
     if generator is not None and not certain:
         drawn(m, frame, node, generator)
@@ -445,7 +455,7 @@ def shared(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> A
         return atom
     made = replace(atom, memory=memory, strided=lies_apart(args.get(0)))
     if m.in_process_worker:
-        m.effect(frame, "memory-shared", node, ast.unparse(node), target=of(made))
+        m.effect(frame, node, ast.unparse(node), MemoryUse("shared", of(made)))
     return made
 
 
@@ -537,14 +547,14 @@ def _drops(short: str, args: Args) -> bool:
 
 def saved(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``torch.save(...)``."""
-    m.effect(frame, "model-use", node, f"{name}()", target=args.get(0, "obj") or UNKNOWN)
+    m.effect(frame, node, f"{name}()", ModelUse(args.get(0, "obj") or UNKNOWN))
     return NOTHING
 
 
 def buffers_made(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A function that makes the running statistics of a model anew."""
     target = args.get(*row.argument) or UNKNOWN
-    m.effect(frame, "model-change", node, f"{name}()", target=target)
+    m.effect(frame, node, f"{name}()", ModelChange(target))
     return NOTHING
 
 

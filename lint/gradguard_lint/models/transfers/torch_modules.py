@@ -7,6 +7,13 @@ from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.payloads import (
+    Draw,
+    ModelChange,
+    ModelUse,
+    OptimizerChange,
+    OptimizerStep,
+)
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -43,6 +50,10 @@ from gradguard_lint.models.transfers.devices import (
 )
 from gradguard_lint.models.transfers.tensors import combine, tensors_in, value_used, worked, written
 from pytest_gradguard.records import replace
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.payloads import Extent
 
 
 def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
@@ -82,12 +93,12 @@ def forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -
         return value
     if model.part("statistics") is not None:
         now = training(m, model.ident)
-        mode = "" if now is None else "train" if now else "eval"
-        m.effect(frame, "statistics", node, mode, target=of(model), framework=mode)
+        run = ModelUse(of(model), "run" if now is None else "train" if now else "eval")
+        m.effect(frame, node, run.does, run)
     if model.part("in-place") is not None and args.positional:
         written(m, frame, node, f"`{model.name.rpartition('.')[2]}`", args.positional[0])
     if model.part("drops") is not None and training(m, model.ident):
-        m.effect(frame, "draw", node, "dropout in training mode", framework="torch")
+        m.effect(frame, node, "dropout in training mode", Draw("torch"))
     if model.name.rpartition(".")[2] not in WEIGHTLESS:
         found.extend(frozen.parameters_of(m, model.ident, tensor))
     worked(m, frame, node, found or [(tensor, NONE)], heavy=True)
@@ -189,7 +200,7 @@ def model_method(
     if name in ("parameters", "named_parameters"):
         return all_of(m, node, name, _parameter_of(m, model, ident, gpu))
     if name == "state_dict":
-        m.effect(frame, "model-use", node, "`.state_dict()`", target=me)
+        m.effect(frame, node, "`.state_dict()`", ModelUse(me))
         themselves = args.get(2, "keep_vars")
         if themselves is not None and themselves.constant is True:
             parameter = of(_parameter_of(m, model, ident, gpu))
@@ -201,12 +212,11 @@ def model_method(
         value_used(m, frame, node, [m.filtered(state)])
         m.effect(
             frame,
-            "model-change",
             node,
             "`.load_state_dict()`",
-            framework="whole" if strict is None else _AS_FAR.get(strict.constant, ""),
-            target=me,
-            value=state,
+            ModelChange(
+                me, state, extent="whole" if strict is None else _AS_FAR.get(strict.constant, "")
+            ),
         )
         return UNKNOWN
     if name == "zero_grad":
@@ -237,7 +247,7 @@ def _parameter_of(m: Machine, model: Atom, ident: int, gpu: bool) -> Tensor:
     return tensor
 
 
-_AS_FAR: dict[object, str] = {True: "whole", False: "partial"}
+_AS_FAR: dict[object, Extent] = {True: "whole", False: "partial"}
 """How far a state replaces what a module has, by whether it must have all of it."""
 
 
@@ -324,7 +334,7 @@ def returned(
     seen.add(ident)
     if module_of(atom) is atom:
         m.program.returned[ident] = (call.ident, atom.ident)
-    after = m.last_task_state or m.state
+    after = m.place.ended.task_state or m.state
     here, m.state = m.state, after
     state, place = frozen.state_of(m, atom.ident), m.place_of(atom.ident)
     m.state = here
@@ -332,7 +342,9 @@ def returned(
         told = state if name == frozen.FROZEN else after.store.get((atom.ident, name))
         if told is not None:
             m.store[ident, name] = told
-    for name in list(m.names_of.get(atom.ident, ())) if isinstance(atom, Instance) else ():
+    for name in (
+        list(m.facts.attribute_names.get(atom.ident, ())) if isinstance(atom, Instance) else ()
+    ):
         value = after.store.get((atom.ident, name))
         if value is not None:
             m.set_field(ident, name, received(value))
@@ -395,7 +407,7 @@ def optimizer_method(
             if any(isinstance(atom, Unknown) for atom in closure.atoms):
                 own_gradients.settle(m, of(optimizer))  # it may clear them
             m.call(frame, node, closure, Args())
-        own_gradients.used(m, frame, "step", node, what, of(optimizer))
+        own_gradients.used(m, frame, OptimizerStep, node, what, of(optimizer))
         for atom in inner(optimizer.part("parameters") or UNKNOWN):
             if isinstance(atom, Tensor) and atom.grad != "parameter":
                 written(m, frame, node, what, of(atom))
@@ -406,10 +418,10 @@ def optimizer_method(
         modes, locks = m.modes, optimizer.part(LOCKS)
         if locks is not None and locks.constants() == [True]:
             m.modes = replace(modes, locked=True)
-        m.effect(frame, "step", node, what, target=of(optimizer))
+        m.effect(frame, node, what, OptimizerStep(of(optimizer)))
         m.modes = modes
     elif name == "add_param_group":
-        m.effect(frame, "optimizer-change", node, f"`.{name}()`", target=of(optimizer))
+        m.effect(frame, node, f"`.{name}()`", OptimizerChange(of(optimizer)))
         return NOTHING
     if args.positional and name == "step":
         for function in args.positional[:1]:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.payloads import Compute, Detached, Draw, GradRead, GradWrite, Hook, Write
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.values import (
@@ -100,7 +101,7 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
     if name == "data":
         return of(_without_history(tensor))
     if name == "grad":
-        own_gradients.used(m, frame, "grad-read", node, "`.grad`", of(tensor))
+        own_gradients.used(m, frame, GradRead, node, "`.grad`", of(tensor))
         return of(Tensor("torch", "none", tensor.gpu, m.worker_ident, GRADIENT, small=tensor.small))
     if name in ("T", "mT", "H", "real", "imag"):
         return of(replace(viewed(m, derived(m, tensor), tensor), strided=True))
@@ -157,7 +158,7 @@ def tensor_method(
         return NUMBER if args.positional or name != "size" else sequence(NUMBER, "tuple")
     if name in QUESTIONS:
         if name == "share_memory_" and tensor.ident == GRADIENT:
-            m.effect(frame, "grad-write", node, "`.share_memory_()`")
+            m.effect(frame, node, "`.share_memory_()`", GradWrite())
         elif name == "share_memory_" and tensor.ident:
             m.program.shared.add(tensor.ident)
         return UNKNOWN
@@ -189,13 +190,13 @@ def tensor_method(
     if name == "backward":
         own_gradients.backward(m, frame, node, "`.backward()`", of(tensor))
         heavy = not (tensor.small or tensor.gpu)
-        m.effect(frame, "compute", node, "torch", framework="torch", heavy=heavy)
+        m.effect(frame, node, "torch", Compute("torch", heavy=heavy))
         data_parallel.backward(m, frame, node, of(tensor))
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad") or constant(True)
         if False in flag.constants():
-            m.effect(frame, "cut-off", node, "`.requires_grad_(False)`", target=of(tensor))
+            m.effect(frame, node, "`.requires_grad_(False)`", Detached(of(tensor)))
         return set_requires_grad(m, tensor, flag) or of(tensor)
     if name == "clone" and tensor.grad == "none":
         ident = tensor.ident if tensor.ident in (GRADIENT, GRADIENTS) else 0
@@ -216,25 +217,24 @@ def tensor_method(
     if name.endswith("_") and not name.endswith("__"):
         if name not in NOT_WRITING:
             written(m, frame, node, f"`.{name}()`", of(tensor))
-        how = "whole" if name in _REPLACING else ""
-        m.effect(frame, "in-place", node, f"`.{name}()`", framework=how, target=of(tensor))
+        m.effect(frame, node, f"`.{name}()`", Write(of(tensor), whole=name in _REPLACING))
         if tensor.ident == GRADIENT and name in (*CLEARS, *GIVES):
             owner = _owner_of_gradient(m, frame, node)
             if name in CLEARS:
                 own_gradients.cleared(m, frame, node, f"`.grad.{name}()`", owner)
             elif any(value.constant is None for value in args.values()):
-                m.effect(frame, "grad-write", node, f"`.grad.{name}()`", target=owner)
+                m.effect(frame, node, f"`.grad.{name}()`", GradWrite(owner))
         for value in args.values():
             collectives.put_back(m, of(tensor), value)
         if name == "detach_":
-            m.effect(frame, "cut-off", node, "`.detach_()`", target=of(tensor))
+            m.effect(frame, node, "`.detach_()`", Detached(of(tensor)))
             return of(replace(tensor, grad="none"))
     draws = name in DRAWS_OF or (
         name in IN_PLACE_DRAWS and not is_certain(f"torch.Tensor.{name}", args)
     )
     if draws and "generator" not in args.keywords:
         on = all_on_gpu([(tensor, NONE)])
-        m.effect(frame, "draw", node, f"`.{name}()`", framework="torch", target=on)
+        m.effect(frame, node, f"`.{name}()`", Draw("torch", on))
     found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]
     found.extend((t, w) for t, w in tensors_in(args.values()))
     smooth = name not in NOT_SMOOTH
@@ -289,13 +289,13 @@ def hooked(m: Machine, frame: Frame, node: ast.AST, tensor: Atom, args: Args) ->
     """``tensor.register_hook(...)``; what it gives removes the hook."""
     hooks = [getattr(it, "function", it) for it in (args.get(0, "hook") or UNKNOWN).atoms]
     if not any(isinstance(hook, Function) and STAYS_BEHIND in hook.marks for hook in hooks):
-        m.effect(frame, "hook", node, ast.unparse(node), target=of(tensor))
+        m.effect(frame, node, ast.unparse(node), Hook(of(tensor)))
     return of(Thing("hook", "hook", m.ident_at(node), parts=(("tensor", of(tensor)),)))
 
 
 def unhooked(m: Machine, frame: Frame, node: ast.AST, handle: Thing) -> Value:
     """``handle.remove()``, or the end of its ``with``."""
-    m.effect(frame, "unhook", node, "`.remove()`", target=handle.part("tensor") or UNKNOWN)
+    m.effect(frame, node, "`.remove()`", Hook(handle.part("tensor") or UNKNOWN, removed=True))
     return NOTHING
 
 
@@ -355,7 +355,7 @@ def filled(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     what = f"`{name.rpartition('.')[2]}`"
     written(m, frame, node, what, value)
     target = value.map(lambda atom: _of_part(m, atom))
-    m.effect(frame, "in-place", node, what, target=target)
+    m.effect(frame, node, what, Write(target))
     if row.flag == "heavy":
         data = [
             (replace(tensor, small=False, grad="none"), when)

@@ -5,6 +5,14 @@ from __future__ import annotations
 import ast
 import builtins
 
+from gradguard_lint.domain.payloads import (
+    Backward,
+    ComputeThreads,
+    Escape,
+    GpuChoice,
+    Seed,
+    UnknownCall,
+)
 from gradguard_lint.domain.shapes import inner, result_call, sequence
 from gradguard_lint.domain.unknowns import is_own, of_own
 from gradguard_lint.domain.values import (
@@ -76,8 +84,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     if whole is not None:
         return part_calls.each_called(m, frame, node, whole, args)
     owner = key[1] if name is not None and isinstance(key, tuple) else None
-    if m.worker is not None and signals.waits(owner, name):
-        m.worker.waits = True
+    if m.place.worker is not None and signals.waits(owner, name):
+        m.place.worker.waits = True
     if isinstance(owner, tuple) and owner[0] == signals.SIGNAL and isinstance(name, str):
         answer = signals.method(m, node, owner, name, args)
         if answer is not None:
@@ -100,12 +108,12 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         return of(Thing("tape-paused", name))
     data_parallel.handed_over(m, str(name), args)
     handed_on(m, frame, node, args)
-    if m.worker is not None and isinstance(owner, tuple) and owner[0] == "instance":
+    if m.place.worker is not None and isinstance(owner, tuple) and owner[0] == "instance":
         held = [value for _, value in m.fields(owner[1])]  # what its object extends has it, too
         handed_on(m, frame, node, Args(held if name != "__init__" else []))
     if name == "backward" and result is not None:
         target = of(Tensor("torch", "unknown", maybe=frozenset({result})))
-        m.effect(frame, "backward", node, "`.backward()`", target=target)
+        m.effect(frame, node, "`.backward()`", Backward(target))
         return None
     base = key[1] if isinstance(key, tuple) and len(key) > 1 else None
     whole = whole_of(Unknown(base))
@@ -118,11 +126,11 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         and isinstance(base, tuple)
         and base[0] != "node"
     ):
-        m.unknown_modules.add(base)
+        m.facts.unknown_modules.add(base)
         if name in ("parameters", "named_parameters"):
             model = Thing("model", "Module", m.ident_of(base), m.worker_ident)
             return torch_modules.model_method(m, frame, node, model, model.ident, False, name, args)
-    if key in m.unknown_modules:
+    if key in m.facts.unknown_modules:
         model = Thing("model", "Module", m.ident_of(key), m.worker_ident)
         return torch_modules.model_call(m, frame, node, model, args)
     if name in HOOKS and isinstance(base, tuple) and base[-1] in PARAMETERS:
@@ -140,7 +148,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     called = node.func if isinstance(node, ast.Call) else None
     may_seed(m, frame, node, called.id if isinstance(called, ast.Name) else "", unknown=True)
     if (
-        m.worker is not None
+        m.place.worker is not None
         and args.positional
         and isinstance(called, ast.Name)
         and called.id not in _BUILTIN
@@ -149,7 +157,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     ):
         # What is given may be a model; a name without a value is a function's, as a rule.
         given = key is not None and not (isinstance(key, tuple) and key[0] == ONE)
-        m.effect(frame, "unknown-call", node, "an unknown callable", unknown=given)
+        m.effect(frame, node, "an unknown callable", UnknownCall(given))
     return None
 
 
@@ -191,7 +199,7 @@ def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
     for value in args.values():
         for thing in value.things("namespace", "parser"):
             may_get_more(m, thing)
-    if m.worker is None:
+    if m.place.worker is None:
         return
     for value in args.values():
         for atom in inner(value, 2):
@@ -200,7 +208,7 @@ def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
                 or (isinstance(atom, Thing) and atom.kind in ("model", "optimizer"))
                 or (isinstance(atom, Tensor) and (atom.ident > 0 or atom.ident == GRADIENT))
             ):
-                m.effect(frame, "handed-on", node, "an unknown callable", target=value)
+                m.effect(frame, node, "an unknown callable", Escape(value))
                 break
 
 
@@ -208,13 +216,13 @@ def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: boo
     """A call in a worker that may seed the global generators, as its name says; something `unknown`
     that is called when the worker starts may do that, and limit its threads. An initializer that
     is itself unknown may choose a GPU, too."""
-    if m.worker is None:
+    if m.place.worker is None:
         return
-    starting = unknown and m.worker.starting
+    starting = unknown and m.place.worker.starting
     if starting or "seed" in name.rpartition(".")[2].lower():
-        m.effect(frame, "seed", node, f"{name}()" if name else "an unknown callable")
+        m.effect(frame, node, f"{name}()" if name else "an unknown callable", Seed())
     if starting:
-        m.effect(frame, "set-threads", node, "an unknown callable")
-        initializer = m.worker.initializer
+        m.effect(frame, node, "an unknown callable", ComputeThreads())
+        initializer = m.place.worker.initializer
         if initializer is not None and node is initializer.site.node:
-            m.effect(frame, "gpu-chosen", node, "an unknown callable", value=of_own(id(node)))
+            m.effect(frame, node, "an unknown callable", GpuChoice("inside", of_own(id(node))))

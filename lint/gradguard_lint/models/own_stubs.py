@@ -1,0 +1,194 @@
+"""Stubs of the user: the files of ``stubs = [...]``, and what ``[[models]]`` tables stand for.
+
+What a stub's names do is read off it before anything runs: the byte search and the import graph
+have to know which of them may matter.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from functools import cache
+
+from gradguard_lint.models.rows import COMMON, Row, registry
+from gradguard_lint.models.stub_files import Stub, parsed, stubs_in
+from gradguard_lint.reading.source import SourceError
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+PRIMITIVES = "gradguard_lint.models.primitives."
+
+_DOES = {
+    "hand_out": "pool",
+    "run_here": "pool",
+    "run_processes": "pool",
+    "start_process": "pool",
+    "gathered": "accelerator",
+    "joins_group": "accelerator",
+    "prepared": "accelerator",
+    "backward": "trainer",
+}
+"""What a name of a stub does whose code calls a primitive, the first of these that it calls."""
+
+_BASES = {
+    "pool": "multiprocessing.BasePool",
+    "executor": "concurrent.futures.Executor",
+    "process": "multiprocessing.BaseProcess",
+}
+_CLASS = """\
+import {package}
+
+
+class {name}({base}):
+    _start = {start!r}
+    _library = {module!r}
+    _torch_pickles = False
+"""
+_SPAWN = """\
+from gradguard_lint.models.primitives import rank, run_processes, task
+
+
+def {name}(fn, args=(), nprocs=1, join=True, daemon=False, start_method={start!r}):
+    ranked = task(fn, rank(), *args)
+    run_processes(ranked, {module!r}, start_method, nprocs != 1, daemon, False)
+"""
+
+
+class StubError(Exception):
+    """A stub cannot be used; the message is one line that says where and why."""
+
+
+def short_form(model: Mapping[str, Any]) -> tuple[Row, ...]:
+    """The rows that a table ``[[tool.gradguard.models]]`` stands for."""
+    does, start = model["does"], model.get("start")
+    methods = dict(model.get("methods", ()))
+    rows = []
+    for full in model["name"]:
+        module, _, name = full.rpartition(".")
+        about = {"name": name, "module": module, "start": start}
+        text = ""
+        if does in _BASES:
+            base = _BASES[does]
+            text = _CLASS.format(base=base, package=base.rpartition(".")[0], **about)
+            text += "".join(f"    {own} = {base}.{like}\n" for own, like in methods.items())
+        elif does == "spawn":
+            text = _SPAWN.format(**{**about, "start": start or "spawn"})
+        stub = Stub(module, f"[[tool.gradguard.models]] {full}", text) if text else None
+        rows.append(
+            Row(full, does, start=start or "", methods=frozenset(methods) - COMMON, stub=stub)
+        )
+    return tuple(rows)
+
+
+@cache
+def rows_of_folder(folder: str) -> tuple[Row, ...]:
+    """The rows for all that the stubs in `folder` define.
+
+    Raises:
+        StubError: one of them cannot be read, or calls a primitive that there is not.
+    """
+    if not os.path.isdir(folder):
+        raise StubError(f"stubs: {folder!r} is not a folder")
+    rows: list[Row] = []
+    for module, path in stubs_in(folder).items():
+        try:
+            with open(path, "rb") as stream:
+                stub = Stub(module, path, stream.read().decode("utf-8", "replace"))
+            tree = parsed(stub).tree
+        except OSError as error:
+            raise StubError(f"{path}: cannot be read: {error.strerror}") from None
+        except SourceError as error:
+            raise StubError(f"{path}:{error.line}: {error}") from None
+        _check(tree, path)
+        rows += _rows(stub, tree)
+    return tuple(rows)
+
+
+def _check(tree: ast.Module, path: str) -> None:
+    """Refuse a name that the primitives do not have."""
+    from gradguard_lint.models.primitives import PRIMITIVES as KNOWN
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}." == PRIMITIVES:
+            for alias in node.names:
+                if PRIMITIVES + alias.name not in KNOWN:
+                    names = ", ".join(sorted(name.rpartition(".")[2] for name in KNOWN))
+                    said = f"there is no primitive {alias.name!r} (there are {names})"
+                    raise StubError(f"{path}:{node.lineno}: {said}")
+
+
+def _rows(stub: Stub, tree: ast.Module) -> Iterator[Row]:
+    """A row for each public name that `tree` defines."""
+    imports = dict(_imports(tree))
+    code = {
+        name: node
+        for node in tree.body
+        for name in _defined(node)
+    }  # fmt: skip
+    for name, node in code.items():
+        if name.startswith("_"):
+            continue
+        does = _does(node, imports, code, set())
+        methods = frozenset[str]()
+        if isinstance(node, ast.ClassDef) and does == "pool":
+            own = {it for part in node.body for it in _defined(part) if not it.startswith("_")}
+            methods = frozenset(own) - COMMON
+        yield Row(f"{stub.module}.{name}", does, methods=methods, stub=stub)
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    """The names that a statement binds."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """The names that a stub imports, with their full names."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                yield alias.asname or top, alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def _does(
+    node: ast.AST, imports: Mapping[str, str], code: Mapping[str, ast.stmt], seen: set[str]
+) -> str:
+    """The category of what `node` does; "stub" where it is none that matters before it runs."""
+    found = {_category(name) for name in _references(node, imports)}
+    for part in ast.walk(node):
+        name = part.id if isinstance(part, ast.Name) else ""
+        if name in code and name not in seen and code[name] is not node:
+            found.add(_does(code[name], imports, code, seen | {name}))
+    return next((it for it in dict.fromkeys(_DOES.values()) if it in found), "stub")
+
+
+def _references(node: ast.AST, imports: Mapping[str, str]) -> Iterator[str]:
+    """The full names of what `node` mentions of what is imported."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute):
+            written = ast.unparse(part)
+            top, _, rest = written.partition(".")
+            if top in imports:
+                yield f"{imports[top]}.{rest}"
+        elif isinstance(part, ast.Name) and part.id in imports:
+            yield imports[part.id]
+
+
+def _category(name: str) -> str:
+    if name.startswith(PRIMITIVES):
+        return _DOES.get(name[len(PRIMITIVES) :], "")
+    known = registry()
+    row = known.row(known.canonical(name))
+    if row is not None:
+        return "pool" if row.does in ("executor", "process", "spawn", "task") else row.does
+    module, _, own = known.canonical(name).rpartition(".")
+    return "pool" if module in known.stubs and own.startswith(("Base", "Exec")) else ""

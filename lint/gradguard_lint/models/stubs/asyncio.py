@@ -1,0 +1,14 @@
+"""asyncio's way to threads and executors."""
+
+import concurrent.futures
+
+
+class AbstractEventLoop:
+    def run_in_executor(self, executor, func, *args):
+        if executor is None:
+            executor = concurrent.futures.ThreadPoolExecutor()
+        return executor.submit(func, *args)
+
+
+def to_thread(func, /, *args, **kwargs):
+    return concurrent.futures.ThreadPoolExecutor().submit(func, *args, **kwargs)

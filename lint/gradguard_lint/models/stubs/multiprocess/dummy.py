@@ -1,0 +1,7 @@
+"""Threads with the names of processes."""
+
+import multiprocess
+
+
+class Pool(multiprocess.ThreadPool):
+    _library = "multiprocess.dummy"
