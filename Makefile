@@ -12,7 +12,7 @@
 # make releases  make the matrix anew from what the package index offers
 # make docs   the documentation site, in .venv/site
 # make lint   the checks alone
-# make bench  what all of it costs, against benchmarks/budget.toml; ten minutes on a quiet machine
+# make bench  what all of it costs, against benchmarks/budget.toml; a quarter of an hour on a quiet machine
 # make fuzz   thousands of programs, objects and files drawn at random, each judged; some minutes
 # make peers  the suites of joblib, scikit-learn, skorch, ..., without the guard and with it; an hour
 # make faults  each function of the guard made to raise in turn; an hour

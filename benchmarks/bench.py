@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import lint_packages
 import lint_speed
 import pytest_startup
 import scale
@@ -37,6 +38,10 @@ class Row(NamedTuple):
     name: str
     ratio: float
     low: float
+
+
+class Skipped(Exception):
+    """The rest of a section cannot be measured here."""
 
 
 def row(name: str, ratios: Sequence[float]) -> Row:
@@ -101,6 +106,26 @@ def lint(names: Sequence[str], repeat: int) -> Iterator[Row]:
     yield row(MEAN, [statistics.geometric_mean(turn) for turn in zip(*of_packages, strict=True)])
 
 
+ALL = "all of them"
+"""The row of `packages` for those that could be downloaded, together."""
+CHANGED = "one file changed in "
+
+
+def packages(names: Sequence[str], _: int) -> Iterator[Row]:
+    wanted = [name for name in names if name in lint_packages.RELEASES]
+    try:
+        folders = {name: lint_packages.fetched(name) for name in wanted}
+    except lint_packages.NotFetched as error:
+        raise Skipped(str(error)) from None
+    cold = []
+    for name, folder in folders.items():
+        times = lint_packages.measure(folder)
+        cold.append(times.cold)
+        yield row(name, [times.cold[0] / times.cold[1]])
+        yield row(CHANGED + name, [ours / parsing for ours, parsing in times.changed])
+    yield row(ALL, [sum(ours for ours, _ in cold) / sum(parsing for _, parsing in cold)])
+
+
 def simulation(names: Sequence[str], repeat: int) -> Iterator[Row]:
     for name in names:
         layers, width = map(int, re.findall(r"\d+", name))
@@ -119,6 +144,7 @@ def memory(names: Sequence[str], repeat: int) -> Iterator[Row]:
 
 SECTIONS: dict[str, Callable[[Sequence[str], int], Iterator[Row]]] = {
     "lint": lint,
+    "packages": packages,
     "start": start,
     "import": imports,
     "memory": memory,
@@ -126,6 +152,26 @@ SECTIONS: dict[str, Callable[[Sequence[str], int], Iterator[Row]]] = {
     "guard": guard,
     "ddp": ddp,
 }
+
+
+def measured(section: str, limits: dict[str, float], repeat: int) -> list[str]:
+    """Measure a section, and print its rows; what is over its budget, or has none.
+
+    Raises:
+        Skipped: it cannot be measured here.
+    """
+    over = []
+    seen = set()
+    for name, ratio, low in SECTIONS[section](list(limits), repeat):
+        seen.add(name)
+        limit = limits.get(name)
+        shown = f"{limit:>7.2f}" if limit is not None else "   none"
+        print(f"{f'{section}: {name}':60} {ratio:>7.3f} {low:>9.3f} {shown}", flush=True)
+        if limit is None:
+            over.append(f"{section}: {name!r} has no budget in budget.toml")
+        elif low > limit:
+            over.append(f"{section}: {name!r} costs {ratio:.2f}, its budget is {limit:.2f}")
+    return over + [f"{section}: {name!r} was not measured" for name in limits.keys() - seen]
 
 
 def main() -> int:
@@ -139,17 +185,10 @@ def main() -> int:
     print(f"{'':60} {'ratio':>7} {'at least':>9} {'budget':>7}")
     for section in options.only:
         limits = budget.get(section, {})
-        seen = set()
-        for name, ratio, low in SECTIONS[section](list(limits), options.repeat):
-            seen.add(name)
-            limit = limits.get(name)
-            shown = f"{limit:>7.2f}" if limit is not None else "   none"
-            print(f"{f'{section}: {name}':60} {ratio:>7.3f} {low:>9.3f} {shown}", flush=True)
-            if limit is None:
-                over.append(f"{section}: {name!r} has no budget in budget.toml")
-            elif low > limit:
-                over.append(f"{section}: {name!r} costs {ratio:.2f}, its budget is {limit:.2f}")
-        over += [f"{section}: {name!r} was not measured" for name in limits.keys() - seen]
+        try:
+            over += measured(section, limits, options.repeat)
+        except Skipped as error:
+            print(f"{section}: skipped, {error}", flush=True)
     for line in over:
         print(f"over budget: {line}" if "costs" in line else line, file=sys.stderr)
     return bool(over)

@@ -270,6 +270,25 @@ class ReadError(_InFile):
         }
 
 
+@dataclass(frozen=True)
+class Cut(_InFile):
+    """A function that was not followed to its end, for the `reason`; None: a module's own code."""
+
+    path: str
+    line: int
+    function: str | None
+    reason: str
+    cell: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self._in_file(),
+            "line": self.line,
+            "function": self.function,
+            "reason": self.reason,
+        }
+
+
 def merge(
     findings: Iterable[Finding], by: Callable[[Finding], Hashable] = attrgetter("key")
 ) -> list[Finding]:
@@ -308,7 +327,9 @@ def _joint_details(graver: Finding, *both: Finding) -> FindingDetails:
     return details
 
 
-def report(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> dict[str, Any]:
+def report(
+    findings: Iterable[Finding], errors: Iterable[ReadError] = (), cut: Iterable[Cut] = ()
+) -> dict[str, Any]:
     """The JSON object (as Python dicts and lists) of a whole run, equal findings merged."""
     from pytest_gradguard import __version__
 
@@ -322,6 +343,7 @@ def report(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> dic
         "findings": [finding.to_dict() for finding in joined],
         "summary": summary,
         "errors": [error.to_dict() for error in errors],
+        "cut": [one.to_dict() for one in cut],
     }
 
 

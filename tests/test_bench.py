@@ -17,7 +17,7 @@ def bench(monkeypatch):
     import bench
 
     yield bench
-    for name in ("bench", "lint_speed", "pytest_startup", "scale"):
+    for name in ("bench", "lint_packages", "lint_speed", "pytest_startup", "scale"):
         sys.modules.pop(name, None)
 
 
@@ -60,6 +60,53 @@ def test_a_row_that_costs_more_on_purpose_is_over(bench, monkeypatch, capsys, tm
     monkeypatch.setattr(sys, "argv", ["bench.py", *arguments])
     assert bench.main() == 1
     assert "over budget: import: 'heavy beside nothing' costs" in capsys.readouterr().err
+
+
+@pytest.fixture
+def packages(bench, monkeypatch, tmp_path):
+    """The section for packages alone, with a small budget; what runs it with an index."""
+    budget = tmp_path / "budget.toml"
+    budget.write_text(
+        '[packages]\nskrl = 1000\n"one file changed in skrl" = 1000\n"all of them" = 1000\n',
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--only", "packages", "--budget", str(budget)]
+    monkeypatch.setattr(sys, "argv", ["bench.py", *arguments])
+    return bench
+
+
+@pytest.fixture
+def release(packages, tmp_path):
+    """A downloaded release: two programs, of which one imports the module between them."""
+    folder = packages.lint_packages.downloads() / "skrl-2.1.1" / "skrl"
+    folder.mkdir(parents=True)
+    program = "import torch\nfrom joblib import Parallel, delayed\n{}\n\n\ndef work(x):\n"
+    program += "    return x * 2\n\n\nParallel(2)(delayed(work)(torch.ones(3)) for _ in range(2))\n"
+    folder.joinpath("__init__.py").write_text("")
+    folder.joinpath("alone.py").write_text(program.format(""))
+    folder.joinpath("helper.py").write_text("import torch\n")
+    folder.joinpath("uses.py").write_text(program.format("from skrl import helper"))
+    return folder
+
+
+def test_packages_that_cannot_be_downloaded_are_skipped(packages, monkeypatch, capsys):
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    assert packages.main() == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[1:] == ["packages: skipped, pip cannot download skrl==2.1.1"]
+
+
+def test_packages_are_measured_cold_and_after_changes(packages, release, capsys):
+    before = {path.name: path.read_bytes() for path in release.iterdir()}
+    assert packages.main() == 0
+    rows = [line.partition("  ")[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows == [
+        f"packages: {name}" for name in ("skrl", "one file changed in skrl", "all of them")
+    ]
+    assert {path.name: path.read_bytes() for path in release.iterdir()} == before
 
 
 def test_every_section_has_budgets(bench):

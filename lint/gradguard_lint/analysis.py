@@ -10,6 +10,7 @@ from gradguard_lint.models.rows import Row, registry
 from gradguard_lint.project.files import absolute
 from gradguard_lint.project.modules import Modules, Reader
 from gradguard_lint.reading.source import SourceError, nests_deeply, parse
+from gradguard_lint.reading.suppress import skips_file
 from gradguard_lint.reading.text import TOO_DEEP
 from pytest_gradguard.records import field, fields
 
@@ -17,6 +18,10 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from gradguard_lint.judgement import Stated
     from gradguard_lint.raw import Raw
+
+
+Cut = tuple[str, int, "str | None", str]
+"""A function that was not followed to its end: its path, line and name, and the reason."""
 
 
 @fields
@@ -27,11 +32,13 @@ class Result:
         findings: what the rules say of the program that it starts.
         calls: the functions of other files that it calls, by path and line, each with the line of
             its own function by which it comes there; 0 is the file's own code.
+        cut: the functions that a budget cut off: path, line, name and reason.
         error: the line and the reason why it could not be analysed.
     """
 
     findings: list[Raw] = field(default_factory=list)
     calls: list[tuple[str, int, int]] = field(default_factory=list)
+    cut: list[Cut] = field(default_factory=list)
     error: tuple[int, str] | None = None
 
 
@@ -85,4 +92,12 @@ def analyse(
             raise SourceError(TOO_DEEP) from None
         raise  # a fault of the linter's own
     calls = [(absolute(where), line, own) for (where, line), own in program.calls_elsewhere.items()]
-    return Analysed(Result(found, calls), modules.used, modules.absent, stated)
+    cut = []
+    if program.unfinished:
+        skipped = {it.path for it in (entry, *modules.loaded()) if skips_file(it.data)}
+        cut = [
+            (absolute(where), line, name, why)
+            for (where, line, name), why in program.unfinished.items()
+            if where not in skipped
+        ]
+    return Analysed(Result(found, calls, cut), modules.used, modules.absent, stated)

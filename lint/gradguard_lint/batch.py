@@ -117,7 +117,7 @@ class Batch:
         for task, fresh in zip(pending, self._analyse(pending, read), strict=True):
             result = results[task.path] = fresh.result
             if result.error is None and task.root in self._caches:
-                kept = {"findings": result.findings, "calls": result.calls}
+                kept = {"findings": result.findings, "calls": result.calls, "cut": result.cut}
                 needed = (task.data, fresh.used, fresh.absent)
                 self._caches[task.root].put(task.path, _salt(task, read), *needed, kept)
         return {task.path: results[task.path] for task in tasks}
@@ -129,7 +129,8 @@ class Batch:
         if known is None:
             return None
         calls = [(path, line, own) for path, line, own in known["calls"]]
-        return Result([*map(_restored, known["findings"])], calls)
+        cut = [(path, line, name, why) for path, line, name, why in known["cut"]]
+        return Result([*map(_restored, known["findings"])], calls, cut)
 
     def _analyse(self, tasks: Sequence[Task], read: Reader) -> list[Analysed]:
         size = sum(len(task.data) for task in tasks)

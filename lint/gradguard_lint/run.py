@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 
 from gradguard_lint.garbage import postponed
@@ -17,6 +17,8 @@ from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    from typing import Any
+
     from gradguard_lint.batch import Raw, Result, Sought
     from gradguard_lint.reading.notebooks import Notebook
 
@@ -71,6 +73,7 @@ class Outcome:
         read: how many of them were read as programs.
         not_for_info: how many of them were not searched for findings of severity info.
         left_out: how many of the paths that were named are excluded.
+        cut: the functions that a budget cut off, each once, with the reason; sorted.
         configurations: those of the files that were checked.
         notebooks: those that were checked, by path.
         contents: the source of what was checked, by absolute path.
@@ -84,6 +87,7 @@ class Outcome:
         self.read = 0
         self.not_for_info = 0
         self.left_out = 0
+        self.cut: list[dict[str, Any]] = []
         self.configurations: list[Configuration] = []
         self.notebooks: dict[str, Notebook] = {}
         self.contents: dict[str, bytes] = {}
@@ -112,7 +116,10 @@ def _run(request: Request) -> Outcome:
     equal: dict[tuple[str, str, int, int], list[Raw]] = {}
 
     def reported(raw: Raw) -> bool:
-        return raw["path"] in checked or not _left_out(raw["path"], request.configurations)
+        return is_reported(raw["path"])
+
+    def is_reported(path: str) -> bool:
+        return path in checked or not _left_out(path, request.configurations)
 
     for path, result in results.items():
         if result.error is not None:
@@ -122,6 +129,7 @@ def _run(request: Request) -> Outcome:
 
             for raw in wanted(result.findings, reported):
                 equal.setdefault(place_of(raw), []).append(raw)
+    outcome.cut = _cut(results, is_reported)
     outcome.findings = sorted(
         map(_merged, equal.values()),
         key=lambda raw: (raw["path"], raw["line"], raw["column"], raw["code"]),
@@ -137,6 +145,23 @@ def _run(request: Request) -> Outcome:
 
         outcome.findings = judged(outcome.findings, outcome.contents)
     return outcome
+
+
+def _cut(results: dict[str, Result], is_reported: Callable[[str], bool]) -> list[dict[str, Any]]:
+    """What budgets cut off, each function once."""
+    found = {
+        (path, line, name or "", why)
+        for result in results.values()
+        for path, line, name, why in result.cut
+        if is_reported(path)
+    }
+    once: dict[tuple[str, int, str], str] = {}
+    for path, line, name, why in sorted(found):
+        once.setdefault((path, line, name), why)
+    return [
+        {"path": path, "line": line, "function": name or None, "reason": why}
+        for (path, line, name), why in once.items()
+    ]
 
 
 def _weigh(findings: list[Raw]) -> None:
@@ -260,7 +285,7 @@ def _take_code_of_notebooks(
     """Put the code of notebooks in the place of their files, with its cells as they are by what is
     `over` it; a broken cell is an error."""
     for path in [path for path in contents if path.endswith(".ipynb")]:
-        from gradguard_lint.fixes.unwritable import Unwritable
+        from gradguard_lint.fixes.changes import Unwritable
         from gradguard_lint.reading.notebooks import read_notebook
         from gradguard_lint.reading.text import SourceError
 
@@ -309,6 +334,8 @@ def place_in_cells(outcome: Outcome) -> None:
     outcome.warnings = list(map(placed, outcome.warnings))
     from gradguard_lint.raw import everywhere
 
+    for cut in outcome.cut:
+        cut |= in_cell(cut["path"], cut["line"])
     for raw in everywhere(outcome.findings):
         length = raw["end_line"] - raw["line"]
         if raw["path"] in known:

@@ -24,9 +24,12 @@ _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO
 
 
 def lines(
-    findings: Iterable[Finding], errors: Iterable[ReadError] = (), base: str = ""
+    findings: Iterable[Finding],
+    errors: Iterable[ReadError] = (),
+    base: str = "",
+    notices: Iterable[str] = (),
 ) -> Iterator[str]:
-    """The annotation of each finding, and of each file that could not be used.
+    """The annotation of each finding, of each file that could not be used, and of `notices`.
 
     What explains another of `findings` is part of its annotation. Paths are relative to the folder
     `base`, by default the current one.
@@ -52,6 +55,8 @@ def lines(
         if error.cell is None:
             properties["line"] = error.line
         yield _command("error", properties, f"{shown(error.place)}: {error.message}")
+    for text in notices:
+        yield _command("notice", {"title": "gradguard"}, text)
 
 
 def _file(path: str) -> str:

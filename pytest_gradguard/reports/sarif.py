@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from pytest_gradguard import __version__, pitfalls
 from pytest_gradguard.findings import (
+    Cut,
     Edit,
     Finding,
     Location,
@@ -39,7 +40,10 @@ _FINGERPRINT = "gradguardPlace/v1"
 
 
 def render(
-    findings: Iterable[Finding], source_line: SourceLine, errors: Iterable[ReadError] = ()
+    findings: Iterable[Finding],
+    source_line: SourceLine,
+    errors: Iterable[ReadError] = (),
+    cut: Iterable[Cut] = (),
 ) -> str:
     """The log of one run as JSON, in ASCII.
 
@@ -51,6 +55,7 @@ def render(
         findings: what was found.
         source_line: returns a line of a file, or an empty string.
         errors: what could not be used.
+        cut: what was not followed to its end.
     """
     both, errors = folded(findings), list(errors)
     codes = sorted({finding.code for finding, _ in both})
@@ -70,7 +75,10 @@ def render(
         "invocations": [
             {
                 "executionSuccessful": not errors,
-                "toolExecutionNotifications": [_notification(error) for error in errors],
+                "toolExecutionNotifications": [
+                    *(_notification(error, "error", error.message) for error in errors),
+                    *(_notification(one, "note", _not_followed(one)) for one in cut),
+                ],
             }
         ],
         "results": [
@@ -166,7 +174,7 @@ def _location(path: str, region: dict[str, int], message: str | None = None) -> 
     return location
 
 
-def _line_of(step: TraceStep | ReadError) -> dict[str, int]:
+def _line_of(step: TraceStep | ReadError | Cut) -> dict[str, int]:
     return {"startLine": step.line} if step.cell is None else {}
 
 
@@ -191,10 +199,15 @@ def _artifact(path: str) -> dict[str, str]:
     return {"uri": encoded, "uriBaseId": _ROOT}
 
 
-def _notification(error: ReadError) -> dict[str, Any]:
-    cell = "" if error.cell is None else f"Cell {error.cell}, line {error.line}: "
+def _notification(about: ReadError | Cut, level: str, text: str) -> dict[str, Any]:
+    cell = "" if about.cell is None else f"Cell {about.cell}, line {about.line}: "
     return {
-        "level": "error",
-        "message": {"text": cell + error.message},
-        "locations": [_location(error.path, _line_of(error))],
+        "level": level,
+        "message": {"text": cell + text},
+        "locations": [_location(about.path, _line_of(about))],
     }
+
+
+def _not_followed(one: Cut) -> str:
+    what = f"`{one.function}`" if one.function is not None else "The module's own code"
+    return f"{what} is not followed to its end: {one.reason}."

@@ -143,3 +143,185 @@ for x in settings.loader:
     )
     findings = project.lint("--select", "GG502", json_output=True).json["findings"]
     assert len(findings) == found
+
+
+# -- what is cut off is said -----------------------------------------------------------------------
+
+CALLED = f"def main():\n    {POOL}\n"
+MODULE = "reached the limit of 24,000 steps for a module's own code"
+END = "not followed to its end: reached a limit of the analysis (listed by --output-format json)"
+
+
+def cut(project, *options: str) -> list[tuple[str, int, str | None, str]]:
+    report = project.lint(*options, json_output=True).json
+    assert report["errors"] == []
+    found = report["cut"]
+    assert all([*one] == ["path", "line", "function", "reason"] for one in found)
+    return [tuple(one.values()) for one in found]
+
+
+def line_of(source: str, text: str) -> int:
+    return source[: source.index(text)].count("\n") + 1
+
+
+def long_program(functions: str, ends: str) -> str:
+    return PROGRAM.format(functions, ends)
+
+
+def test_a_function_that_is_not_followed_where_it_is_called_is_said(project):
+    source = long_program(CALLED, "main()")
+    project.write("src/program.py", source)
+    assert cut(project) == [("src/program.py", line_of(source, "def main"), "main", MODULE)]
+    ran = project.lint()
+    assert ran.out.splitlines()[-1] == f"1 function {END}"
+    assert ran.err == ""
+    assert project.lint("--statistics").out.splitlines()[-4] == f"1  cut    {MODULE}"
+    concise = project.lint("--statistics", "--output-format", "concise").out.splitlines()
+    assert concise[-1] == f"1 function {END}"
+    assert f"1  cut    {MODULE}" in concise
+
+
+def test_nothing_is_said_of_a_program_that_is_followed_to_its_end(project):
+    assert codes(project, "", POOL) == ["GG201"]
+    assert cut(project) == []
+    project.write("program.py", long_program(CALLED, "main()").replace(LONG, ""))
+    assert cut(project) == []
+    ran = project.lint("--statistics")
+    assert "not followed" not in ran.out
+    assert "cut" not in ran.out
+
+
+AFTER = {
+    "a generator": ("def items():\n    yield 1", "print([k for k in items()])", "items"),
+    "a method": ("class Run:\n    def go(self):\n        work(1)", "Run().go()", "Run.go"),
+    "a lambda": ("", "(lambda: work(1))()", "<lambda>"),
+    "a loop": ("", "for k in range(9):\n        x = x, [k] * 99 + [k, k, k]" + ", k" * 90, None),
+    "an iterator": ("", "for y in (k for k in [1, 2]):\n        print(y)", None),
+}
+
+
+@pytest.mark.parametrize("kind", AFTER)
+def test_each_kind_of_code_that_is_not_followed_is_said(project, kind):
+    functions, call, function = AFTER[kind]
+    project.write("program.py", long_program(functions, f"x = None\n    {call}\n    {POOL}"))
+    assert [(name, why) for _, _, name, why in cut(project)] == [(function, MODULE)]
+    project.write(
+        "program.py", long_program(functions, f"x = None\n    {call}\n    {POOL}").replace(LONG, "")
+    )
+    assert cut(project) == []
+
+
+def test_code_that_is_left_in_the_middle_is_said(project):
+    source = "import torch\nfrom joblib import Parallel, delayed\n\n\ndef run(x):\n"
+    source += LONG * 3 + "    return Parallel(2)(delayed(torch.exp)(k) for k in x)\n"
+    project.write("program.py", source)
+    assert cut(project) == [
+        ("program.py", 5, "run", "reached the limit of 12,000 steps for one function")
+    ]
+
+
+PART = LONG[: len(LONG) * 3 // 5]
+
+
+def test_all_roots_of_a_program_share_a_limit(project):
+    project.write(
+        "program.py",
+        "import torch\nfrom joblib import Parallel, delayed\n\n\ndef last(k):\n    return k\n\n"
+        + "".join(
+            f"\ndef run_{k}(x):\n{PART}    last(x)\n"
+            "    return Parallel(2)(delayed(torch.exp)(k) for k in x)\n\n"
+            for k in range(9)
+        ),
+    )
+    found = {why for _, _, _, why in cut(project)}
+    assert "reached the limit of 80,000 steps for one program" in found
+
+
+def nested(depth: int) -> str:
+    functions = "".join(f"def call_{k}(x):\n    return call_{k + 1}(x)\n\n\n" for k in range(depth))
+    return (
+        f"import torch\nfrom multiprocessing import Pool\n\n\n{functions}"
+        f"def call_{depth}(x):\n    {POOL.replace('work', 'abs')}\n    return x\n\n\n"
+        'if __name__ == "__main__":\n    call_0(torch.ones(3))\n'
+    )
+
+
+def test_calls_that_nest_too_deeply_are_said(project):
+    project.write("program.py", nested(13))
+    assert cut(project) == []
+    project.write("program.py", nested(20))
+    assert cut(project) == [
+        ("program.py", 5 + 4 * 14, "call_14", "reached the limit of 14 nested calls")
+    ]
+
+
+def test_recursion_is_not_said(project):
+    source = long_program(
+        "def go(k):\n    return go(k - 1) if k else work(k)", f"go(9)\n    {POOL}"
+    )
+    project.write("program.py", source.replace(LONG, ""))
+    assert cut(project) == []
+
+
+SHARED = f"""\
+import torch
+from multiprocessing import Pool
+
+
+def prepare(x):
+{LONG}    return x
+
+
+def last(x):
+    with Pool(2) as pool:
+        return pool.map(torch.exp, x)
+"""
+
+USES = """\
+import torch
+from pkg.shared import last, prepare
+
+
+def here(x):
+    return last(x)
+
+
+if __name__ == "__main__":
+    prepare(prepare(1))
+    here([torch.ones(3)])
+    last([torch.ones(3)])
+"""
+
+
+@pytest.fixture
+def shared(project):
+    """Three programs that use the same functions of another module."""
+    project.write("pkg/__init__.py", "")
+    project.write("pkg/shared.py", SHARED)
+    for name in ("c.py", "a.py", "b.py"):
+        project.write(name, USES)
+    return project
+
+
+ALL_CUT = [
+    *((name, 5, "here", MODULE) for name in ("a.py", "b.py", "c.py")),
+    ("pkg/shared.py", line_of(SHARED, "def last"), "last", MODULE),
+]
+
+
+@pytest.mark.parametrize(
+    "options", [["--jobs", "2"], ["--no-cache"], ["--no-cache", "--jobs", "2"]]
+)
+def test_each_function_is_said_once_in_order(shared, options):
+    assert cut(shared, *options) == ALL_CUT
+    assert cut(shared, *options) == ALL_CUT
+    assert (
+        shared.lint(*options).out.splitlines()[-1].startswith("4 functions not followed to their")
+    )
+
+
+def test_what_is_not_checked_is_not_said(shared):
+    assert cut(shared, "--exclude", "pkg") == ALL_CUT[:3]
+    shared.write("pkg/shared.py", SHARED + "# gradguard: skip-file\n")
+    assert cut(shared) == ALL_CUT[:3]
+    assert cut(shared, "a.py") == ALL_CUT[:1]

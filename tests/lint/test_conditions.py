@@ -178,6 +178,76 @@ def test_unions_of_unions():
     assert impossible > 100
 
 
+LENGTH = ("number", "len", "x")
+OF_A_LIST = ("x", LENGTH, *((kind, LENGTH, n) for kind in ("eq", "lt", "le") for n in (1, 2)))
+
+
+def fits(when, length, flags):
+    """Whether all of `when` holds of a list `x` of that length, where these flags are set."""
+    return all(
+        any(fits(group, length, flags) for group in key)
+        if asks_for_one(key)
+        else key != ("never",)
+        and (key in flags if key in FLAGS else of_a_list(key, length)) is truth
+        for key, truth in when
+    )
+
+
+def of_a_list(key, length):
+    return length > 0 if key in ("x", LENGTH) else answer((key[0], "x", key[2]), length)
+
+
+FLAGS = ("a", "b")
+LISTS = [
+    (length, flags)
+    for length in range(5)
+    for count in range(len(FLAGS) + 1)
+    for flags in itertools.combinations(FLAGS, count)
+]
+
+
+def test_unions_about_a_list_and_its_length():
+    random = Random(13)
+
+    def drawn_of_a_list():
+        own = (random.choice(OF_A_LIST), random.random() < 0.6)
+        return frozenset({own, (random.choice((*FLAGS, "x")), random.random() < 0.6)})
+
+    impossible = 0
+    for _ in range(2000):
+        clauses = [any_of(drawn_of_a_list() for _ in range(2)) for _ in range(2)]
+        worlds = [
+            drawn_of_a_list().union(*random.sample(clauses, random.randint(1, 2)))
+            for _ in range(random.randint(1, 3))
+        ]
+        united = any_of(worlds)
+        holds = [it for it in LISTS if any(fits(world, *it) for world in worlds)]
+        assert all(fits(united, *it) for it in holds), worlds
+        assert consistent(united) is bool(holds), worlds
+        impossible += not holds
+    assert impossible > 100
+
+
+def test_groups_that_what_is_said_of_a_list_excludes():
+    either = any_of(
+        [
+            frozenset({(("lt", LENGTH, 1), True), ("a", True)}),
+            frozenset({(("eq", LENGTH, 0), True), ("b", True)}),
+        ]
+    )
+    filled = either | {("x", True)}
+    assert not consistent(filled)
+    assert any_of([filled | {("y", True)}, filled | {("z", True)}]) == NEVER
+    assert any_of([filled, frozenset({("z", True)})]) == {("z", True)}
+
+
+def test_one_group_that_is_left_of_several():
+    all_three = frozenset({("a", True), ("b", True), ("c", True)})
+    one = any_of([all_three - {("a", True)}, frozenset({("a", False), ("d", True)})])
+    other = any_of([all_three - {("b", True)}, frozenset({("b", False), ("e", True)})])
+    assert any_of([one | {("a", True)}, other | {("b", True)}]) == all_three
+
+
 def test_no_group_that_can_hold():
     impossible = frozenset({("x", True), (("eq", "x", 0), True)})
     assert any_of([impossible, impossible]) == NEVER

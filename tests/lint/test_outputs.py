@@ -191,6 +191,44 @@ def test_sarif(project, issues):
     assert told["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "broken.py"
 
 
+def nested(project, depth: int) -> int:
+    """A clean program whose calls nest `depth` deep; the line of the 15th of its functions."""
+    functions = "".join(f"def f{k}():\n    return f{k + 1}()\n\n\n" for k in range(depth))
+    source = f"import torch\nimport joblib\n\n\n{functions}def f{depth}():\n    torch.ones(3)\n\n\n"
+    project.write("deep/program.py", f"{source}f0()\njoblib.Parallel(2)(joblib.delayed(abs)(1))\n")
+    return 5 + 4 * 14
+
+
+LIMIT = "reached the limit of 14 nested calls"
+
+
+def test_what_is_not_followed_to_its_end(project):
+    line = nested(project, 20)
+    ran = project.lint("--output-format", "sarif")
+    run = checked_sarif(ran.out)
+    (invocation,) = run["invocations"]
+    assert (ran.status, ran.err, run["results"]) == (0, "", [])
+    assert invocation["executionSuccessful"] is True
+    (note,) = invocation["toolExecutionNotifications"]
+    assert note["level"] == "note"
+    assert note["message"]["text"] == f"`f14` is not followed to its end: {LIMIT}."
+    place = note["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]) == (
+        "deep/program.py",
+        {"startLine": line},
+    )
+    (notice,) = commands(project.lint("--output-format", "github").out)
+    assert notice == ("notice", {"title": "gradguard"}, project.lint().out.splitlines()[-1])
+    for name in ("gitlab", "junit"):
+        assert "not followed" not in project.lint("--output-format", name).out
+
+
+@pytest.mark.parametrize("name", ["sarif", "github", "text", "concise"])
+def test_nothing_is_said_where_all_is_followed(project, name):
+    nested(project, 12)
+    assert "not followed" not in project.lint("--output-format", name).out
+
+
 def test_sarif_of_a_clean_project(project):
     project.write("clean.py", "import joblib\n")
     ran = project.lint("--output-format", "sarif")

@@ -300,6 +300,23 @@ TENSORS = {
     "of a project's layer": "    return Head()(x)",
     "of a project's function": "    return scaled(w, x)",
     "one of two": "    return (w * x).sum() if k else w.mean()",
+    "None before a loop with turns": (
+        "    y = None\n    for _ in [1, 2]:\n        y = w * x\n    return y"
+    ),
+    "what a loop that may have no turn is left with": (
+        "    y = None\n    for _ in range(k):\n        y = w * x\n        break\n"
+        "    else:\n        y = w.sum()\n    return y"
+    ),
+    "None in its place is replaced": (
+        "    y = None\n    if k:\n        y = w * x\n    return w.sum() if y is None else y"
+    ),
+    "an error in between": (
+        "    try:\n        y = w * x\n    except ValueError:\n        raise\n    return y"
+    ),
+    "a pool with its stride": "    return torch.nn.MaxPool1d(2, 2)((w * x)[None])",
+    "of one module in several": (
+        "    out, _ = torch.nn.LSTM(2, 2)((w * x)[None])\n    return out * w"
+    ),
 }
 OTHERS = {
     "a sum that may be of nothing": (
@@ -322,8 +339,84 @@ OTHERS = {
         "    return torch.nn.functional.max_pool1d((w * x)[None], 2, return_indices=True)"
     ),
     "of a project's layer that gives several": "    return Pair()(x)",
+    "of a recurrent layer at the end": (
+        "    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GRU(2, 2))\n"
+        "    return net((w * x)[None])"
+    ),
+    "of a recurrent layer that is put in": (
+        "    net = torch.nn.Sequential(torch.nn.Linear(2, 2))\n"
+        "    net.append(torch.nn.GRU(2, 2))\n    return net((w * x)[None])"
+    ),
+    "of a layer that replaces another one in a loop": (
+        "    layer = torch.nn.GRU(2, 2)\n    for _ in range(k):\n"
+        "        layer = torch.nn.Linear(2, 2)\n    return layer((w * x)[None])"
+    ),
+    "a pool that gives indices by its place": (
+        "    return torch.nn.AdaptiveMaxPool1d(1, True)((w * x)[None])"
+    ),
+    "of a class that has the name of a layer": "    return Linear()(w * x)",
+    "an attribute that may be None": (
+        "    kept = Kept()\n    for _ in range(k):\n        kept.loss = (w * x).sum()\n"
+        "    return kept.loss"
+    ),
+    "an item that may be None": (
+        "    kept = {'loss': None}\n    for _ in range(k):\n"
+        "        kept['loss'] = (w * x).sum()\n    return kept['loss']"
+    ),
+    "by a function that may not be called": (
+        "    y = None\n    def step():\n        nonlocal y\n        y = w * x\n"
+        "    for _ in range(k):\n        step()\n    return y"
+    ),
+    "of a function that returns early": "    return scaled_if(w, x, k)",
+    "of a function that calls itself": "    return scaled_later(w, x, k)",
+    "None in the middle of what may raise": (
+        "    y = w * x\n    try:\n        y = None\n        open(str(k))\n        y = w * x\n"
+        "    except OSError:\n        pass\n    return y"
+    ),
+    "what is left where an error is suppressed": (
+        "    y = 0.0\n    with contextlib.suppress(ValueError):\n        open(str(k))\n"
+        "        y = w * x\n    return y"
+    ),
+    "the next, or None": "    return next(iter([w * x for _ in range(k)]), None)",
+    "reduced from 0": (
+        "    return functools.reduce(lambda a, b: a + b, [w * x for _ in range(k)], 0)"
+    ),
+    "of a comprehension without items": (
+        "    y = None\n    [y := w * x for _ in range(k)]\n    return y"
+    ),
+    "of a loop whose items are filtered": (
+        "    y = None\n    for _ in filter(lambda i: i < k, [0, 1]):\n        y = w * x\n"
+        "    return y"
+    ),
+    "of an object that a loop makes": (
+        "    kept = Kept()\n    for _ in range(k):\n        kept = Kept()\n"
+        "        kept.loss = w * x\n    return kept.loss"
+    ),
+    "what is left before a return": (
+        "    y = None\n    try:\n        int('x' if k else '1')\n        y = w * x\n"
+        "    finally:\n        return y"
+    ),
+    "an attribute of any name": (
+        "    kept = Kept()\n    kept.loss = w * x\n    for name in ['loss', 'y'][:k]:\n"
+        "        setattr(kept, name, None)\n    return kept.loss"
+    ),
+    "where with one argument": "    return torch.where(w * x)",
+    "a layer with a hook": (
+        "    layer = torch.nn.Linear(2, 2)\n"
+        "    layer.register_forward_hook(lambda _, x, y: (y, y))\n    return layer(w * x)"
+    ),
+    "a layer with another forward": (
+        "    layer = torch.nn.Linear(2, 2)\n    layer.forward = lambda x: (x, x)\n"
+        "    return layer(w * x)"
+    ),
+    "getattr with None": (
+        "    kept = Kept()\n    if k:\n        kept.y = w * x\n    return getattr(kept, 'y', None)"
+    ),
 }
 PARTS = """\
+import contextlib
+import functools
+
 class Head(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -337,7 +430,24 @@ class Pair(Head):
     def forward(self, x):
         return torch.nn.GRU(2, 2)(x[None])
 
+class Linear:
+    def __call__(self, x):
+        return x, x
+
+class Kept:
+    loss = None
+
 def scaled(w, x):
+    return w * x
+
+def scaled_if(w, x, k):
+    if k > 1:
+        return None
+    return w * x
+
+def scaled_later(w, x, k):
+    if k:
+        return scaled_later(w, x, k - 1)
     return w * x
 
 """

@@ -291,6 +291,7 @@ def test_nothing_found_is_a_report_too(tmp_path: Path) -> None:
         "findings": [],
         "summary": {"error": 0, "warning": 0, "info": 0},
         "errors": [],
+        "cut": [],
     }
     assert "= gradguard =" not in run.text
 

@@ -102,8 +102,9 @@ def _subjects(groups: AnyOf) -> frozenset[Key]:
 
 @lru_cache(maxsize=4096)
 def _weighed(groups: AnyOf) -> frozenset[Key]:
-    """What `groups` are about, and what their numbers are lengths of."""
-    return groups.subjects.union(filter(None, map(counted, groups.subjects)))
+    """What `groups` are about, what their numbers are lengths of, and the lengths of both."""
+    about = groups.subjects.union(filter(None, map(counted, groups.subjects)))
+    return about.union((*LENGTH, subject) for subject in about)
 
 
 def any_of(worlds: Iterable[Conditions]) -> Conditions:
@@ -112,10 +113,12 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     Where there are too many of them that is only what they have in common. Where none of them can
     hold, neither can what is returned.
     """
-    worlds = list(worlds)
+    worlds = dict.fromkeys(worlds)
+    if not worlds or NONE in worlds:
+        return NONE
     possible = [world for world in worlds if consistent(world)]
     if not possible:
-        return NEVER if worlds else NONE
+        return NEVER
     common = frozenset.intersection(*possible)
     if len(possible) == 1:
         return common
@@ -123,14 +126,12 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     apart = AnyOf(map(plain, rests))
     if any(isinstance(key, AnyOf) for rest in rests for key, _ in rest):
         told = AnyOf(group for rest in rests for group in _groups(rest))
-        apart = told if len(told) <= MOST else apart
-    if NONE in apart:
+        apart = told if 0 < len(told) <= MOST else apart
+    if NONE in apart or len(apart) > MOST:
         return common
-    if (among := _among(apart)) is not None:
-        return common | {among}
-    if not 1 < len(apart) <= MOST:
-        return common
-    return common | {(apart, True)}
+    if len(apart) == 1:
+        return common.union(*apart)
+    return common | {_among(apart) or (apart, True)}
 
 
 @lru_cache(maxsize=4096)
@@ -242,13 +243,13 @@ def _possible(told: Conditions) -> bool:
             return False
     if not clauses:
         return True
-    weighed = frozenset().union(*(clause.subjects for clause in clauses))
+    weighed = frozenset().union(*map(_weighed, clauses))
     rest = frozenset(it for subject in weighed & about.keys() for it in about[subject])
     if len(clauses) == 1:
         return any(_possible(rest | group) for group in clauses[0])
     left: dict[AnyOf, list[Conditions]] = {}
     for clause in clauses:
-        own = frozenset(it for subject in clause.subjects & about.keys() for it in about[subject])
+        own = frozenset(it for subject in _weighed(clause) & about.keys() for it in about[subject])
         left[clause] = [group for group in clause if _possible(own | group)]
         if not left[clause]:
             return False
@@ -300,9 +301,10 @@ def in_both(one: Assumed, other: Assumed) -> Assumed:
     return Assumed(both)
 
 
-def consistent(*groups: Iterable[Condition]) -> bool:
+def consistent(first: Iterable[Condition], *others: Iterable[Condition]) -> bool:
     """Whether all conditions of all groups can hold at once."""
-    return _possible(frozenset().union(*groups))
+    whole = frozenset(first)  # a frozenset is not copied, and has its hash
+    return _possible(whole.union(*others) if others else whole)
 
 
 def alternatives(first: Iterable[Condition], second: Iterable[Condition]) -> bool:

@@ -374,6 +374,8 @@ class Program:
     """What its options, and arguments that nobody here gives, are by default."""
     cut: set[tuple[str, int, int]] = field(default_factory=set)
     """The functions that some calls were not followed to: the path, the first and last line."""
+    unfinished: dict[tuple[str, int, str | None], str] = field(default_factory=dict)
+    """All functions that a budget cut off, by path, line and name, each with the reason."""
     hides_gpus: bool = False
     """Whether it says in its environment that no GPU is to be seen."""
     guarded: bool = False

@@ -410,6 +410,35 @@ def arrived(value: Value, worker: int) -> Value:
     return Value(choices) if choices != value.choices else value
 
 
+def is_certain(value: Value) -> bool:
+    """Whether `value` is one tensor whichever way the program takes."""
+    return all(isinstance(atom, Tensor) and atom.certain for atom in value.atoms)
+
+
+def uncertain(value: Value) -> Value:
+    """`value`, whose tensors, those in containers included, may be something else."""
+
+    def change(atom: Atom) -> Atom:
+        if isinstance(atom, Tensor) and atom.certain:
+            return replace(atom, certain=False)
+        if isinstance(atom, Items):
+            known = None if atom.items is None else tuple(map(uncertain, atom.items))
+            ends = atom.ends
+            if ends is not None:
+                first, between, last = ends
+                between = None if between is None else uncertain(between)
+                ends = (tuple(map(uncertain, first)), between, tuple(map(uncertain, last)))
+            return replace(atom, items=known, element=uncertain(atom.element), ends=ends)
+        if isinstance(atom, Table):
+            entries = tuple((key, uncertain(item)) for key, item in atom.entries)
+            perhaps = tuple((key, uncertain(item)) for key, item in atom.perhaps)
+            return replace(atom, entries=entries, rest=uncertain(atom.rest), perhaps=perhaps)
+        return atom
+
+    choices = tuple(Choice(change(choice.atom), choice.when) for choice in value.choices)
+    return Value(choices) if choices != value.choices else value
+
+
 def owned(value: Value, worker: int, shared: Set[int] = frozenset()) -> Value:
     """`value` as the worker's own: no other task has the same objects, but for those in `shared`,
     told by their identities."""

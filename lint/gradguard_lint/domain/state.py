@@ -19,6 +19,7 @@ from gradguard_lint.domain.conditions import (
     plain,
 )
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Told, Waited
+from gradguard_lint.domain.shapes import uncertain
 from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join, joined
 from pytest_gradguard.records import field, fields
 
@@ -277,6 +278,15 @@ def loosened(store: Store, other: Store) -> None:
 
 
 _ANYTHING = Choice(Unknown())
+
+
+def doubt(store: Store, mark: Mark | None) -> None:
+    """Take no tensor for certain that was stored after `mark`: part of that may not be run."""
+    for place in store.since(mark):
+        value = store.get(place)
+        known = value and uncertain(value)
+        if known is not None and known is not value:
+            store[place] = known
 
 
 @fields

@@ -113,6 +113,11 @@ class Function(Atom):
     def name(self) -> str:
         return "<lambda>" if isinstance(self.node, ast.Lambda) else self.node.name
 
+    @property
+    def qualified_name(self) -> str:
+        """Its name, after that of its class, as reports show it."""
+        return f"{self.owner.name}.{self.name}" if self.owner is not None else self.name
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Function)
@@ -340,11 +345,7 @@ class Frame:
     @property
     def name(self) -> str | None:
         """The name of the function around it, as reports show it."""
-        if self.function is not None:
-            if self.function.owner is not None:
-                return f"{self.function.owner.name}.{self.function.name}"
-            return self.function.name
-        return None
+        return self.function.qualified_name if self.function is not None else None
 
     @property
     def root(self) -> Frame:
@@ -426,6 +427,9 @@ class Tensor(Atom):
     whole: int = 0
     """In a thread, the identity of what has all of its memory, or a part that is always the same,
     where it is a view of that."""
+    certain: bool = False
+    """Whether it is one tensor whichever way the program takes: otherwise it may be several, or
+    something else."""
 
     @property
     def tracked(self) -> bool:

@@ -23,6 +23,12 @@ RESERVE = 2_000
 """Expressions that the tasks of one call may take beyond that."""
 
 
+DEPTH = 14
+"""Calls within calls that are followed."""
+
+TOO_DEEP = f"reached the limit of {DEPTH} nested calls"
+
+
 class OutOfSteps(Exception):
     """A root took more than twice its `STEPS`, although nothing new was followed."""
 
@@ -35,12 +41,16 @@ class Budget:
         preparing: whether methods only set the attributes of an object for others, roughly.
         cut: the functions that were not run where they were called, for the budget was used up:
             their files, first and last lines.
+        unfinished: all functions that were not followed to their end, by path, line and name, each
+            with the reason.
     """
 
     def __init__(self) -> None:
         self.left = 0
         self.preparing = False
         self.cut: dict[int, tuple[str, int, int]] = {}
+        self.unfinished: dict[tuple[str, int, str | None], str] = {}
+        self._reason = ""
         self._given = 0
         self._kept = 0
         """With fewer left, nothing new is followed."""
@@ -54,7 +64,12 @@ class Budget:
         self._spent += self._given - self.left
         steps = PREPARING if self.preparing else STEPS
         self._given = self.left = min(4 * steps, 2 * ALL_STEPS - self._spent)
-        self._kept = self.left - min(2 * steps if first else steps, ALL_STEPS - self._spent)
+        own, all_left = 2 * steps if first else steps, ALL_STEPS - self._spent
+        self._kept = self.left - min(own, all_left)
+        most, whose = own, "a module's own code" if first else "one function"
+        if own > all_left:
+            most, whose = ALL_STEPS, "one program"
+        self._reason = f"reached the limit of {most:,} steps for {whose}"
 
     @contextmanager
     def reserve(self, node: ast.AST) -> Iterator[None]:
@@ -68,6 +83,12 @@ class Budget:
             yield
         finally:
             self._kept = kept
+
+    def leave(self, path: str, line: int, function: str | None, reason: str = "") -> None:
+        """Remember that `function` is not followed to its end: the budget is used up, or there is
+        another `reason`."""
+        if not self.preparing:  # whatever is prepared is run by itself, too
+            self.unfinished.setdefault((path, line, function), reason or self._reason)
 
     @property
     def used_up(self) -> bool:

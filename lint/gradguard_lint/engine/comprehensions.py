@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner as inner_atoms
 from gradguard_lint.domain.shapes import items, known_items, sequence
+from gradguard_lint.domain.state import doubt
 from gradguard_lint.domain.values import (
     GRADIENT,
     Flow,
@@ -133,7 +134,9 @@ def _collected(m: Machine, frame: Frame, node: Comprehension, kind: str, source:
     test = has_turn(m, frame, first.iter)
     if not assume_test(m, test, True):
         return adopted(m, node, items(kind, []))
+    mark = m.store.mark()
     element = _turn(m, frame, node, element_of(m, source), several=True)[0]
+    doubt(m.store, mark)  # there may be no item
     m.state.assumed = assumed
     if element is None:
         return adopted(m, node, items(kind, []))

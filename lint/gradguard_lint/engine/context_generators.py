@@ -54,7 +54,7 @@ def method(m: Machine, frame: Frame, node: ast.AST, atom: Generator, name: str) 
 
 def enter(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
     """Run the generator up to its ``yield``: what that gives, in the modes that hold there."""
-    if not isinstance(atom.function, Function) or not may_run(m, atom):
+    if not isinstance(atom.function, Function) or not may_run(m, frame, atom):
         return UNKNOWN
     given: list[Value] = []
     there: list[State] = []
@@ -80,7 +80,7 @@ def leave(m: Machine, frame: Frame, node: ast.AST, atom: Generator, raised: str 
     """
     function, inner = atom.function, atom.frame
     lines = lines_of_yield(m, inner)
-    if not lines or m.dead or not isinstance(function, Function) or not may_run(m, atom):
+    if not lines or m.dead or not isinstance(function, Function) or not may_run(m, frame, atom):
         return
     assumed, before, ends, caught = m.assumed.copy(), m.state, list[State](), list[Raised]()
     if raised is not None:

@@ -130,6 +130,7 @@ class _Run:
             m.program = Program(module.name)
             self._functions(loops=True)
             program.loops = m.program.effects
+        program.unfinished = m.budget.unfinished
         return program
 
     def _functions(self, *, loops: bool) -> None:

@@ -117,12 +117,14 @@ def is_context(atom: Atom) -> bool:
     return isinstance(function, Function) and "context" in function.marks
 
 
-def may_run(m: Machine, atom: Generator) -> bool:
+def may_run(m: Machine, frame: Frame, atom: Generator) -> bool:
     """Whether a body is run: not within itself, where it stands for others made there."""
     function = atom.function
-    if isinstance(function, Flow) or m.budget.used_up:
-        return not m.budget.used_up
-    return not m.is_deep_in(function.node) and atom.frame.ident not in m.place.yield_receivers
+    if isinstance(function, Flow):
+        return not m.gives_up_on(frame)
+    if m.is_deep_in(function) or m.gives_up_on(function):
+        return False
+    return atom.frame.ident not in m.place.yield_receivers
 
 
 def run(
@@ -139,7 +141,7 @@ def run(
     before = consumed(m, inner) if counts else 0
     if before == ALL:
         return NOTHING
-    if not may_run(m, atom):
+    if not may_run(m, frame, atom):
         each(UNKNOWN)
         return UNKNOWN
     recorded = Recorded(m) if before > 0 and isinstance(function, Function) else None

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from gradguard_lint.domain.conditions import assume, consistent
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.state import Error, Past, Raised, State, loosened
+from gradguard_lint.domain.state import Error, Past, Raised, State, doubt, loosened
 from gradguard_lint.domain.values import UNKNOWN, Frame, Instance, Value, of
 from gradguard_lint.engine import caching
 from gradguard_lint.engine.assignments import assign
@@ -132,6 +132,8 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     left = node.finalbody and _leave(m, exits, lambda _: m.block(frame, node.finalbody))
     if any(not state.dead for state in ends):
         m.meet(ends)
+        if node.finalbody or any(not state.dead for state in ends[1:]):
+            doubt(m.store, before.store.mark())
         m.block(frame, node.finalbody)
         return
     m.state = after
@@ -196,6 +198,7 @@ def _catch(
             certain[event] = certain[event] & when if event in certain else when
     m.meet([*around, *raised[:split_by_value]])
     m.state = m.state.copy()
+    doubt(m.store, before.store.mark())
     for state in raised[split_by_value:]:
         loosened(m.state.store, state.store)
     m.state.past = {**certain, **before.past}
@@ -335,7 +338,9 @@ def _inside(
         after = end.copy()
         after.dead = False
         _catch(m, before, [before, after], states)
-    elif states:
-        _catch(m, before, [], states)
-        m.meet([end, m.state])
+    else:
+        if states:
+            _catch(m, before, [], states)
+            m.meet([end, m.state])
+        doubt(m.store, before.store.mark())
     leave()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -17,15 +17,29 @@ from gradguard_lint.domain.conditions import (
     without,
 )
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import known_items, least_of, sliced
+from gradguard_lint.domain.shapes import is_certain, known_items, least_of, sliced, uncertain
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.domain.state import Exits, Mark, Place, State, apart, join_states, widened
+from gradguard_lint.domain.state import (
+    Exits,
+    Mark,
+    Place,
+    State,
+    Store,
+    apart,
+    doubt,
+    join_states,
+    widened,
+)
 from gradguard_lint.domain.values import (
     UNKNOWN,
+    Bound,
     Choice,
+    Class,
     Const,
     Frame,
+    Function,
     Generator,
+    Instance,
     Items,
     Table,
     Unknown,
@@ -109,13 +123,16 @@ def repeat(
     if not isinstance(generator, Generator):
         generator, source = None, m.iterated(frame, written, source)
     known = known_items(source)
+    has_items = bool(known)
     if known is not None and len(known) > UNROLLED:
         known = None
     element = element_of(m, source)
     keys = element_keys(element) if known is None else frozenset({(TURN, m.site(frame, node))})
     with _looping(m, frame, node, names, keys) as exits:
         if generator is not None:
+            mark = m.store.mark()
             _as_given(m, frame, written, generator, exits, go)
+            doubt(m.store, mark)
         elif known is not None:
             for item in known:
                 told = _turn(m, exits, partial(go, item))
@@ -136,8 +153,12 @@ def repeat(
                     m.die()
 
             _turns(m, frame, turn, keys, own)
-            if m.dead and not all(map(truth_of, test.atoms)):
+            if has_items or all(map(truth_of, test.atoms)):
+                pass
+            elif m.dead:
                 m.state = entry  # no turn comes to its end: there may be none
+            else:
+                _or_no_turn(m, frame, entry.store)
     return exits
 
 
@@ -159,6 +180,33 @@ def _looping(
         m.place.turns.loops = around
         frame.loop_names.pop()
         exits_around.pop()
+
+
+def _or_no_turn(m: Machine, frame: Frame, before: Store) -> None:
+    """Take no tensor for certain that only a turn of the loop stores: there may be no turn.
+
+    A name that held other code `before` the loop may still be called by it.
+    """
+    for place in apart(before, m.store)[0]:
+        old, new = before.get(place), m.store.get(place)
+        if new is None or old is new:
+            continue
+        code = _code_of(old) if old is not None else set()
+        if old is not None and code and not code >= _code_of(new):
+            m.store[place] = join((new, old))
+        elif not (place[0] == frame.ident if old is None else is_certain(old)):
+            m.store[place] = uncertain(new)
+
+
+def _code_of(value: Value) -> set[Hashable]:
+    """What runs where `value` is called, as far as it is code of the program or a module."""
+    return {
+        *(function.node for function in value.of(Function)),
+        *(cls.node for cls in value.of(Class)),
+        *(bound.function.node for bound in value.of(Bound)),
+        *(instance.cls.node for instance in value.of(Instance)),
+        *(thing.name for thing in value.things("model")),
+    }
 
 
 def _after_the_first(m: Machine, source: Value, element: Value) -> tuple[Value, Conditions]:
@@ -288,6 +336,8 @@ def _turns(
         if settled:
             break
         if turn >= limit and (turn > 1 or left - m.budget.left > SHORT):
+            if m.budget.used_up:
+                m.leave_unfinished(frame)
             widened((ends[-2] if len(ends) > 1 else entry).store, ends[-1].store)
             break
     for state in exits.breaks:

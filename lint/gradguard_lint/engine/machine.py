@@ -19,8 +19,17 @@ from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Error, Outcomes, State, join_states
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Atom, Frame, Generator, Site, Value
-from gradguard_lint.engine.budget import Budget, OutOfSteps
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Frame,
+    Function,
+    Generator,
+    Site,
+    Value,
+)
+from gradguard_lint.engine.budget import DEPTH, TOO_DEEP, Budget, OutOfSteps
 from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.run_parts import Caches, Facts, Place
 from gradguard_lint.engine.variables import Variables
@@ -31,9 +40,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gradguard_lint.domain.payloads import Payload
-
-DEPTH = 14
-"""Calls within calls that are followed."""
 
 
 SIZE = "<length>"
@@ -140,7 +146,7 @@ class Machine(Variables):
         budget = self.budget
         budget.left -= 1
         if budget.left < 0:
-            raise OutOfSteps
+            self.run_out(frame)
         handler = self.parts.expressions.get(type(node))
         if handler is not None:
             return handler(self, frame, node)
@@ -160,7 +166,7 @@ class Machine(Variables):
                 self.place.statement = statement
             budget.left -= 1
             if budget.left < 0:
-                raise OutOfSteps
+                self.run_out(frame)
             handler = self.parts.statements.get(type(statement))
             if handler is not None:
                 handler(self, frame, statement)
@@ -214,9 +220,35 @@ class Machine(Variables):
             ident = self.caches.idents[key] = self.new_ident()
         return ident
 
-    def is_deep_in(self, code: ast.AST) -> bool:
-        """Whether so many calls are being run, or so many of `code`, that it is run no more."""
-        return len(self.place.stack) >= DEPTH or self.place.stack.count(code) >= 2
+    def is_deep_in(self, function: Function) -> bool:
+        """Whether so many calls are being run, or so many of `function`, that it is run no more.
+
+        Recursion is no reason to call it unfinished: one more call would tell little.
+        """
+        if len(self.place.stack) >= DEPTH:
+            self.leave_unfinished(function, TOO_DEEP)
+            return True
+        return self.place.stack.count(function.node) >= 2
+
+    def gives_up_on(self, of: Frame | Function) -> bool:
+        """Whether the budget is used up; the function is then recorded as unfinished."""
+        if self.budget.used_up:
+            self.leave_unfinished(of)
+        return self.budget.used_up
+
+    def run_out(self, frame: Frame) -> None:
+        """Leave the run from this root: it took too many steps."""
+        self.leave_unfinished(frame)
+        raise OutOfSteps
+
+    def leave_unfinished(self, of: Frame | Function, reason: str = "") -> None:
+        """Record that a function, or a module's own code, is not followed to its end."""
+        if of.module.is_stub and self.place.stub_caller is not None:
+            of = self.place.stub_caller.frame
+        function = of if isinstance(of, Function) else of.function
+        name = None if function is None else function.qualified_name
+        line = 1 if function is None else function.node.lineno
+        self.budget.leave(of.module.path, line, name, reason)
 
     @property
     def worker_ident(self) -> int:

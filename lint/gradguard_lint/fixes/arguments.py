@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from gradguard_lint.fixes.unwritable import Unwritable
+from gradguard_lint.fixes.changes import Unwritable
 
 _SPACE = cst.SimpleWhitespace(" ")
 _NONE = cst.SimpleWhitespace("")

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from gradguard_lint.fixes.changes import Unwritable
 from gradguard_lint.fixes.edits import RawEdit, between, edited, lines_of
-from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.reading.notebooks import Cell, Notebook, read_notebook
 from gradguard_lint.reading.text import SourceError
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pytest_gradguard.findings import Applicability
 
 
+class Unwritable(Exception):
+    """A change has no place in the source, or no plain way to be written there."""
+
+
 @fields
 class Change:
     """Something that is to become of `node`, which stands in `module`."""

@@ -17,6 +17,13 @@ _WORD = re.compile(r"\r\n|[ \t]+|\w+|.|\n", re.DOTALL)
 _END = re.compile(r"\r\n|\r|\n")
 
 
+LARGEST = 512 * 1024
+"""Bytes of the largest file that is repaired; libcst parses some 100 KB a second."""
+
+LONGEST = 20_000
+"""Bytes of the longest line in a file that is repaired."""
+
+
 def lines_of(text: str) -> list[str]:
     """The lines of `text` with their ends, as Python counts them; the last one has none."""
     lines = _LINE.findall(text)
@@ -39,17 +46,15 @@ def between(path: str, old: str, new: str) -> list[RawEdit]:
                 continue
             line, column = _after("".join(olds[:a]), start + 1, 1)
             end_line, end_column = _after("".join(olds[a:b]), line, column)
-            found.append(
-                {
-                    "path": path,
-                    "line": line,
-                    "column": column,
-                    "end_line": end_line,
-                    "end_column": end_column,
-                    "content": "".join(news[c:d]),
-                }
-            )
+            place = (line, column, end_line, end_column)
+            found.append(edit_at(path, place, "".join(news[c:d])))
     return found
+
+
+def edit_at(path: str, place: tuple[int, int, int, int], content: str) -> RawEdit:
+    """The edit that puts `content` at `place`: a first line and column, and the last ones."""
+    names = ("line", "column", "end_line", "end_column")
+    return {"path": path, **dict(zip(names, place, strict=True)), "content": content}
 
 
 def _after(text: str, line: int, column: int) -> tuple[int, int]:
@@ -146,3 +151,12 @@ def _distinct(edits: Iterable[RawEdit]) -> Iterator[RawEdit]:
         if edit not in seen:
             seen.append(edit)
             yield edit
+
+
+def too_large(data: bytes) -> str:
+    """The reason why a file is too large to be repaired; "" where it is not."""
+    if len(data) > LARGEST:
+        return f"it is larger than {LARGEST // 1024} KiB"
+    if len(data) > LONGEST and max(map(len, data.splitlines())) > LONGEST:
+        return f"it has a line of more than {LONGEST} bytes"
+    return ""

@@ -22,11 +22,10 @@ from gradguard_lint.fixes.imported_code import (
     is_guard,
     on_import,
 )
-from gradguard_lint.fixes.process_wide import is_seed, sets
 from gradguard_lint.fixes.sending import is_of_this_process
 from gradguard_lint.fixes.task_functions import function_of, reached
 from gradguard_lint.fixes.uses import Uses
-from gradguard_lint.fixes.written import assigned, imports_of
+from gradguard_lint.fixes.written import assigned, dotted, imported
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 
@@ -49,11 +48,11 @@ def differs(call: ParallelCall, task: TaskRun, initializers: Collection[str] = (
     modules = [*dict.fromkeys([home, *(site.module for site in sites)])]
     later = {module: [*afterwards(module, inside)] for module in modules}
     draws = any(of_kinds(task.effects, Draw))
-    if any(sets(it, code, draws=draws) for it in modules for code in later[it]):
+    if any(_sets(it, code, draws=draws) for it in modules for code in later[it]):
         return True
     if whole:  # the module is not imported
         own = [it for it in home.tree.body if not isinstance(it, DEFINITIONS)]
-        return any(sets(home, code, draws=draws) for code in own) or any(
+        return any(_sets(home, code, draws=draws) for code in own) or any(
             name in read and is_of_this_process(home, value, by_name=False)
             for name, value in _given(home)
         )
@@ -86,11 +85,6 @@ def _read(module: Module, function: ast.AST) -> set[str]:
 def _rebound(module: Module, initializers: Collection[str]) -> Iterator[str]:
     """The globals of `module` that the program gives a value of its own: under its guard, or in
     functions that say ``global``."""
-    imported = {
-        (alias.asname or alias.name).partition(".")[0]
-        for statement in imports_of(module)
-        for alias in statement.names
-    }
     for function in ast.walk(module.tree):
         if isinstance(function, FUNCTIONS) and function.name not in initializers:
             for node in ast.walk(function):
@@ -101,7 +95,7 @@ def _rebound(module: Module, initializers: Collection[str]) -> Iterator[str]:
             if isinstance(node, DEFINITIONS):
                 yield node.name
             elif isinstance(node, ast.alias):
-                yield from {(node.asname or node.name).partition(".")[0]} - imported
+                yield from {(node.asname or node.name).partition(".")[0]} - imported(module).keys()
 
 
 def _given(module: Module) -> Iterator[tuple[str, ast.expr]]:
@@ -135,7 +129,7 @@ def _is_another(module: Module, task: TaskRun, read: Collection[str]) -> bool:
     given = [(name, ast.unparse(value)) for name, value in _given(module) if name in read]
     if given and (b"share_memory" in module.data or any(_SHARED.search(it) for _, it in given)):
         return True
-    if any(is_seed(node) for statement in on_import(module) for node in ast.walk(statement)):
+    if any(_is_seed(node) for statement in on_import(module) for node in ast.walk(statement)):
         return False
     models = {
         effect.what if effect.payload.module == module.name else ""
@@ -238,4 +232,42 @@ def _is_changed(module: Module, code: ast.AST, wanted: _Wanted, call: ParallelCa
         uses.may_change(node, wanted[node.id])
         for node in ast.walk(code)
         if isinstance(node, ast.Name) and node.id in wanted and not uses.is_local(node)
+    )
+
+
+# -- settings of libraries -------------------------------------------------------------------------
+
+_FRAMEWORKS = words("torch numpy tensorflow keras jax")
+_SETTINGS = words(
+    "set_default_dtype set_default_device set_default_tensor_type set_float32_matmul_precision "
+    "use_deterministic_algorithms set_flush_denormal set_grad_enabled set_floatx set_policy "
+    "set_global_policy set_image_data_format disable_eager_execution enable_op_determinism seterr "
+    "run_functions_eagerly"
+)
+_SEED = re.compile(r"(?:\A|_)seed(?:\Z|_)|\Aset_(?:rng_)?state\Z")
+
+
+def _sets(module: Module, code: ast.AST, *, draws: bool) -> bool:
+    """Whether `code` changes a setting of a library for the whole process; where the worker
+    `draws`, generators are some."""
+    passing = {id(it.context_expr) for it in ast.walk(code) if isinstance(it, ast.withitem)}
+    for node in ast.walk(code):
+        if isinstance(node, ast.Call) and id(node) not in passing:
+            if last_name(node.func) in _SETTINGS or (draws and _is_seed(node)):
+                return True
+            if dotted(module, node.func) == "jax.config.update":
+                return True
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            top = dotted(module, node).partition(".")[0]
+            if top in _FRAMEWORKS and node.attr != "benchmark":
+                return True
+    return False
+
+
+def _is_seed(node: ast.AST) -> bool:
+    """Whether `node` is a call that seeds generators of the process, and no object made there."""
+    return (
+        isinstance(node, ast.Call)
+        and _SEED.search(last_name(node.func)) is not None
+        and not any(isinstance(part, ast.Call) for part in ast.walk(node.func))
     )

@@ -11,7 +11,7 @@ from typing import Any
 import libcst as cst
 
 from gradguard_lint.fixes.arguments import with_comments_of, without_comments
-from gradguard_lint.fixes.unwritable import Unwritable
+from gradguard_lint.fixes.changes import Unwritable
 
 
 def with_import(module: cst.Module, name: str, package: str | None) -> cst.Module:

@@ -1,4 +1,4 @@
-"""What a function still does with the arguments of a call, once the call is made."""
+"""What the code around a call does after it, with its arguments and with the futures it returns."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from gradguard_lint.domain.values import Site
+from gradguard_lint.engine.tree import parents_in
+from gradguard_lint.fixes.written import keyword
 from gradguard_lint.words import words
 
 _LOOKS = words("shape dtype ndim size nbytes itemsize strides")
 """Attributes that tell nothing of what an array holds."""
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def reads_again(site: Site) -> bool:
@@ -19,8 +22,7 @@ def reads_again(site: Site) -> bool:
     if not isinstance(call, ast.Call):
         return False
     way = way_to(site.module.tree, call)
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
-    start = max((i for i, node in enumerate(way) if isinstance(node, functions)), default=0)
+    start = max((i for i, node in enumerate(way) if isinstance(node, _FUNCTIONS)), default=0)
     for argument in (*call.args, *(item.value for item in call.keywords)):
         if not isinstance(argument, (ast.Name, ast.Attribute)):
             continue
@@ -31,28 +33,12 @@ def reads_again(site: Site) -> bool:
 
 
 def way_to(tree: ast.AST, wanted: ast.AST) -> list[ast.AST]:
-    """The nodes from `tree` down to `wanted`; `wanted` itself where it is not in there."""
-    way = _way_to(tree, wanted, getattr(wanted, "lineno", None))
-    return way or _way_to(tree, wanted, None) or [wanted]  # before 3.12, f-strings count otherwise
-
-
-def _way_to(tree: ast.AST, wanted: ast.AST, line: int | None) -> list[ast.AST]:
-    """The same, of what may have something at `line`; empty where it is not in there."""
-    for child in ast.iter_child_nodes(tree):
-        if child is wanted:
-            return [tree, child]
-        if line is None or _reaches(child, line):
-            below = _way_to(child, wanted, line)
-            if below:
-                return [tree, *below]
-    return []
-
-
-def _reaches(node: ast.AST, line: int) -> bool:
-    """Whether `node`, with its decorators, may have something at `line`."""
-    first = next(iter(getattr(node, "decorator_list", ())), node)
-    start, end = getattr(first, "lineno", None), getattr(node, "end_lineno", None)
-    return start is None or end is None or start <= line <= end
+    """The nodes from `tree` down to `wanted`; `wanted` alone if `tree` does not contain it."""
+    above = parents_in(tree)
+    way = [wanted]
+    while way[-1] in above:
+        way.append(above[way[-1]])
+    return way[::-1]
 
 
 def _reads(written: str, way: Sequence[ast.AST], call: ast.Call) -> Iterator[bool]:
@@ -118,3 +104,88 @@ def _binds(loop: ast.AST, written: str) -> bool:
         and ast.unparse(node) == written.partition(".")[0]
         for node in ast.walk(loop)
     )
+
+
+# -- futures ---------------------------------------------------------------------------------------
+
+_ASKS = ("get", "result")
+
+
+def asked(site: Site) -> list[ast.Call]:
+    """The calls that get the results of the futures which the call at `site` returns.
+
+    Empty where other code may get them: all uses are known where a result is gotten at once, or
+    where the future, or a list of them which a loop iterates, has one name.
+    """
+    if isinstance(site.node, ast.Call) and keyword(site.node, "callback") is not None:
+        return []
+    way = way_to(site.module.tree, site.node)
+    scope = next((it for it in reversed(way) if isinstance(it, _FUNCTIONS)), way[0])
+    above = parents_in(scope)
+    made = above.get(site.node)
+    if isinstance(made, ast.Attribute):
+        return _all([_asking(site.node, above)])
+    if isinstance(made, ast.Assign):
+        return _of_name(made.targets, scope, above)
+    if isinstance(made, ast.ListComp):
+        kept = above.get(made)
+        return _of_list(kept.targets, scope, above) if isinstance(kept, ast.Assign) else []
+    appended_to = _appended_to(made)
+    return [] if appended_to is None else _of_list([appended_to], scope, above)
+
+
+def _all(found: list[ast.Call | None]) -> list[ast.Call]:
+    told = [it for it in found if it is not None]
+    return told if len(told) == len(found) else []
+
+
+def _asking(node: ast.AST, above: dict[ast.AST, ast.AST]) -> ast.Call | None:
+    """The call by which `node` is asked for what it holds, if that is what is done with it."""
+    method = above.get(node)
+    call = above.get(method) if isinstance(method, ast.Attribute) else None
+    is_asked = isinstance(method, ast.Attribute) and method.attr in _ASKS
+    return call if is_asked and isinstance(call, ast.Call) and call.func is method else None
+
+
+def _appended_to(node: ast.AST | None) -> ast.expr | None:
+    """The list that something is appended to, if `node` does that."""
+    method = node.func if isinstance(node, ast.Call) else None
+    return method.value if isinstance(method, ast.Attribute) and method.attr == "append" else None
+
+
+def _uses(targets: list[ast.expr], scope: ast.AST) -> Iterator[ast.Name]:
+    """The places where the one name among `targets` is read, if it gets its value once."""
+    names = [it.id for it in targets if isinstance(it, ast.Name)]
+    if len(names) != 1 or len(targets) != 1:
+        return
+    found = [it for it in ast.walk(scope) if isinstance(it, ast.Name) and it.id == names[0]]
+    read = [it for it in found if isinstance(it.ctx, ast.Load)]
+    if len(found) == len(read) + 1:
+        yield from read
+
+
+def _of_name(
+    targets: list[ast.expr], scope: ast.AST, above: dict[ast.AST, ast.AST]
+) -> list[ast.Call]:
+    return _all([_asking(it, above) for it in _uses(targets, scope)])
+
+
+def _of_list(
+    targets: list[ast.expr], scope: ast.AST, above: dict[ast.AST, ast.AST]
+) -> list[ast.Call]:
+    found: list[ast.Call] = []
+    for use in _uses(targets, scope):
+        all_of_them: ast.AST = use
+        around = above[use]
+        if isinstance(around, ast.Attribute) and _appended_to(above.get(around)) is use:
+            continue
+        if isinstance(around, ast.Call) and ast.unparse(around.func).endswith("as_completed"):
+            all_of_them, around = around, above[around]
+        if not isinstance(around, (ast.For, ast.comprehension)) or around.iter is not all_of_them:
+            return []
+        inside = scope if isinstance(around, ast.For) else above[around]
+        each = _of_name([around.target], inside, above)
+        if not each:
+            return []
+        found += each
+    return found

@@ -10,7 +10,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Mapping
 
-from gradguard_lint.fixes.edits import RawEdit, decoded, lines_of
+from gradguard_lint.fixes.edits import RawEdit, decoded, edit_at, lines_of
 from gradguard_lint.reading.newer import as_older
 from gradguard_lint.reading.source import tree_of
 
@@ -51,16 +51,7 @@ def silencing(
             start = len(lines[line - 1].rstrip())
             said = f" {reason.strip()}" if reason.strip() else ""
             content = f"  # noqa: {', '.join(sorted(names))}{said}"
-        edits.append(
-            {
-                "path": path,
-                "line": line,
-                "column": start + 1,
-                "end_line": line,
-                "end_column": end + 1,
-                "content": content,
-            }
-        )
+        edits.append(edit_at(path, (line, start + 1, line, end + 1), content))
     return edits
 
 

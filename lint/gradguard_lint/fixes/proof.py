@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradguard_lint.fixes.changes import Change, Fix
+from gradguard_lint.fixes.changes import Change, Fix, Unwritable
 from gradguard_lint.fixes.edits import (
     RawEdit,
     between,
@@ -21,9 +21,8 @@ from gradguard_lint.fixes.edits import (
     lines_of,
     moved,
     overlap,
+    too_large,
 )
-from gradguard_lint.fixes.size import too_large
-from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.project.files import absolute
 from gradguard_lint.reading.source import Module, tree_of
 from gradguard_lint.reading.text import compile_flags

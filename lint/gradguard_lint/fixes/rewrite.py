@@ -22,11 +22,11 @@ from gradguard_lint.fixes.changes import (
     ReplaceStatement,
     SetKeyword,
     UnderWith,
+    Unwritable,
     Wrap,
 )
 from gradguard_lint.fixes.edits import lines_of
 from gradguard_lint.fixes.imports import with_import, without_unused
-from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.reading.source import Module
 
 Span = tuple[int, int, int, int]

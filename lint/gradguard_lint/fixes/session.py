@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from gradguard_lint.fixes.changes import Unwritable
 from gradguard_lint.fixes.edits import RawEdit, edited_files, overlap
 from gradguard_lint.fixes.proof import check_code, places
-from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.reading.text import NOTEBOOK, SourceError
 

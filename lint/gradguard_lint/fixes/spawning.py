@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.fixes.changes import Change, Fix, Replace, SetKeyword
 from gradguard_lint.fixes.fresh import SHARED, differs
-from gradguard_lint.fixes.imported_code import DEFINITIONS, is_guard
+from gradguard_lint.fixes.imported_code import DEFINITIONS, on_import
 from gradguard_lint.fixes.recipes import made_by, with_backend
 from gradguard_lint.fixes.sending import cannot_be_sent
 from gradguard_lint.fixes.task_functions import function_of, is_local
@@ -144,15 +144,14 @@ def _can_spawn(call: ParallelCall, maker: ast.Call) -> bool:
 def _guarded(module: Module, call: ParallelCall) -> bool:
     """Whether importing `module` does not make the call."""
     own = {node.name for node in module.tree.body if isinstance(node, DEFINITIONS)}
-    for statement in module.tree.body:
-        if is_guard(statement) or isinstance(statement, DEFINITIONS):
-            continue
-        for node in ast.walk(statement):
-            if node is call.site.node or (
-                call.root == 1
-                and isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id in own
-            ):
-                return False
-    return True
+    return not any(
+        node is call.site.node
+        or (
+            call.root == 1
+            and isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in own
+        )
+        for statement in on_import(module)
+        for node in ast.walk(statement)
+    )

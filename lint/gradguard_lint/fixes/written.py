@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Import
@@ -32,21 +33,17 @@ def argument(site: Site, written: str) -> ast.expr | None:
     return found[0] if len(found) == 1 else None
 
 
-def imports_of(module: Module) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The import statements at the top of `module`, in no function or branch."""
+@lru_cache(maxsize=64)
+def imported(module: Module) -> Mapping[str, str]:
+    """The dotted name behind each name that an import at the top of `module` binds."""
+    found: dict[str, str] = {}
     for statement in module.tree.body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            yield statement
-
-
-def binds(module: Module, name: str) -> str | None:
-    """What an import at the top of `module` binds `name` to, as a dotted name."""
-    for statement in imports_of(module):
-        for alias in statement.names:
-            if (alias.asname or alias.name) == name:
-                package = getattr(statement, "module", None)
-                return f"{package}.{alias.name}" if package else alias.name
-    return None
+            package = getattr(statement, "module", None)
+            for alias in statement.names:
+                full = f"{package}.{alias.name}" if package else alias.name
+                found.setdefault(alias.asname or alias.name, full)
+    return found
 
 
 def dotted(module: Module, node: ast.expr) -> str:
@@ -56,26 +53,19 @@ def dotted(module: Module, node: ast.expr) -> str:
     while isinstance(node, ast.Attribute):
         parts.insert(0, node.attr)
         node = node.value
-    if not isinstance(node, ast.Name):
+    names = imported(module)
+    if not isinstance(node, ast.Name) or node.id not in {*names, *map(_top, names)}:
         return ""
-    for statement in imports_of(module):
-        for alias in statement.names:
-            whole = isinstance(statement, ast.Import) and alias.asname is None
-            if whole and alias.name.partition(".")[0] == node.id:
-                return ".".join([node.id, *parts])
-    bound = binds(module, node.id)
-    return ".".join([bound, *parts]) if bound else ""
+    return ".".join([names.get(node.id, node.id), *parts])
 
 
 def spelled(module: Module, full: str) -> str | None:
     """The expression that means the library's name `full` in `module`, by what it imports."""
     before, after = full, ""
     while before:
-        for statement in imports_of(module):
-            for alias in statement.names:
-                name = alias.asname or alias.name
-                if binds(module, name) == before:
-                    return name + after
+        for name, means in imported(module).items():
+            if means == before:
+                return name + after
         before, _, last = before.rpartition(".")
         after = f".{last}{after}"
     return None
@@ -106,7 +96,7 @@ def is_bound(module: Module, name: str) -> bool:
 def importing(module: Module, name: str, package: str | None = None) -> tuple[Change, ...] | None:
     """The changes after which `name` means that import in `module`; None where it cannot."""
     full = f"{package}.{name}" if package else name
-    bound = binds(module, name)
+    bound = imported(module).get(name)
     if bound == full:
         return ()
     if bound is not None or is_bound(module, name) or _is_imported_on_condition(module, full):
@@ -117,16 +107,18 @@ def importing(module: Module, name: str, package: str | None = None) -> tuple[Ch
 def _is_imported_on_condition(module: Module, full: str) -> bool:
     """Whether `module` imports the package of `full`, but only in a function or branch: it may be
     missing, or not be wanted until then."""
-    top = full.partition(".")[0]
+    top = _top(full)
+    if top in {_top(it) for it in imported(module).values()}:
+        return False
+    return any(
+        (isinstance(node, ast.Import) and any(_top(it.name) == top for it in node.names))
+        or (isinstance(node, ast.ImportFrom) and not node.level and _top(node.module or "") == top)
+        for node in ast.walk(module.tree)
+    )
 
-    def imports(node: ast.AST) -> bool:
-        if isinstance(node, ast.ImportFrom):
-            return not node.level and (node.module or "").partition(".")[0] == top
-        return isinstance(node, ast.Import) and any(
-            alias.name.partition(".")[0] == top for alias in node.names
-        )
 
-    return not any(map(imports, imports_of(module))) and any(map(imports, ast.walk(module.tree)))
+def _top(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def bindings(tree: ast.AST, name: str) -> int:
@@ -155,9 +147,7 @@ def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 def evaluable(module: Module, node: ast.expr) -> bool:
     """Whether `node` means the same everywhere in `module`: imported names and constants."""
     return all(
-        binds(module, inner.id) is not None
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Name)
+        inner.id in imported(module) for inner in ast.walk(node) if isinstance(inner, ast.Name)
     )
 
 

@@ -178,9 +178,6 @@ TO_ONE = words(
 ONE_OF_ALL = words("max min median nanmedian amax amin")
 """What gives one tensor where it is called without a dimension."""
 
-TENSOR_ATTRIBUTES = words("T mT H mH real data")
-"""Attributes of tensors that are tensors."""
-
 LAYERS = words(
     "Linear Bilinear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d "
     "LazyLinear LazyConv1d LazyConv2d LazyConv3d BatchNorm1d BatchNorm2d BatchNorm3d "
@@ -207,10 +204,8 @@ POOLS = words(
 )
 """Modules that give one tensor, unless they are asked for indices, too."""
 
-GIVE_THEMSELVES = words(
-    "eval train to cpu cuda double float half bfloat16 share_memory requires_grad_ apply"
-)
-"""Methods that give the module itself."""
+CHANGE_PARTS = words("append extend insert pop add_module register_module register_forward_hook")
+"""Methods of modules after which calling them may run other code."""
 
 STATISTICS = words(
     "BatchNorm1d BatchNorm2d BatchNorm3d SyncBatchNorm LazyBatchNorm1d LazyBatchNorm2d "

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Program, TaskRun
 from gradguard_lint.domain.payloads import Backward, PossibleTraining
-from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.shapes import inner, is_certain
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Items, Site, Table, Tensor, Unknown, Value
 from gradguard_lint.fixes.changes import Fix, Wrap
@@ -20,7 +20,6 @@ from gradguard_lint.fixes.task_functions import (
     leads_only_to,
     on_the_way,
 )
-from gradguard_lint.fixes.tensors import certain
 from gradguard_lint.rules.base import Report, handed_out
 from gradguard_lint.rules.cut_backwards import cut_backwards
 from gradguard_lint.words import words
@@ -96,12 +95,17 @@ def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix 
         elsewhere = not consistent(task.call.chosen, effect.when)  # the results have a graph there
         if effect.worker is None and (elsewhere or _may_reach(effect.target, task)):
             return None
-    nodes = _tensors(node.value, value)
-    if nodes is None or not certain(program, function, nodes):
+    calls = [it for it in program.calls if any(function_of(run) == function for run in it.tasks)]
+    runs = [run for call in calls for run in call.tasks if function_of(run) == function]
+    returned = [value for run in runs for value, place in run.returns if place == site]
+    if not all(run.returns for run in runs):
+        return None
+    parts = [_parts(node.value, it) for it in returned]
+    nodes = [part for part, held in _parts(node.value, value).items() if with_history(held)]
+    if not all(part in known and is_certain(known[part]) for part in nodes for known in parts):
         return None
     changes = tuple(Wrap(site.module, part, after=".detach()") for part in nodes)
     # its caller may take the result, and a backward; or the function, and what it returns
-    calls = [it for it in program.calls if any(function_of(run) == function for run in it.tasks)]
     between = {it for call in calls for it in on_the_way(call) if _takes_or_gives(it)}
     known = task.call.root == 1 and all(map(callers_are_seen, (function, *between)))
     known = known and all(leads_only_to(it, calls) for it in between)
@@ -135,32 +139,23 @@ def _may_reach(target: Value, task: TaskRun) -> bool:
     return False
 
 
-def _tensors(node: ast.expr, value: Value) -> list[ast.expr] | None:
-    """The parts of `node` that are certainly tensors with history; None where one may be."""
-    if not with_history(value):
-        return None if value.is_unknown else []
-    if all(isinstance(atom, Tensor) and atom.framework == "torch" for atom in value.atoms):
-        return [node]
+def _parts(node: ast.expr, value: Value) -> dict[ast.expr, Value]:
+    """What each part of `node` is, down to those that are no displays."""
     only = value.only
-    parts: list[tuple[ast.expr, Value]] = []
+    held: list[tuple[ast.expr, Value | None]] = []
     if isinstance(node, (ast.Tuple, ast.List)) and isinstance(only, Items):
-        if only.items is None or len(only.items) != len(node.elts):
-            return None
-        parts = list(zip(node.elts, only.items, strict=True))
+        if only.items is not None and len(only.items) == len(node.elts):
+            held = list(zip(node.elts, only.items, strict=True))
     elif isinstance(node, ast.ListComp) and isinstance(only, Items):
-        parts = [(node.elt, only.element)]
+        held = [(node.elt, only.element)]
     elif isinstance(node, ast.Dict) and isinstance(only, Table):
         for key, item in zip(node.keys, node.values, strict=True):
-            known = only.get(key.value) if isinstance(key, ast.Constant) else None
-            if known is None:
-                return None
-            parts.append((item, known))
-    else:
-        return None
-    found: list[ast.expr] = []
-    for part, known in parts:
-        inside = _tensors(part, known) if with_history(known) else []
-        if inside is None:
-            return None
-        found += inside
-    return found or None
+            held.append((item, only.get(key.value) if isinstance(key, ast.Constant) else None))
+    if not held or any(it is None for _, it in held):
+        return {node: value}
+    return {
+        inside: known
+        for part, it in held
+        if it is not None
+        for inside, known in _parts(part, it).items()
+    }

@@ -9,7 +9,7 @@ from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import Backward, GpuSetting, GpuUse, OptimizerStep
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
-from gradguard_lint.fixes.futures import asked
+from gradguard_lint.fixes.later import asked
 from gradguard_lint.fixes.recipes import made_by
 from gradguard_lint.fixes.task_functions import function_of, handed_out_alone
 from gradguard_lint.fixes.written import evaluable, keyword, source_of

@@ -35,7 +35,7 @@ from gradguard_lint.fixes.task_functions import (
     on_the_way,
     reached,
 )
-from gradguard_lint.fixes.written import binds, dotted, importing, source_of, spelled
+from gradguard_lint.fixes.written import dotted, imported, importing, source_of, spelled
 from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Report, chain, sites_to
 
@@ -259,14 +259,14 @@ def _imports(source: Module, module: Module, node: ast.expr) -> tuple[Change, ..
     """The imports by which `node` means in `module` what it means in `source`."""
     changes: list[Change] = []
     for name in sorted({part.id for part in ast.walk(node) if isinstance(part, ast.Name)}):
-        full = binds(source, name)
+        full = imported(source).get(name)
         if full is None:
             return None  # its value may depend on the place
         if source is module:
             continue
         package, _, last = full.rpartition(".")
-        imported = importing(module, last, package or None) if last == name else None
-        if imported is None:
+        missing = importing(module, last, package or None) if last == name else None
+        if missing is None:
             return None
-        changes += imported
+        changes += missing
     return tuple(changes)

@@ -11,7 +11,7 @@ from gradguard_lint.fixes.changes import Fix, ReplaceStatement
 from gradguard_lint.fixes.written import (
     assigned,
     bindings,
-    binds,
+    imported,
     importing,
     is_open,
     source_of,
@@ -67,7 +67,7 @@ def _with_graph(call: Effect) -> Fix | None:
     if not isinstance(outputs, ast.Name) or not _is_list_of_new(module, outputs.id):
         return None
     changes = importing(module, _FUNCTIONAL)
-    if changes is None or binds(module, "torch") not in (None, "torch"):
+    if changes is None or imported(module).get("torch") not in (None, "torch"):
         return None
     arguments = [source_of(module, own)]
     if group is not None and not _is(group, None):

@@ -73,7 +73,7 @@ def report(args: argparse.Namespace, result: Result, target: Target | None) -> N
 
 
 def _for_tools(name: str, result: Result) -> str:
-    from pytest_gradguard.findings import ReadError
+    from pytest_gradguard.findings import Cut, ReadError
     from pytest_gradguard.reports.overview import linked
 
     findings = linked(result.shown)
@@ -81,17 +81,19 @@ def _for_tools(name: str, result: Result) -> str:
         ReadError(error.path, max(error.line, 1), error.message, error.cell or None)
         for error in result.errors
     ]
+    cut = [Cut(**one) for one in result.outcome.cut]
     if name == "json":
         import json
 
         from pytest_gradguard.findings import report as as_dict
 
         # In ASCII: whatever a file is called, neither an encoding nor a terminal has to bear it.
-        return json.dumps(as_dict(findings, errors), indent=2) + "\n"
+        return json.dumps(as_dict(findings, errors, cut), indent=2) + "\n"
     if name == "github":
         from pytest_gradguard.reports import github
 
-        return "".join(line + "\n" for line in github.lines(findings, errors))
+        said = [_cut_line(result)] if cut else []
+        return "".join(line + "\n" for line in github.lines(findings, errors, notices=said))
     if name == "junit":
         from pytest_gradguard.reports import junit
 
@@ -102,7 +104,7 @@ def _for_tools(name: str, result: Result) -> str:
         return gitlab.render(findings, _Sources(result))
     from pytest_gradguard.reports import sarif
 
-    return sarif.render(findings, _Sources(result), errors)
+    return sarif.render(findings, _Sources(result), errors, cut)
 
 
 # -- for people ------------------------------------------------------------------------------------
@@ -123,8 +125,8 @@ def _text(
             unsafe=unsafe,
         )
         parts.append("\n".join(lines))
-        if statistics:
-            parts.append("\n".join(_statistics(result.shown)))
+    if statistics and (counts := "\n".join(_statistics(result))):
+        parts.append(counts)
     if result.outcome.files or not result.errors:
         parts.append("\n".join(_last_lines(result, unsafe=unsafe)))
     return "\n\n".join(parts) + "\n" if parts else ""
@@ -135,7 +137,7 @@ def _concise(result: Result, *, statistics: bool, unsafe: bool) -> str:
 
     parts = list(concise.lines(result.shown))
     if statistics:
-        parts += _statistics(result.shown)
+        parts += _statistics(result)
     if result.outcome.files or not result.errors:
         parts += _last_lines(result, unsafe=unsafe)
     return "".join(part + "\n" for part in parts)
@@ -172,18 +174,37 @@ def _lines(data: bytes) -> list[str]:
     return [line.decode("utf-8", "replace") for line in byte_lines(data)]
 
 
-def _statistics(findings: Sequence[Finding]) -> Iterator[str]:
+def _statistics(result: Result) -> Iterator[str]:
+    """How often each code was found, and how many functions were cut off for each reason."""
     from collections import Counter
 
-    counts = Counter((finding.code, finding.name) for finding in findings)
+    counts = Counter((finding.code, finding.name) for finding in result.shown)
+    counts.update(("cut  ", one["reason"]) for one in result.outcome.cut)
     width = max((len(str(count)) for count in counts.values()), default=0)
     for (code, name), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         yield f"{count:>{width}}  {code}  {name}"
 
 
+def _cut_line(result: Result) -> str:
+    """How many functions a budget cut off."""
+    count = len(result.outcome.cut)
+    end = "its end" if count == 1 else "their end"
+    return (
+        f"{counted(count, 'function')} not followed to {end}: reached a limit of the analysis "
+        "(listed by --output-format json)"
+    )
+
+
 def _last_lines(result: Result, *, unsafe: bool) -> Iterator[str]:
-    """What was checked and found, and how much of it can be repaired."""
+    """What was checked and found, how much of it can be repaired, and what was cut off."""
     yield _summary(result)
+    yield from _fixable(result, unsafe=unsafe)
+    if result.outcome.cut:
+        yield _cut_line(result)
+
+
+def _fixable(result: Result, *, unsafe: bool) -> Iterator[str]:
+    """How many findings can be repaired, if any can."""
     repairs = [finding.edits for finding in result.shown if finding.edits is not None]
     if not repairs:
         return

@@ -49,8 +49,8 @@ class Repairs:
 
     def made(self, outcome: Outcome) -> Outcome:
         """Make the repairs, in the files unless only a difference is asked for; what is left."""
+        from gradguard_lint.fixes.edits import too_large
         from gradguard_lint.fixes.session import Session
-        from gradguard_lint.fixes.size import too_large
         from gradguard_lint.project.files import Trouble
 
         large = {

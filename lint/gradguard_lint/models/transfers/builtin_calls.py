@@ -8,7 +8,15 @@ from functools import partial
 
 from gradguard_lint.domain.conditions import plain_condition
 from gradguard_lint.domain.questions import Key, counted, is_question
-from gradguard_lint.domain.shapes import EMPTY, items, known_items, parted, sequence, sliced
+from gradguard_lint.domain.shapes import (
+    EMPTY,
+    items,
+    known_items,
+    parted,
+    sequence,
+    sliced,
+    uncertain,
+)
 from gradguard_lint.domain.unknowns import at_large, computed, is_own, of_own
 from gradguard_lint.domain.values import (
     COUNT,
@@ -129,10 +137,13 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short in ("min", "max") and args.rest is not None:
         return join((*args.positional, args.rest))
     if short in ("min", "max") and first is not None:
-        one = len(args.positional) == 1
-        return join([element_of(m, first)]) if one else _extreme(m, short, args.positional)
+        if len(args.positional) > 1:
+            return _extreme(m, short, args.positional)
+        element = element_of(m, first)
+        return uncertain(element) if "default" in args.keywords else element
     if short == "next" and first is not None:
-        return element_of(m, first)
+        element = element_of(m, first)
+        return uncertain(element) if len(args.positional) > 1 else element
     if short == "str" and first is not None:
         return of_own(id(node)) if is_own(first) else first.map(_as_text)
     if short in ("int", "bool", "float") and first is not None:
@@ -151,8 +162,10 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         wanted = args.positional[1].constant
         if isinstance(wanted, str):
             found = m.attribute(frame, node, args.positional[0], wanted)
-            off = len(args.positional) == 3 and args.positional[2].constant is False
-            return off_by_default(m, found) if off else found
+            if len(args.positional) < 3:
+                return found
+            off = args.positional[2].constant is False
+            return off_by_default(m, found) if off else uncertain(found)
         owner = args.positional[0]
         return module_parts.named(m, owner) or owner.map(lambda atom: some_of(m, atom))
     if short == "hasattr" and len(args.positional) == 2:
@@ -160,6 +173,9 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "setattr" and len(args.positional) == 3:
         owner, wanted, value = args.positional
         only, field = owner.only, wanted.constant
+        if isinstance(only, Instance) and field is None:
+            for name, held in m.fields(only.ident):
+                m.store[only.ident, name] = uncertain(held)
         if only is not None and set_named(m, frame, node, only, field, value):
             return NOTHING
         if isinstance(only, (Tensor, Unknown)) and isinstance(field, str):

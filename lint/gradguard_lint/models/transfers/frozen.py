@@ -138,6 +138,11 @@ def keep_parts(m: Machine, ident: int, parts: dict[str, Value]) -> None:
     m.store[(ident, ALL_PARTS)] = constant(tuple(parts))
 
 
+def parts_changed(m: Machine, ident: int) -> None:
+    """Note that a module may consist of other parts, or run other code, by now."""
+    m.store[(ident, ALL_PARTS)] = UNKNOWN
+
+
 def all_parts(m: Machine, ident: int) -> list[Value] | None:
     """What a module consists of, in order; None where that is not known."""
     names = m.read(ident, ALL_PARTS)

@@ -40,7 +40,7 @@ from gradguard_lint.engine.tree import is_fixed
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.primitives import PRIMITIVES
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
-from gradguard_lint.models.torch import NOT_WRITING
+from gradguard_lint.models.torch import CHANGE_PARTS, NOT_WRITING
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,
@@ -51,6 +51,7 @@ from gradguard_lint.models.transfers import (
     data_parallel,
     dispatch,
     environment,
+    frozen,
     getters,
     instances,
     loaders,
@@ -64,6 +65,7 @@ from gradguard_lint.models.transfers import (
     samplers,
     stated_fields,
     tensorflow_calls,
+    torch_calls,
     torch_modules,
     torch_tensors,
     unknown_calls,
@@ -77,7 +79,7 @@ from gradguard_lint.models.transfers.devices import (
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
 from gradguard_lint.models.transfers.table import TRANSFERS
-from gradguard_lint.models.transfers.tensors import derived, gpu_used, operation, viewed
+from gradguard_lint.models.transfers.tensors import certainly, derived, gpu_used, operation, viewed
 from gradguard_lint.models.transfers.wrapping import marked
 from pytest_gradguard.records import replace
 
@@ -166,7 +168,8 @@ class Meaning(Known):
             if row.driver and not asks_for_cpu(args):
                 driver_started(m, frame, node, f"{plain}()", "torch")
             arrays.begun(m, frame, node, plain, row)
-            return TRANSFERS[row.does](m, frame, node, plain, args, row)
+            value = TRANSFERS[row.does](m, frame, node, plain, args, row)
+            return certainly(value) if torch_calls.gives_one(plain, args, row) else value
         if plain == "joblib.Parallel.__call__" and args.positional:
             for instance in args.positional[0].of(Instance):
                 rest = replace(args, positional=args.positional[1:], written=False)
@@ -192,7 +195,9 @@ class Meaning(Known):
             samplers.epoch_set(m, receiver, args.get(0, "epoch"))
         if isinstance(receiver, Tensor):
             if receiver.framework == "torch":
-                return torch_tensors.tensor_method(m, frame, node, receiver, name, args)
+                value = torch_tensors.tensor_method(m, frame, node, receiver, name, args)
+                one = receiver.certain and torch_tensors.gives_one(name, args)
+                return certainly(value) if one else value
             if receiver.framework == "tensorflow":
                 return tensorflow_calls.tensor_method(m, frame, node, receiver, name)
             return arrays.array_method(m, frame, node, receiver, name, args)
@@ -201,6 +206,8 @@ class Meaning(Known):
             if row is not None and row.does == "exit":
                 return TRANSFERS[row.does](m, frame, node, full, args, row)
             if receiver.kind == "model":
+                if name in CHANGE_PARTS:
+                    frozen.parts_changed(m, receiver.ident)
                 part = part_calls.called(m, frame, node, method, args)
                 if part is not None:
                     return part

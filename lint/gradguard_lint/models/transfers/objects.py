@@ -36,6 +36,7 @@ from gradguard_lint.models.transfers import (
     data_parallel,
     environment,
     estimators,
+    frozen,
     loaders,
     optimizers,
     options,
@@ -199,6 +200,8 @@ def set_attribute(
     if isinstance(atom, Thing) and atom.kind == "namespace" and atom.ident:
         m.set_field(atom.ident, target.attr, value)
         return None
+    if isinstance(atom, Thing) and atom.kind == "model" and target.attr == "forward":
+        frozen.parts_changed(m, atom.ident)
     if isinstance(atom, Thing) and atom.kind in KERAS_KINDS and target.attr == "trainable":
         tensorflow_calls.frozen_by(m, atom, value)
     if isinstance(atom, Thing) and atom.kind == "estimator":
@@ -255,6 +258,8 @@ def set_item(
             environment.environ_set(m, frame, target, index, value)
         if isinstance(atom, Thing) and atom.kind == attribute_tables.KIND:
             attribute_tables.set_item(m, frame, target, atom, index, value)
+        if isinstance(atom, Thing) and atom.kind == "model":
+            frozen.parts_changed(m, atom.ident)
     if any(holder.tensors()):
         what = f"`{ast.unparse(target)} = ...`"
         written(m, frame, target, what, holder)

@@ -25,7 +25,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.torch import GIVE_THEMSELVES, HOOKS, MODULE_METHODS, PARAMETERS
+from gradguard_lint.models.torch import HOOKS, MODULE_METHODS, PARAMETERS, STATEFUL
 from gradguard_lint.models.transfers import frozen, module_parts, torch_modules
 from gradguard_lint.models.transfers.torch_tensors import (
     hooked,
@@ -190,7 +190,7 @@ def of_list(
             found.append(given or UNKNOWN)
     if not found:
         return None
-    if name in GIVE_THEMSELVES:
+    if name in STATEFUL:
         return of(held)
     return sequence(join([element_of(m, value) for value in found]), "generator")
 

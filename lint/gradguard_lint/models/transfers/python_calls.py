@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import items, known_items, sequence
+from gradguard_lint.domain.shapes import items, known_items, sequence, uncertain
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -231,7 +231,8 @@ def product(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 def fold(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``functools.reduce(f, values)``."""
     element = element_of(m, held(m, args.get(1) or UNKNOWN))
-    return m.call(frame, node, args.get(0) or UNKNOWN, Args([args.get(2) or element, element]))
+    given = Args([args.get(2) or element, element])
+    return uncertain(m.call(frame, node, args.get(0) or UNKNOWN, given))  # of one item, it is that
 
 
 def operator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -8,7 +8,7 @@ from math import prod
 
 from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, any_of
 from gradguard_lint.domain.payloads import Compute, GpuUse, Graph, MemoryUse
-from gradguard_lint.domain.shapes import inner, items, result_call, sequence
+from gradguard_lint.domain.shapes import inner, is_certain, items, result_call, sequence
 from gradguard_lint.domain.values import (
     ANYTHING,
     COPIED,
@@ -266,10 +266,31 @@ def operation(
     worked(m, frame, node, found, heavy=matmul or name in HEAVY)
     value = combine(m, found, smooth=smooth and name not in NOT_SMOOTH)
     value = with_anything(value, values)
+    if _has_tensor(node, values):
+        value = certainly(value)
     if len(found) == 1 and found[0][0].framework == "numpy" and not matmul:
         made = replace(found[0][0], memory=("array", m.ident_at(node)))
         return value.map(lambda atom: of(made if isinstance(atom, Tensor) else atom))
     return value
+
+
+def _has_tensor(node: ast.AST, values: list[Value]) -> bool:
+    """Whether an operand of the operator `node` is a tensor, which makes one of any other."""
+    if not isinstance(node, (ast.BinOp, ast.AugAssign, ast.UnaryOp)):
+        return False
+    if isinstance(node.op, ast.Mod):  # may fill a text
+        values = values[:1]
+    return any(map(is_certain, values))
+
+
+def certainly(value: Value) -> Value:
+    """`value`, which is one torch tensor on every way."""
+
+    def change(atom: Atom) -> Value:
+        known = isinstance(atom, Tensor) and atom.framework == "torch"
+        return of(replace(atom, certain=True) if known else atom)
+
+    return value.map(change)
 
 
 def with_anything(value: Value, given: Iterable[Value]) -> Value:

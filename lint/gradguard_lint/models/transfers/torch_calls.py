@@ -50,13 +50,17 @@ from gradguard_lint.models.torch import (
     DRAWS,
     DRAWS_OF,
     DROPOUTS,
+    GIVE_ONE,
     HEAVY,
     IF_TRACKED,
     NORMED,
     NOT_SMOOTH,
+    ONE_OF_ALL,
+    POOLS,
     SETTINGS,
     STATISTICS,
     WEIGHTLESS,
+    WITH_FUNCTIONS,
 )
 from gradguard_lint.models.transfers import (
     arrays,
@@ -236,6 +240,17 @@ def tensor_function(
     if short.startswith(("set_", "get_", "is_", "use_", "_")):
         return UNKNOWN
     return function(m, frame, node, short, args, linalg=row.flag == "heavy")
+
+
+def gives_one(name: str, args: Args, row: Row) -> bool:
+    """Whether a call of the function `name` gives one tensor, whatever its arguments are."""
+    home, _, short = name.rpartition(".")
+    if home not in WITH_FUNCTIONS:
+        return name in ("torch.nn.Parameter", "torch.autograd.Variable")
+    of_all = short in ONE_OF_ALL and len(args.positional) == 1 and not args.keywords
+    if short == "where":
+        return len(args.positional) > 1
+    return row.does == "tensor" or short in GIVE_ONE or of_all
 
 
 def total_norm(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -523,10 +538,18 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     inplace = args.get(None, "inplace")
     if inplace is not None and inplace.constant is True:
         about = (*about, ("in-place", inplace))
+    if short in POOLS and _may_give_indices(short, args):
+        about = (*about, ("indices", UNKNOWN))
     atom = Thing("model", name, m.ident_at(node), m.worker_ident, gpu, about, small=small)
     if short == "Sequential":
         module_parts.kept(m, atom.ident, args)
     return guarded(of(atom), when) if gpu and when else of(atom)
+
+
+def _may_give_indices(short: str, args: Args) -> bool:
+    """Whether that pool may give the places of its maxima, too."""
+    before = 1 if short.startswith("Adaptive") else 3
+    return "return_indices" in args.keywords or args.open or len(args.positional) > before
 
 
 def _keeps_statistics(short: str, args: Args) -> bool:

@@ -39,7 +39,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.torch import STATEFUL, WEIGHTLESS
+from gradguard_lint.models.torch import LAYERS, POOLS, STATEFUL, WEIGHTLESS
 from gradguard_lint.models.transfers import data_parallel, frozen, module_parts, own_gradients
 from gradguard_lint.models.transfers.devices import (
     as_written,
@@ -48,7 +48,14 @@ from gradguard_lint.models.transfers.devices import (
     gpu_touched,
     placed,
 )
-from gradguard_lint.models.transfers.tensors import combine, tensors_in, value_used, worked, written
+from gradguard_lint.models.transfers.tensors import (
+    certainly,
+    combine,
+    tensors_in,
+    value_used,
+    worked,
+    written,
+)
 from pytest_gradguard.records import replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -66,6 +73,23 @@ def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args
 
 
 def forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
+    """What calling a library's module gives, without what is around it."""
+    value = _forward(m, frame, node, model, args)
+    return certainly(value) if _gives_one(m, model) else value
+
+
+def _gives_one(m: Machine, module: Atom) -> bool:
+    """Whether the library's `module` gives one tensor, whatever it is called with."""
+    home, _, name = module.name.rpartition(".") if isinstance(module, Thing) else ("", "", "")
+    if home != "torch.nn" or not isinstance(module, Thing):
+        return False
+    if name == "Sequential" or m.read(module.ident, frozen.ALL_PARTS) is not None:
+        *_, last = frozen.all_parts(m, module.ident) or [UNKNOWN]
+        return all(_gives_one(m, atom) for atom in last.atoms)
+    return name in LAYERS or (name in POOLS and module.part("indices") is None)
+
+
+def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
     found = tensors_in(args.values())
     tensor = Tensor(
         "torch",

@@ -43,14 +43,17 @@ from gradguard_lint.models.torch import (
     CLEARS,
     COUNTS,
     DRAWS_OF,
+    GIVE_ONE,
     GIVES,
     HEAVY,
     HOOKS,
     IN_ORDER,
     IN_PLACE_DRAWS,
+    METHODS_GIVE_ONE,
     NOT_SMOOTH,
     NOT_WRITING,
     OF_MODULES,
+    ONE_OF_ALL,
     PARAMETERS,
     QUESTIONS,
     RESHAPES,
@@ -257,6 +260,12 @@ def tensor_method(
         value = value.map(lambda it: of(viewed(m, it, tensor) if isinstance(it, Tensor) else it))
     value = collectives.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
     return several(m, found, name, args.get(0, "dim"), value)
+
+
+def gives_one(name: str, args: Args) -> bool:
+    """Whether the tensors' method `name` gives one tensor, whatever its arguments are."""
+    of_all = name in ONE_OF_ALL and not args.positional and not args.keywords
+    return name in GIVE_ONE or name in METHODS_GIVE_ONE or of_all
 
 
 _REPLACING = words("copy_ fill_ zero_")
