@@ -299,8 +299,7 @@ class Exits:
 
 @fields
 class Outcomes:
-    """How the code of one frame is left: what it returns or yields, and the loops around."""
+    """How the code of one frame is left: what it returns, and the loops around."""
 
     returns: list[tuple[Value, ast.AST, State]] = field(default_factory=list)
-    yields: list[Value] = field(default_factory=list)
     loops: list[Exits] = field(default_factory=list)

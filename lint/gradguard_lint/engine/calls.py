@@ -6,7 +6,7 @@ import ast
 
 from gradguard_lint.domain.conditions import assume, lasting
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.shapes import ABSENT, sequence, where_absent
+from gradguard_lint.domain.shapes import ABSENT, where_absent
 from gradguard_lint.domain.state import Mark
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -395,11 +395,6 @@ def _returned(m: Machine, inner: Frame) -> Value:
     """Go on after a call with what holds at any of its ends, and what it returned."""
     left = m.outcomes(inner)
     ends = [state for _, _, state in left.returns]
-    if left.yields:
-        m.meet([*ends, m.state])
-        m.state = m.state.copy()
-        m.state.dead = False
-        return sequence(join(left.yields), "generator")
     if not ends:
         m.die()  # every way raises, or the program ends there
         return UNKNOWN

@@ -13,7 +13,6 @@ from gradguard_lint.domain.shapes import (
     as_key,
     closed,
     items,
-    known_items,
     merged,
     parted,
     parts_of,
@@ -32,7 +31,6 @@ from gradguard_lint.domain.values import (
     External,
     Frame,
     Function,
-    Generator,
     Instance,
     Items,
     Parts,
@@ -58,6 +56,7 @@ from gradguard_lint.engine.branches import (
     turning_out,
 )
 from gradguard_lint.engine.containers import adopted, element_of
+from gradguard_lint.engine.flows import iterator
 from gradguard_lint.engine.imports import star_import
 from gradguard_lint.engine.iteration import iterated, opened, run
 from gradguard_lint.engine.lookups import this_time
@@ -451,26 +450,14 @@ def on_Lambda(m: Machine, frame: Frame, node: ast.Lambda) -> Value:
 def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
     given = m.eval(frame, node.value)
     giver = m.place.yield_receivers.get(frame.ident)
-    if giver is not None:
-        if not m.dead:
-            giver(given)
-        return UNKNOWN
-    left = m.outcomes(frame)
-    left.yields.append(given)
+    if giver is not None and not m.dead:
+        giver(given)
     return UNKNOWN
 
 
 def on_YieldFrom(m: Machine, frame: Frame, node: ast.YieldFrom) -> Value:
     value = opened(m, frame, node.value, m.eval(frame, node.value))
     giver = m.place.yield_receivers.get(frame.ident)
-    if giver is None:
-        m.outcomes(frame).yields.append(element_of(m, m.iterated(frame, node, value)))
+    if giver is None or m.dead:
         return UNKNOWN
-    only = value.only
-    if isinstance(only, Generator):
-        return run(m, frame, node, only, giver)
-    known = known_items(m.iterated(frame, node, value))
-    for item in known if known is not None and len(known) <= FEW else (element_of(m, value),):
-        if not m.dead:
-            giver(item)
-    return UNKNOWN
+    return run(m, frame, node, iterator(m, frame, node, value), giver)

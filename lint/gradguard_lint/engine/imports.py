@@ -21,6 +21,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.run_parts import Position
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import outermost_first
 
@@ -69,10 +70,9 @@ def run_module(
     m: Machine, frame: Frame, module: Module, name: Value, modes: Modes | None = None
 ) -> None:
     """Run the code of a module, from the start of a program, or with these `modes` in force."""
-    saved = (m.place.worker, m.place.chain, m.place.statement, m.place.turns.depth, m.place.raised)
-    importing, m.place.importing = m.place.importing, module.name
-    making, m.place.making = m.place.making, ()
+    position = Position(m.place)
     m.place.worker, m.place.chain, m.place.turns.depth, m.place.raised = None, (), 0, []
+    m.place.importing, m.place.making = module.name, ()
     if not module.is_stub:
         m.program.imports.setdefault(module.name, set())
     m.state = State(m.store, Assumed(), m.state.past, modes or Modes())
@@ -82,10 +82,7 @@ def run_module(
         for own, what in () if module.is_stub else m.models.described_in(m, module.name):
             m.store[frame.ident, own] = what
     finally:
-        m.place.worker, m.place.chain, m.place.statement, m.place.turns.depth, m.place.raised = (
-            saved
-        )
-        m.place.importing, m.place.making = importing, making
+        position.restore(m.place)
 
 
 def star_import(m: Machine, frame: Frame, name: str) -> Value | None:

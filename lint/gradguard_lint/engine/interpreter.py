@@ -41,6 +41,7 @@ from gradguard_lint.engine.budget import OutOfSteps
 from gradguard_lint.engine.machine import Machine, Parts
 from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.relevance import Relevance
+from gradguard_lint.engine.run_parts import Place, Position
 from gradguard_lint.engine.survey import asked
 from gradguard_lint.engine.tree import descend, last_name
 
@@ -251,8 +252,7 @@ class _Run:
         m.budget.begin(first=m.place.root == 1)
         m.state = state
         m.state.assumed, m.state.dead = Assumed(), False
-        m.place.worker, m.place.chain, m.place.stack, m.place.statement = None, (), [], None
-        m.place.turns.loops, m.place.turns.depth, m.place.raised = (), 0, []
+        Position(Place()).restore(m.place)
         try:
             start()
         except OutOfSteps:

@@ -40,6 +40,7 @@ from gradguard_lint.engine.calls import enter_code, marked_modes
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.run_parts import Position
 from pytest_gradguard.records import replace
 
 CONSUMED = "<consumed>"
@@ -53,24 +54,6 @@ STORING = frozenset({"append", "appendleft", "add", "insert", "setdefault"})
 
 ENTERING = frozenset({"enter_context", "enter_async_context"})
 """Methods that enter the context manager that they are called with."""
-
-
-class _Position:
-    """Where the machine is in the program, apart from the state."""
-
-    def __init__(self, m: Machine) -> None:
-        self.chain, self.statement, self.raised = m.place.chain, m.place.statement, m.place.raised
-        self.stack, self.loops, self.depth = m.place.stack, m.place.turns.loops, m.place.turns.depth
-        self.stub_caller, self.stub_calls = m.place.stub_caller, m.place.stub_calls
-
-    def restore(self, m: Machine) -> None:
-        m.place.chain, m.place.statement, m.place.raised = self.chain, self.statement, self.raised
-        m.place.stack, m.place.turns.loops, m.place.turns.depth = self.stack, self.loops, self.depth
-        m.place.stub_caller, m.place.stub_calls = self.stub_caller, self.stub_calls
-
-    def fork(self, m: Machine) -> None:
-        """Go on from here with lists that a suspended body can leave as they are at a ``yield``."""
-        m.place.stack, m.place.raised = [*self.stack], [*self.raised]
 
 
 class Recorded:
@@ -162,7 +145,7 @@ def run(
         each(UNKNOWN)
         return UNKNOWN
     recorded = Recorded(m) if before > 0 and isinstance(function, Function) else None
-    outside, assumed = _Position(m), m.assumed.copy()
+    outside, assumed = Position(m.place), m.assumed.copy()
     passed = 0
 
     def give(value: Value) -> None:
@@ -174,21 +157,21 @@ def run(
             return
         if counts:
             set_consumed(m, inner, SOME if inner.loop_names else passed)
-        inside, own = _Position(m), m.modes
-        outside.restore(m)
+        inside, own = Position(m.place), m.modes
+        outside.restore(m.place)
         if begun is not modes:
             m.modes = modes
         each(value)
-        inside.restore(m)
+        inside.restore(m.place)
         m.modes = own
 
     returned = NOTHING
     if isinstance(function, Flow):
-        outside.fork(m)
+        _fork(m)
         try:
             function.each(give)
         finally:
-            outside.restore(m)
+            outside.restore(m.place)
     else:
         message = f"iterates `{function.name}`"
         if is_context(atom):  # it is passed to code that is not followed
@@ -207,6 +190,11 @@ def run(
     return returned
 
 
+def _fork(m: Machine) -> None:
+    """Go on with lists that a suspended body can leave as they are at a ``yield``."""
+    m.place.stack, m.place.raised = [*m.place.stack], [*m.place.raised]
+
+
 def run_body(
     m: Machine,
     frame: Frame,
@@ -219,8 +207,8 @@ def run_body(
     """Run statements of a generator function, and `give` what each ``yield`` has."""
     function, inner = atom.function, atom.frame
     assert isinstance(function, Function)
-    outside = _Position(m)
-    outside.fork(m)
+    outside = Position(m.place)
+    _fork(m)
     if not function.module.is_stub:
         m.place.stack.append(function.node)
     frame, node = m.in_program(frame, node)
@@ -231,7 +219,7 @@ def run_body(
         with m.called_from(frame, node, "" if function.module.is_stub else message):
             m.block(inner, body)
     finally:
-        outside.restore(m)
+        outside.restore(m.place)
         del m.place.yield_receivers[inner.ident]
 
 

@@ -46,6 +46,26 @@ class LastCall:
         """What the functions behind decorators return, while a task runs in which they matter."""
 
 
+class Position:
+    """Where in the program a run is, to come back there."""
+
+    def __init__(self, place: Place) -> None:
+        self.fields = {name: getattr(place, name) for name in _POSITION}
+        self.loops, self.depth = place.turns.loops, place.turns.depth
+
+    def restore(self, place: Place) -> None:
+        """Go on here."""
+        vars(place).update(self.fields)
+        place.turns.loops, place.turns.depth = self.loops, self.depth
+
+
+_POSITION = (
+    *("chain", "importing", "making", "raised", "stack", "statement"),
+    *("stub_caller", "stub_calls", "worker"),
+)
+"""The fields of a place that say where in the program it is."""
+
+
 class Place:
     """Where the run is."""
 

@@ -45,6 +45,7 @@ from gradguard_lint.engine.pickling import arrive, pickling_themselves, sent_as
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.reach import reached
 from gradguard_lint.engine.results import as_data, ends_of, sent_back
+from gradguard_lint.engine.run_parts import Position
 from gradguard_lint.engine.waiting import given_out, turn_of
 from pytest_gradguard.records import replace
 
@@ -274,14 +275,12 @@ def run_task(
             themselves += with_start
     run.own_pickling = bool(themselves)
     parent = m.state
-    chain, statement, raised = m.place.chain, m.place.statement, m.place.raised
-    outer, outer_returned = m.place.worker, m.place.ended.decorated_returns
+    position, outer_returned = Position(m.place), m.place.ended.decorated_returns
     m.state = parent.copy()
     if call.kind == PROCESS and call.start not in INHERITING:
         _import_again(m, call)
     m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else _afresh(m, call)
-    making, m.place.making = m.place.making, ()
-    m.place.worker, m.place.raised = run, []
+    m.place.worker, m.place.raised, m.place.making = run, [], ()
     m.place.ended.returns = None
     wrapped = next(filter(None, map(_wrapped, functions_in(task.function))), None)
     m.place.ended.decorated_returns = {} if wrapped is None else {wrapped.node: []}
@@ -337,13 +336,8 @@ def run_task(
         for effect in of_kinds(run.effects, Escape) if trains else ():
             effect.payload.reachable = reached(m, effect.target)
     finally:
-        m.place.worker, m.place.chain, m.place.raised, m.place.ended.decorated_returns = (
-            outer,
-            chain,
-            raised,
-            outer_returned,
-        )
-        m.place.statement, m.place.making = statement, making
+        position.restore(m.place)
+        m.place.ended.decorated_returns = outer_returned
         after, m.state = m.state, parent
     run.known = any(
         isinstance(atom, (Function, Bound))
