@@ -256,7 +256,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         plain = replace(function, marks=function.marks - {keeping.KEPT})
         return keeping.again(m, function, args, lambda: apply(m, frame, node, plain, args))
     code = function.node
-    if m.gives_up_on(function):
+    if m.gives_up_in(frame, function):
         end = code.end_lineno or code.lineno
         m.budget.cut[id(code)] = (function.module.path, code.lineno, end)
         return UNKNOWN
@@ -267,7 +267,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     place = (function.module.path, code.lineno)
     if m.worker is None and place not in m.reached_in:
         m.reached_in[place] = (id(code), m.root_line)
-    if m.is_deep_in(function):
+    if m.is_deep_in(frame, function):
         return UNKNOWN
     is_lambda = isinstance(code, ast.Lambda)
     message = "calls a lambda" if is_lambda else f"calls `{function.name}`"

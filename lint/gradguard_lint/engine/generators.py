@@ -94,7 +94,7 @@ def run(
     taken = (m.store.get((inner.ident, TAKEN)) or constant(0)).constant
     if taken == ALL or isinstance(code, ast.Lambda):
         return NOTHING
-    left_out = m.is_deep_in(function) or m.gives_up_on(function)
+    left_out = m.is_deep_in(frame, function) or m.gives_up_in(frame, function)
     if left_out or inner.ident in m.givers:
         each(UNKNOWN)  # one that is being run stands for others that were made there
         return UNKNOWN
@@ -149,7 +149,7 @@ def run(
 
 def _flow(m: Machine, frame: Frame, flow: Flow, each: Callable[[Value], None]) -> None:
     """Take what is left of `flow`; `each` goes on outside of it with every item."""
-    if m.gives_up_on(frame):
+    if m.gives_up_in(frame):
         each(UNKNOWN)
         return
     outside = _Place(m)

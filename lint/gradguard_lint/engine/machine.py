@@ -374,21 +374,28 @@ class Machine:
             ident = self.idents[key] = self.new_ident()
         return ident
 
-    def is_deep_in(self, function: Function) -> bool:
-        """Whether so many calls are being run, or so many of `function`, that it is run no more.
+    def is_deep_in(self, frame: Frame, function: Function) -> bool:
+        """Whether so many calls are being run, or so many of `function`, that `frame` calls it no
+        more.
 
         Recursion is no reason to call it unfinished: one more call would tell little.
         """
         if len(self.stack) >= DEPTH:
             self.leave_unfinished(function, TOO_DEEP)
+            self.leave_unfinished(frame, TOO_DEEP)
             return True
         return self.stack.count(function.node) >= 2
 
-    def gives_up_on(self, of: Frame | Function) -> bool:
-        """Whether the budget is used up; the function is then recorded as unfinished."""
-        if self.budget.used_up:
-            self.leave_unfinished(of)
-        return self.budget.used_up
+    def gives_up_in(self, frame: Frame, function: Function | None = None) -> bool:
+        """Whether the budget is used up; the function of `frame` is then recorded as unfinished,
+        and `function`, which it calls, too."""
+        if not self.budget.used_up:
+            return False
+        if self.stack or self.root == 1:  # otherwise nobody calls it but this analysis
+            self.leave_unfinished(frame)
+        if function is not None:
+            self.leave_unfinished(function)
+        return True
 
     def run_out(self, frame: Frame) -> None:
         """Leave the run from this root: it took too many steps."""

@@ -45,7 +45,7 @@ def enter(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
     there."""
     function, inner = atom.function, atom.frame
     m.store.drop((inner.ident, STOPPED))
-    if not isinstance(function, Function) or not _may_run(m, function, inner):
+    if not isinstance(function, Function) or not _may_run(m, frame, function, inner):
         return UNKNOWN
     given: list[Value] = []
     there: list[State] = []
@@ -82,7 +82,7 @@ def leave(m: Machine, frame: Frame, node: ast.AST, atom: Generator, raised: str 
     stopped = m.read(inner.ident, STOPPED)
     if stopped is None or m.dead or not isinstance(function, Function):
         return
-    if not _may_run(m, function, inner):
+    if not _may_run(m, frame, function, inner):
         return
     assumed, before, ends, caught = m.assumed.copy(), m.state, list[State](), list[Raised]()
     if raised is not None:
@@ -125,10 +125,10 @@ def _body(function: Function) -> list[ast.stmt]:
     return body if isinstance(body, list) else []
 
 
-def _may_run(m: Machine, function: Function, inner: Frame) -> bool:
+def _may_run(m: Machine, frame: Frame, function: Function, inner: Frame) -> bool:
     """Whether it is run: not within itself, where it stands for others that were made there."""
     running = inner.ident in m.givers
-    left_out = m.is_deep_in(function) or m.gives_up_on(function)
+    left_out = m.is_deep_in(frame, function) or m.gives_up_in(frame, function)
     return not running and not left_out
 
 
