@@ -149,7 +149,7 @@ for x in settings.loader:
 
 CALLED = f"def main():\n    {POOL}\n"
 MODULE = "reached the limit of 24,000 steps for a module's own code"
-END = "not followed to its end: reached a limit of the analysis (listed by --output-format json)"
+END = "not followed to their end: reached a limit of the analysis (listed by --output-format json)"
 
 
 def cut(project, *options: str) -> list[tuple[str, int, str | None, str]]:
@@ -171,14 +171,17 @@ def long_program(functions: str, ends: str) -> str:
 def test_a_function_that_is_not_followed_where_it_is_called_is_said(project):
     source = long_program(CALLED, "main()")
     project.write("src/program.py", source)
-    assert cut(project) == [("src/program.py", line_of(source, "def main"), "main", MODULE)]
+    assert cut(project) == [
+        ("src/program.py", 1, None, MODULE),
+        ("src/program.py", line_of(source, "def main"), "main", MODULE),
+    ]
     ran = project.lint()
-    assert ran.out.splitlines()[-1] == f"1 function {END}"
+    assert ran.out.splitlines()[-1] == f"2 functions {END}"
     assert ran.err == ""
-    assert project.lint("--statistics").out.splitlines()[-4] == f"1  cut    {MODULE}"
+    assert f"2  cut    {MODULE}" in project.lint("--statistics").out.splitlines()
     concise = project.lint("--statistics", "--output-format", "concise").out.splitlines()
-    assert concise[-1] == f"1 function {END}"
-    assert f"1  cut    {MODULE}" in concise
+    assert concise[-1] == f"2 functions {END}"
+    assert f"2  cut    {MODULE}" in concise
 
 
 def test_nothing_is_said_of_a_program_that_is_followed_to_its_end(project):
@@ -204,7 +207,9 @@ AFTER = {
 def test_each_kind_of_code_that_is_not_followed_is_said(project, kind):
     functions, call, function = AFTER[kind]
     project.write("program.py", long_program(functions, f"x = None\n    {call}\n    {POOL}"))
-    assert [(name, why) for _, _, name, why in cut(project)] == [(function, MODULE)]
+    assert [(name, why) for _, _, name, why in cut(project)] == [
+        (name, MODULE) for name in dict.fromkeys((None, function))
+    ]
     project.write(
         "program.py", long_program(functions, f"x = None\n    {call}\n    {POOL}").replace(LONG, "")
     )
@@ -237,6 +242,18 @@ def test_all_roots_of_a_program_share_a_limit(project):
     assert "reached the limit of 80,000 steps for one program" in found
 
 
+@pytest.mark.parametrize("call", ["last(1)", "helper(x)"])
+def test_the_function_that_it_begins_with_is_said_wherever_the_limit_is_reached(project, call):
+    project.write(
+        "program.py",
+        "import torch\nfrom joblib import Parallel, delayed\n\n\ndef last(k):\n    return k\n\n\n"
+        f"def helper(x):\n    return last(x)\n\n\ndef run(x):\n{LONG}    {call}\n"
+        "    return Parallel(2)(delayed(torch.exp)(k) for k in x)\n",
+    )
+    names = {"last(1)": ["last", "run"], "helper(x)": ["helper", "run"]}
+    assert [name for _, _, name, _ in cut(project)] == names[call]
+
+
 def nested(depth: int) -> str:
     functions = "".join(f"def call_{k}(x):\n    return call_{k + 1}(x)\n\n\n" for k in range(depth))
     return (
@@ -251,7 +268,8 @@ def test_calls_that_nest_too_deeply_are_said(project):
     assert cut(project) == []
     project.write("program.py", nested(20))
     assert cut(project) == [
-        ("program.py", 5 + 4 * 14, "call_14", "reached the limit of 14 nested calls")
+        ("program.py", 5 + 4 * k, f"call_{k}", "reached the limit of 14 nested calls")
+        for k in (13, 14)
     ]
 
 
@@ -304,7 +322,11 @@ def shared(project):
 
 
 ALL_CUT = [
-    *((name, 5, "here", MODULE) for name in ("a.py", "b.py", "c.py")),
+    *(
+        (name, line, function, MODULE)
+        for name in ("a.py", "b.py", "c.py")
+        for line, function in ((1, None), (5, "here"))
+    ),
     ("pkg/shared.py", line_of(SHARED, "def last"), "last", MODULE),
 ]
 
@@ -315,13 +337,11 @@ ALL_CUT = [
 def test_each_function_is_said_once_in_order(shared, options):
     assert cut(shared, *options) == ALL_CUT
     assert cut(shared, *options) == ALL_CUT
-    assert (
-        shared.lint(*options).out.splitlines()[-1].startswith("4 functions not followed to their")
-    )
+    assert shared.lint(*options).out.splitlines()[-1].startswith("7 functions not followed")
 
 
 def test_what_is_not_checked_is_not_said(shared):
-    assert cut(shared, "--exclude", "pkg") == ALL_CUT[:3]
+    assert cut(shared, "--exclude", "pkg") == ALL_CUT[:-1]
     shared.write("pkg/shared.py", SHARED + "# gradguard: skip-file\n")
-    assert cut(shared) == ALL_CUT[:3]
-    assert cut(shared, "a.py") == ALL_CUT[:1]
+    assert cut(shared) == ALL_CUT[:-1]
+    assert cut(shared, "a.py") == ALL_CUT[:2]

@@ -215,7 +215,7 @@ def test_a_broken_cell_is_an_error_and_the_others_are_checked(project):
 def test_a_function_that_is_not_followed_to_its_end_is_said_by_cell(project):
     functions = [f"x = {k}\n\n\ndef f{k}():\n    return f{k + 1}()" for k in range(16)]
     project.write("book.ipynb", notebook(SETUP, *functions, WORK, CALL, "f0()"))
-    (cut,) = project.lint(json_output=True).json["cut"]
+    _, cut = project.lint(json_output=True).json["cut"]
     assert (cut["path"], cut["cell"], cut["line"], cut["function"]) == ("book.ipynb", 16, 4, "f14")
 
 

@@ -209,7 +209,8 @@ def test_what_is_not_followed_to_its_end(project):
     (invocation,) = run["invocations"]
     assert (ran.status, ran.err, run["results"]) == (0, "", [])
     assert invocation["executionSuccessful"] is True
-    (note,) = invocation["toolExecutionNotifications"]
+    caller, note = invocation["toolExecutionNotifications"]
+    assert caller["message"]["text"] == f"`f13` is not followed to its end: {LIMIT}."
     assert note["level"] == "note"
     assert note["message"]["text"] == f"`f14` is not followed to its end: {LIMIT}."
     place = note["locations"][0]["physicalLocation"]

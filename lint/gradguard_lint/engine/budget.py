@@ -43,6 +43,7 @@ class Budget:
             their files, first and last lines.
         unfinished: all functions that were not followed to their end, by path, line and name, each
             with the reason.
+        is_cutting: whether the budget of this root has left something unfinished.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,7 @@ class Budget:
         self.preparing = False
         self.cut: dict[int, tuple[str, int, int]] = {}
         self.unfinished: dict[tuple[str, int, str | None], str] = {}
+        self.is_cutting = False
         self._reason = ""
         self._given = 0
         self._kept = 0
@@ -61,6 +63,7 @@ class Budget:
     def begin(self, *, first: bool) -> None:
         """A root has a budget of its own, and a share in that of all."""
         self._reserved.clear()
+        self.is_cutting = False
         self._spent += self._given - self.left
         steps = PREPARING if self.preparing else STEPS
         self._given = self.left = min(4 * steps, 2 * ALL_STEPS - self._spent)
@@ -89,6 +92,7 @@ class Budget:
         another `reason`."""
         if not self.preparing:  # whatever is prepared is run by itself, too
             self.unfinished.setdefault((path, line, function), reason or self._reason)
+            self.is_cutting = self.is_cutting or not reason
 
     @property
     def used_up(self) -> bool:

@@ -274,7 +274,7 @@ def apply(
     is_stub = function.module.is_stub
     if is_stub and m.place.stub_caller is None:
         args = args.told_apart()
-    if m.gives_up_on(function):
+    if m.gives_up_in(frame, function):
         end = code.end_lineno or code.lineno
         m.budget.cut[id(code)] = (function.module.path, code.lineno, end)
         return UNKNOWN
@@ -285,7 +285,7 @@ def apply(
     place = (function.module.path, code.lineno)
     if m.place.worker is None and not is_stub and place not in m.facts.executed_lines:
         m.facts.executed_lines[place] = (id(code), m.place.root_line)
-    if m.is_deep_in(function):
+    if m.is_deep_in(frame, function):
         return UNKNOWN
     is_lambda = isinstance(code, ast.Lambda)
     message = "calls a lambda" if is_lambda else f"calls `{function.name}`"

@@ -104,6 +104,8 @@ class _Run:
         machine.facts.names_read[module.name] = self.seen.loaded
         self.after = State()
         """How the module's own code leaves things."""
+        self.begun_with: Frame | Function | None = None
+        """The function that this root is a call of, or the frame of the module's own code."""
 
     def program(self) -> Program:
         m, module, frame = self.m, self.module, self.frame
@@ -253,10 +255,13 @@ class _Run:
         m.state = state
         m.state.assumed, m.state.dead = Assumed(), False
         Position(Place()).restore(m.place)
+        self.begun_with = self.frame if m.place.root == 1 else None
         try:
             start()
         except OutOfSteps:
             m.state.dead = False
+        if m.budget.is_cutting and self.begun_with is not None:
+            m.leave_unfinished(self.begun_with)
 
     def _object(self, cls: ast.ClassDef, *, prepare: bool) -> tuple[Instance, State] | None:
         """An object of `cls` as its methods find it: from the module's own code, or made here
@@ -339,6 +344,7 @@ class _Run:
             bound = receiver is not None and "static" not in atom.marks
             args = standalone_arguments(m, atom, skip=1 if bound else 0)
             target = Bound(atom, receiver) if receiver is not None and bound else atom
+            self.begun_with = atom
             result = m.iterated(frame, node, m.call(frame, node, of(target), args))
             m.place.chain = ()
             if receiver is not None:

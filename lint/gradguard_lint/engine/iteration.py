@@ -121,8 +121,8 @@ def may_run(m: Machine, frame: Frame, atom: Generator) -> bool:
     """Whether a body is run: not within itself, where it stands for others made there."""
     function = atom.function
     if isinstance(function, Flow):
-        return not m.gives_up_on(frame)
-    if m.is_deep_in(function) or m.gives_up_on(function):
+        return not m.gives_up_in(frame)
+    if m.is_deep_in(frame, function) or m.gives_up_in(frame, function):
         return False
     return atom.frame.ident not in m.place.yield_receivers
 

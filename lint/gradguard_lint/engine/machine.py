@@ -220,8 +220,9 @@ class Machine(Variables):
             ident = self.caches.idents[key] = self.new_ident()
         return ident
 
-    def is_deep_in(self, function: Function) -> bool:
-        """Whether so many calls are being run, or so many of `function`, that it is run no more.
+    def is_deep_in(self, frame: Frame, function: Function) -> bool:
+        """Whether so many calls are being run, or so many of `function`, that `frame` calls it no
+        more.
 
         Recursion is no reason to call it unfinished: one more call would tell little.
         """
@@ -229,14 +230,21 @@ class Machine(Variables):
             return len(self.place.stub_calls) >= DEPTH
         if len(self.place.stack) >= DEPTH:
             self.leave_unfinished(function, TOO_DEEP)
+            self.leave_unfinished(frame, TOO_DEEP)
             return True
         return self.place.stack.count(function.node) >= 2
 
-    def gives_up_on(self, of: Frame | Function) -> bool:
-        """Whether the budget is used up; the function is then recorded as unfinished."""
-        if not self.budget.used_up or of.module.is_stub:
+    def gives_up_in(self, frame: Frame, function: Function | None = None) -> bool:
+        """Whether the budget is used up; the function of `frame` is then recorded as unfinished,
+        and `function`, which it calls, too. What a stub does is always followed."""
+        called = frame if function is None else function
+        if not self.budget.used_up or called.module.is_stub:
             return False
-        self.leave_unfinished(of)
+        frame, _ = self.in_program(frame, ast.Pass())
+        if self.place.stack or self.place.root == 1:  # else nobody calls it but this analysis
+            self.leave_unfinished(frame)
+        if function is not None:
+            self.leave_unfinished(function)
         return True
 
     def run_out(self, frame: Frame) -> None:
