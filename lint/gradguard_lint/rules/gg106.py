@@ -243,7 +243,7 @@ def _is_figure(atom: Atom) -> bool:
 def _used_by_parent(
     program: Program, task: TaskRun, reached: set[int], seen_from: Site, *, anew: bool
 ) -> str | None:
-    """What the parent does without the gradients; None if it may have others, or wants none.
+    """The parent's use without the gradients, in words; None if it may have others or wants none.
 
     `anew`: the task clears gradients first, so it adds nothing to gradients of the parent.
     """

@@ -98,7 +98,7 @@ def _message(
     effect: Effect[GpuUse],
     lone: list[ParallelCall],
 ) -> str:
-    """What happens where `tasks` use a GPU first, each in its own process if they are `lone`."""
+    """The message for the first use of a GPU by `tasks`, whose process is alone if `lone`."""
     what, workers = effect.what.strip("`"), task.call.workers
     undisturbed = bool(lone) and not uses_gpu_in_parent(program)
     nobody = "no other process of this program uses it meanwhile"

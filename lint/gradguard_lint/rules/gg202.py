@@ -134,7 +134,7 @@ def _case(found: Iterable[Atom]) -> str:
 
 
 def _place(task: TaskRun, atom: Atom) -> Site | None:
-    """Where `atom` was put on the GPU."""
+    """The place that put `atom` on the GPU."""
     place = atom.place if isinstance(atom, Tensor) else None
     return place or task.places.get(getattr(atom, "ident", 0))
 

@@ -142,7 +142,7 @@ def _sets(task: TaskRun, mode: str) -> bool:
 # -- the repair ------------------------------------------------------------------------------------
 
 _GRAD, _AUTOCAST = attrgetter("modes.grad_site"), attrgetter("modes.autocast")
-"""Where a call's modes are set."""
+"""The places that set the modes of a call."""
 
 
 def _decorated(

@@ -27,15 +27,15 @@ def check(program: Program) -> Iterator[Report]:
         meanwhile = _meanwhile(program, call) if written and not task.waits else []
         for effect in written:
             if alike and _is_shared(effect, task):
-                said = f"all {call.workers} share: the threads"
+                who = f"all {call.workers} share: the threads"
             elif other := _concurrent_write(effect, call, meanwhile):
                 name = f"{code(other.worker.name)} in another thread" if other.worker else ""
-                said = f"{name or 'the program itself'} changes meanwhile: they"
+                who = f"{name or 'the program itself'} changes meanwhile: they"
             else:
                 continue
             yield Report(
                 effect.site,
-                f"{code(effect.what)} changes an object that {said} overwrite each other's work.",
+                f"{code(effect.what)} changes an object that {who} overwrite each other's work.",
                 chain(effect),
                 call=call,
             )

@@ -263,7 +263,7 @@ _ONCE_LOADED = (
 def _seed_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Effect | None:
     """The constant seed that the workers run again on import before that draw."""
     if draw.payload.framework == "random" and task.call.start == "forkserver":
-        return None  # where the fork server imports the program, its children seed it anew
+        return None  # Python reseeds it in each child of the fork server
     seeds = seeds_on_import(program, task, draw)
     if not all(repeats(seed.payload.value) for seed in seeds):
         return None

@@ -154,17 +154,17 @@ def _without_iterations(site: Site, specs: Sequence[ast.Call] = ()) -> Fix | Non
     if not isinstance(call, ast.Call):
         return None
     changes: list[Change] = [SetKeyword(site.module, spec, "shape", "None") for spec in specs]
-    said = ["leave the shape open"] if specs else []
+    done = ["leave the shape open"] if specs else []
     iterations = argument_node(call, 3, "parallel_iterations")
     if iterations is not None and iterations in call.args[:-1]:
         changes.append(Replace(site.module, iterations, "None"))
-        said.append("let TensorFlow choose `parallel_iterations`")
+        done.append("let TensorFlow choose `parallel_iterations`")
     elif iterations is not None:
         name = 3 if iterations in call.args else "parallel_iterations"
         changes.append(RemoveArgument(site.module, call, name))
-        said.append("leave `parallel_iterations` out")
+        done.append("leave `parallel_iterations` out")
     if not changes:
         return None
     # another expression may have side effects
     plain = iterations is None or isinstance(iterations, (ast.Name, ast.Attribute, ast.Constant))
-    return Fix("safe" if plain else "unsafe", " and ".join(said), tuple(changes))
+    return Fix("safe" if plain else "unsafe", " and ".join(done), tuple(changes))

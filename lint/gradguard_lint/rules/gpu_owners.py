@@ -161,17 +161,19 @@ def _certain_effects(task: TaskRun) -> list[Effect]:
 
 def _gpu_numbers(effects: list[Effect]) -> set[str]:
     """The known numbers of the GPUs that a process uses with these effects; 0 by default."""
-    told: dict[bool, set[str]] = {True: set(), False: set()}
+    in_environment: set[str] = set()
+    in_code: set[str] = set()
     for effect in effects:
         device = _device_of(effect)
         if device is not None:
             by_environment = getattr(effect.payload, "by", "") == "environment"
-            told[by_environment].update(map(str, device.constants()))
+            named = in_environment if by_environment else in_code
+            named.update(map(str, device.constants()))
         elif effect.gpu_use in _USING:
-            told[False].add("None")
-    visible = {number for names in told[True] for number in names.split(",")}
-    named = {name.rpartition(":")[2] for name in told[False] if name[-1:].isdigit()}
-    return visible or named or ({"0"} if told[False] else set())
+            in_code.add("the default")
+    visible = {number for names in in_environment for number in names.split(",")}
+    numbers = {name.rpartition(":")[2] for name in in_code if name[-1:].isdigit()}
+    return visible or numbers or ({"0"} if in_code else set())
 
 
 def _names_gpu(atom: Atom) -> bool:
