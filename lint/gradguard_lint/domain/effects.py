@@ -1,4 +1,4 @@
-"""What a run of the interpreter saw: the parallel calls, and the effects, each with its way."""
+"""Records of one run: its parallel calls, tasks and effects, each with the way that led there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ else:
 
 @record
 class Modes(Record):
-    """What is in force around an expression."""
+    """Modes in force around an expression."""
 
     grad: bool = True
     grad_site: Site | None = None
@@ -45,19 +45,19 @@ class Modes(Record):
     tape: Site | None = None
     gpu: bool = False
     device: Value | None = None
-    """Where tensors are made that are not told where."""
+    """The default device of new tensors."""
     backend: Value | None = None
     n_jobs: Value | None = None
     maps: tuple[tuple[str, Value], ...] = ()
-    """How calls map arrays, as a context around them says."""
+    """Memory-mapping options that a context sets for the calls in it."""
     locked: bool = False
     compiled: bool = False
     averaged: bool = False
-    """Whether a forward of a wrapper is running, after which the gradients are averaged."""
+    """Whether a wrapper runs its forward pass, after which gradients are averaged."""
 
     def after(self, inner: Modes) -> Modes:
-        """What is in force after a function or module that left `inner`: what calls put in force
-        lasts."""
+        """The modes after a function or module that ended with `inner`: those that calls set
+        last."""
         if inner is self:
             return self
         return replace(
@@ -70,7 +70,7 @@ class Modes(Record):
         )
 
     def met(self, other: Modes) -> Modes:
-        """What is in force where two ways meet: nothing that only one of them put in force."""
+        """The modes where two ways meet: none that only one of them has set."""
         met = replace(
             self,
             device=self.device if self.device == other.device else None,
@@ -87,24 +87,24 @@ class Step(Record):
     site: Site
     message: str
     frame: Frame | None = None
-    """The scope that its place is run in, where it is a call of the project's."""
+    """The scope that the call is made in."""
 
 
 @record
 class Waited(Record):
-    """Somebody has waited for what runs beside the program, under this identity."""
+    """The end of a concurrent task was waited for, by its identity."""
 
     ident: int
 
 
 @record
-class Told(Record):
-    """It was seen how far something has come that runs beside the program.
+class Progress(Record):
+    """Progress of a concurrent task was observed.
 
     Attributes:
-        key: the question whose answer tells so; None where that is certain.
-        until: the identities of what has come to its end.
-        effects: what has happened by then.
+        key: the question whose answer shows it; None where it is certain.
+        until: the identities of tasks that have ended.
+        effects: the effects that have happened.
     """
 
     key: Key | None
@@ -147,8 +147,10 @@ class ParallelCall:
     root: int
     many: bool = True
     tasks: list[TaskRun] = field(default_factory=list)
-    before: dict[Effect | ParallelCall | Waited | Told, Conditions] = field(default_factory=dict)
-    past: dict[Effect | ParallelCall | Waited | Told, Conditions] | None = None
+    before: dict[Effect | ParallelCall | Waited | Progress, Conditions] = field(
+        default_factory=dict
+    )
+    past: dict[Effect | ParallelCall | Waited | Progress, Conditions] | None = None
     inherited: Modes = field(default_factory=Modes)
     when: Conditions = NONE
     chosen: Conditions = NONE
@@ -193,7 +195,7 @@ class ParallelCall:
         waits += [
             when
             for event, when in self.before.items()
-            if isinstance(event, Told)
+            if isinstance(event, Progress)
             and (effect in event.effects or not event.until.isdisjoint(worker.call.schedule.until))
             and (event.key is None or (event.key, True) in self.when)
         ]
@@ -216,31 +218,31 @@ class TaskRun:
     call: ParallelCall
     task: TaskCall
     contents: list[tuple[str, Atom, bool]] = field(default_factory=list)
-    """What crosses with the task: the path, the object, and whether each task has its own."""
+    """Objects pickled with the task: the path, the object, and whether each task has its own."""
     given: list[tuple[str, Atom, bool]] = field(default_factory=list)
-    """The same where nothing is pickled: what the task is given."""
+    """Objects that the task is given, pickled or not, in the same form."""
     places: dict[int, Site] = field(default_factory=dict)
-    """Where the models that the parent had on the GPU came there, by their identity."""
+    """Where models of the parent were moved to the GPU, by their identity."""
     own_pickling: bool = False
-    """Whether the class of something that crosses says itself what pickling takes along."""
+    """Whether a class among `contents` defines its own pickling."""
     first_at_start: int = 0
-    """From which of these on they cross with the initializer, as a worker starts."""
+    """The index in `contents` and `given` from which objects cross with the initializer."""
     returns: list[tuple[Value, Site]] = field(default_factory=list)
     held: list[tuple[Value, Site]] = field(default_factory=list)
-    """The same, with what plain objects hold in their place."""
+    """Returned values, with the contents of plain objects in place of the objects."""
     result: Value | None = None
     known: bool = False
     """Whether the worker's code was found and followed."""
     effects: list[Effect] = field(default_factory=list)
     initializer: TaskCall | None = None
     initialised: int = 0
-    """How many of the effects are the initializer's, which runs once in each worker."""
+    """The number of effects of the initializer, which runs once in each worker."""
     starting: bool = False
-    """Whether that runs now."""
+    """Whether the initializer is being run."""
     waits: bool = False
-    """Whether it waits until others tell it to go on."""
+    """Whether the task blocks until another one signals it."""
     own: set[Atom] = field(default_factory=set)
-    """Of what a thread is given, what may pick things and differs from task to task."""
+    """Selector values that a thread is given, and that differ from task to task."""
 
     @property
     def name(self) -> str:
@@ -249,13 +251,13 @@ class TaskRun:
 
     @property
     def runs(self) -> str:
-        """The step at which workers get the task; any of several functions may be the one."""
+        """The message of the step at which workers get the task."""
         *others, last = (f"`{name}`" for name in _names(self.task))
         named = f"{', '.join(others)} or {last}" if others else last
         return f"{named} runs in {self.call.workers}"
 
     def function_of(self, effect: Effect) -> str:
-        """The name of what has `effect` in the worker: the task, or the initializer."""
+        """The name of the function that causes `effect`: the task, or the initializer."""
         if self.initializer is not None and effect in self.effects[: self.initialised]:
             return _names(self.initializer)[0]
         return self.name
@@ -263,13 +265,13 @@ class TaskRun:
     def split_by_initializer(
         self, crossing: list[tuple[str, Atom, bool]]
     ) -> Iterator[tuple[TaskCall, list[tuple[str, Atom, bool]]]]:
-        """What of that crosses with the task, and what with the initializer of its worker."""
+        """`crossing` in two: what goes with the task, and what with the worker's initializer."""
         yield self.task, crossing[: self.first_at_start]
         if self.initializer is not None:
             yield self.initializer, crossing[self.first_at_start :]
 
     def same_path(self, effect: Effect, earlier: Effect) -> bool:
-        """Whether `effect` of this task and `earlier` of the parent happen on one way."""
+        """Whether `effect` of this task and `earlier` of the parent may happen in one run."""
         before = self.call.before.get(earlier, earlier.when)
         there = WITH_A_GPU if "context" in (effect.gpu_use, earlier.gpu_use) else NONE
         return consistent(before, self.call.when, effect.when, there) and not alternatives(
@@ -279,7 +281,7 @@ class TaskRun:
 
 @fields
 class Effect(_About[P]):
-    """Something that was seen to happen at a place.
+    """Something that happens at a place of the program.
 
     Attributes:
         payload: what happens.
@@ -333,53 +335,50 @@ def of_kinds(effects: Iterable[object], *kinds: type[Q]) -> Iterator[Effect[Q]]:
 
 @fields
 class Program:
-    """All that was seen of one program."""
+    """Everything that was found about one program."""
 
     entry: str
     calls: list[ParallelCall] = field(default_factory=list)
     in_line: list[TaskCall] = field(default_factory=list)
-    """The tasks that run where they are given out, one after the other."""
+    """Tasks that run in the caller, one after the other."""
     nested: list[ParallelCall] = field(default_factory=list)
-    """Those of workers, by which they send something on; what is done there has its own workers."""
+    """Parallel calls of workers: what they send on, and not what their own workers do."""
     effects: list[Effect] = field(default_factory=list)
     moved: dict[int, set[ast.AST]] = field(default_factory=dict)
-    """What moves each model or estimator to the GPU, by its identity."""
+    """Expressions that move a model or estimator to the GPU, by its identity."""
     unsure: set[int] = field(default_factory=set)
-    """The runs of functions that were called after the budget of another run had ended: how things
-    stood there, nobody knows."""
+    """Roots that were run after the budget of another one had ended, in an unknown state."""
     shared: set[int] = field(default_factory=set)
-    """The models and tensors whose memory the program shares between processes, by identity."""
+    """Identities of models and tensors whose memory is shared between processes."""
     generators: dict[ast.AST, set[int]] = field(default_factory=dict)
-    """The identities of the random generators that each expression makes; 0: of more than one."""
+    """Identities of the random generators that an expression makes; 0: of several."""
     buffers: dict[int, int] = field(default_factory=dict)
-    """Whose the buffers of that identity are."""
+    """The identity of the model, by that of its buffers."""
     returned: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of the models that workers returned: the call, and the model that it is a copy of."""
+    """Models that workers returned: the call, and the model that was copied."""
     replaced: dict[int, set[int]] = field(default_factory=dict)
-    """Of these models: those that were an attribute until it became one of them."""
+    """Objects that an attribute held before it was set to such a model."""
     copies: dict[int, set[int]] = field(default_factory=dict)
-    """What each copy is one of, by their identities."""
+    """The originals of each copy, by their identities."""
     sent_back: dict[int, int] = field(default_factory=dict)
-    """Of the tensors that workers returned, and of what actors were made with: the identity that
-    each had before it was sent."""
+    """The identity before it was sent, of each tensor that came back or that an actor was given."""
     loops: list[Effect] = field(default_factory=list)
-    """The effects of functions that start no workers, but take gradients in loops."""
+    """Effects of functions that start no workers, but take gradients in loops."""
     imports: dict[str, set[str]] = field(default_factory=dict)
-    """The modules of the project that each of them imports, whoever imports it; of those that were
-    run."""
+    """Modules of the project that each module imports; of modules that were run."""
     calls_elsewhere: dict[tuple[str, int], int] = field(default_factory=dict)
-    """The functions of other modules that it calls, by path and line, each with the line of its
-    own function by which it comes there; 0 is the module's own code."""
+    """Functions of other modules that the program calls, by path and line, with the line of its
+    own function that leads there (0: the module's own code)."""
     defaults: dict[Key, tuple[Hashable, ...]] = field(default_factory=dict)
-    """What its options, and arguments that nobody here gives, are by default."""
+    """Defaults of its options, and of arguments that no caller passes."""
     cut: set[tuple[str, int, int]] = field(default_factory=set)
-    """The functions that some calls were not followed to: the path, the first and last line."""
+    """Functions that some calls were not followed to: the path, the first and last line."""
     unfinished: dict[tuple[str, int, str | None], str] = field(default_factory=dict)
     """All functions that a budget cut off, by path, line and name, each with the reason."""
     hides_gpus: bool = False
-    """Whether it says in its environment that no GPU is to be seen."""
+    """Whether it hides all GPUs in its environment."""
     guarded: bool = False
-    """Whether it tells that it is started as a program from that it is imported."""
+    """Whether it asks for ``__name__ == "__main__"``."""
 
     def effects_of(self, *kinds: type[Q]) -> list[Effect[Q]]:
         """The effects with payloads of these classes, in order."""
@@ -393,9 +392,9 @@ class Program:
         """The tasks that worker processes run."""
         return [task for call in self.calls if call.kind == PROCESS for task in call.tasks]
 
-    def of_object(self, made: int) -> list[TaskRun]:
-        """The tasks that are methods of the object which the call of that identity made."""
-        return [task for task in self.process_tasks() if made and task.call.traits.actor == made]
+    def of_actor(self, actor: int) -> list[TaskRun]:
+        """The tasks that are methods of an actor, by the identity of the call that made it."""
+        return [task for task in self.process_tasks() if actor and task.call.traits.actor == actor]
 
     def in_turn(self, call: ParallelCall, matters: Callable[[Effect], bool]) -> bool:
         """Whether each task of `call`, which a loop makes again and again, has ended before another

@@ -18,7 +18,7 @@ from gradguard_lint.domain.conditions import (
     in_both,
     plain,
 )
-from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Told, Waited
+from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Progress, Waited
 from gradguard_lint.domain.shapes import uncertain
 from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join, joined
 from pytest_gradguard.records import field, fields
@@ -26,7 +26,7 @@ from pytest_gradguard.records import field, fields
 Place = tuple[int, str]
 """Whose (a scope, an object, a container) and which name."""
 
-Event = Effect | ParallelCall | Waited | Told
+Event = Effect | ParallelCall | Waited | Progress
 Past = dict[Event, Conditions]
 """What happened before, on this way, each with the conditions that it happened under."""
 

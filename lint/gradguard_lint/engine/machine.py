@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
 from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Program, Step, Told
+from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Program, Progress, Step
 from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.payloads import Backward, Event, GradClear, OptimizerStep, Write
 from gradguard_lint.domain.questions import Key
@@ -363,7 +363,7 @@ class Machine(Variables):
                 for ident in call.schedule.until
             )
             and not any(
-                isinstance(event, Told)
+                isinstance(event, Progress)
                 and any(it.worker and it.worker.call is call for it in event.effects)
                 for event in self.state.past
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.effects import Effect, ParallelCall, Told, Waited
+from gradguard_lint.domain.effects import Effect, ParallelCall, Progress, Waited
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.state import Moment, met_pasts
@@ -118,7 +118,7 @@ def was_before(m: Machine, effects: frozenset[Effect]) -> None:
     """What threads do has happened here, on this way: somebody has waited until they had come so
     far."""
     if effects and not m.dead:
-        m.state.past[Told(None, effects=effects)] = m.assumed.facts
+        m.state.past[Progress(None, effects=effects)] = m.assumed.facts
 
 
 def ask_for_end(m: Machine, node: ast.AST, ident: int) -> Key:
@@ -131,7 +131,7 @@ def ask_for_end(m: Machine, node: ast.AST, ident: int) -> Key:
         isinstance(event, ParallelCall) and ident in event.schedule.until and when <= facts
         for event, when in m.state.past.items()
     ):  # what was not started has not ended
-        m.state.past[Told(key, until=frozenset({ident}))] = facts
+        m.state.past[Progress(key, until=frozenset({ident}))] = facts
     return key
 
 
@@ -139,5 +139,5 @@ def ask_for(m: Machine, node: ast.AST, effects: frozenset[Effect]) -> Key:
     """The question whether threads have come so far that they have done this, asked here."""
     key = ("done", id(node))
     if effects:
-        m.state.past[Told(key, effects=effects)] = m.assumed.facts
+        m.state.past[Progress(key, effects=effects)] = m.assumed.facts
     return key

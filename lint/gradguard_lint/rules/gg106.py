@@ -86,7 +86,7 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
     stays = _returns_numbers(task) if task.call.channel.answers else _keeps_gradients(task, shipped)
     if not shipped or not stays:
         return
-    if not all(map(_returns_numbers, program.of_object(task.call.traits.actor))):
+    if not all(map(_returns_numbers, program.of_actor(task.call.traits.actor))):
         return  # another method may give them back
     if any(map(_leaves_gradients, task.effects)):
         return

@@ -29,7 +29,7 @@ def check(program: Program) -> Iterator[Report]:
             continue
         draws = {
             effect.payload.generator: (by, effect)
-            for by in reversed([task, *program.of_object(task.call.ident)])
+            for by in reversed([task, *program.of_actor(task.call.ident)])
             for effect in of_kinds(reversed(by.effects), GeneratorDraw)
             if not takes_its_own_part(task, effect)
         }
