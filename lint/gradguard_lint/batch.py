@@ -12,7 +12,7 @@ from gradguard_lint.domain.options import Options
 from gradguard_lint.garbage import collect
 from gradguard_lint.models.rows import Row, own_row
 from gradguard_lint.project.files import UNCHANGED, Trouble, absolute
-from gradguard_lint.project.modules import Reader
+from gradguard_lint.project.reader import Reader
 from gradguard_lint.reading.source import SourceError
 from gradguard_lint.rules import codes
 from pytest_gradguard.records import fields

@@ -7,7 +7,8 @@ import pytest
 
 from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.models.rows import registry
-from gradguard_lint.project.modules import Modules, Reader
+from gradguard_lint.project.modules import Modules
+from gradguard_lint.project.reader import Reader
 from gradguard_lint.reading.source import parse
 
 RUN_ALL = (
@@ -168,7 +169,7 @@ def test_which_methods_of_a_class_start_workers(project, line, name, asked):
 def test_what_of_a_name_starts_workers(project, name, methods):
     write_classes(project)
     modules = Modules(str(project.write("train.py", "")), Reader())
-    assert modules.starts_workers("app.classes", name) == methods
+    assert modules.reaches("starts", "app.classes", name) == methods
 
 
 def test_methods_of_a_class_that_extends_one_whose_methods_start_workers(project):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from gradguard_lint.project.imports import absolute_name
-from gradguard_lint.project.modules import Modules, Reader
+from gradguard_lint.project.modules import Modules
+from gradguard_lint.project.reader import Reader
+from gradguard_lint.words import absolute_name
 
 _Finding = tuple[Modules, dict[str, tuple[str, bytes] | None]]
 """What finds modules, and what it has found."""

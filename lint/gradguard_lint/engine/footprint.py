@@ -1,0 +1,537 @@
+"""A file's footprint: what one walk of its tree says it defines, imports and mentions.
+
+What is mentioned is a set of words. A name is itself, and has its own form where an object is asked
+for an attribute, where something is called, given by keyword or filled (`asked`, `called`,
+`keyword`, `filling`): no variable is like these.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Set
+from functools import cached_property
+
+from gradguard_lint.engine.tree import descend, last_name, takes_all
+from pytest_gradguard.records import field, fields
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+
+Imported = tuple[str, str, str]
+"""A module (a relative one with its dots), a name in it ("" for the module itself, "*" for all),
+and the name where it is imported."""
+
+Key = tuple[int, int]
+"""What stands for a function: the line and the column of its definition."""
+
+OWN_CODE: Key = (0, 0)
+"""What stands for the module's own code, among functions."""
+
+ITSELF = ""
+"""What stands for a name itself, beside the methods of what it gives."""
+
+Place = tuple[int, str]
+"""A variable, by the line of the outermost function around it (0: none) and its name; an attribute,
+by `ATTRIBUTE` and its name as `asked`, which is "" for what has none."""
+
+ATTRIBUTE = -1
+"""What stands for the object of an attribute, where variables are known by functions."""
+
+METHODS = -2
+"""The same for what stands right in a class."""
+
+
+def key_of(node: Definition) -> Key:
+    """What stands for the function that is defined at `node`."""
+    return node.lineno, node.col_offset
+
+
+@fields
+class Binding:
+    """Names that a statement gives.
+
+    Attributes:
+        names: variables, functions and classes.
+        attributes: attributes and methods, as `asked`.
+        said: what the value mentions.
+        scope: the outermost function around it; 0 where there is none.
+        held: whether it is a value: no function, class or method.
+    """
+
+    names: set[str]
+    attributes: set[str]
+    said: set[str]
+    scope: int
+    held: bool = True
+
+
+@fields
+class Footprint:
+    """What a file defines, imports and mentions; and what of that was asked already."""
+
+    loaded: set[str] = field(default_factory=set)
+    """The names and attributes that are read."""
+    imports: list[Imported] = field(default_factory=list)
+    bindings: list[Binding] = field(default_factory=list)
+    """What assignments, ``with`` blocks and definitions give."""
+    read_from: dict[str, set[str]] = field(default_factory=dict)
+    """The attributes that are read from what a variable holds, and from those in turn."""
+    own: set[str] = field(default_factory=set)
+    """What the module's own code mentions, outside its functions and imports."""
+    definitions: dict[Key, tuple[str, set[str]]] = field(default_factory=dict)
+    """Each function's name, and what it mentions; and `own`, by `OWN_CODE`."""
+    methods: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    """The methods of each class that are not called by calling or making an object, and what each
+    mentions."""
+    bodies: dict[str, set[str]] = field(default_factory=dict)
+    """What is mentioned right in each class, outside its methods."""
+    decorators: dict[str, set[tuple[str, bool]]] = field(default_factory=dict)
+    """The names that decorate each function and class of the module, themselves or by a method."""
+    filled: dict[str, set[str]] = field(default_factory=dict)
+    """What is mentioned where the module's own code changes what a variable holds."""
+    shared: set[str] = field(default_factory=set)
+    """The variables that a function declares to be those of the module."""
+    inheriting: list[tuple[set[str], set[str]]] = field(default_factory=list)
+    """What each method mentions, and what its class extends."""
+    written: set[Place] = field(default_factory=set)
+    """What is written to as a whole: by ``+=``, ``[:] =``, ``.data =`` or a method that has the
+    name of one which works in place."""
+    given: set[Place] = field(default_factory=set)
+    """What gets its value otherwise than by an assignment."""
+    answers: dict[Any, Any] = field(default_factory=dict)
+    called_by_calls: frozenset[str] = frozenset()
+    """The methods that calling or starting an object calls."""
+    strings: frozenset[str] = frozenset()
+    """Strings that are mentioned like names, in quotes."""
+
+    @cached_property
+    def mentioned(self) -> set[str]:
+        """Every name that is mentioned somewhere outside the imports of the module's own code, and
+        each attribute as `asked`, each function as `called`, too."""
+        said = self.loaded.union(*(said for _, said in self.definitions.values()))
+        return said | {it.removeprefix(".") for it in said}
+
+    @cached_property
+    def defined(self) -> set[str]:
+        """The functions and classes of the module."""
+        return {name for it in self.bindings if not it.held and not it.scope for name in it.names}
+
+    def imported_as(self, name: str) -> list[tuple[str, str]]:
+        """The modules, and the names there, of what is imported as `name`."""
+        return [(module, there) for module, there, here in self.imports if here == name]
+
+    @cached_property
+    def variables(self) -> set[str]:
+        """The variables of the module, and of its classes."""
+        return {name for it in self.bindings if it.held and not it.scope for name in it.names}
+
+    @cached_property
+    def named(self) -> set[str]:
+        """What is mentioned, and the functions, classes and methods that are defined."""
+        methods = {asked(name) for of_class in self.methods.values() for name in of_class}
+        return self.mentioned | self.defined | methods
+
+    @cached_property
+    def has_star(self) -> bool:
+        """Whether names come in that no import says."""
+        return any(name == "*" for _, name, _ in self.imports)
+
+    @cached_property
+    def fillers(self) -> dict[str, set[str]]:
+        """The functions that put something into containers of the module, and which these are."""
+        filling_in = {filling(name): name for name in self.variables}
+        found: dict[str, set[str]] = {}
+        for it in self.bindings:
+            filled = {filling_in[word] for word in it.said & filling_in.keys()}
+            if filled and not it.held and not it.scope:
+                for name in it.names:
+                    found.setdefault(name, set()).update(filled)
+        return found
+
+    @cached_property
+    def _giving(self) -> dict[str, list[Binding]]:
+        """What gives each name of the module, or of a method."""
+        found: dict[str, list[Binding]] = {}
+        filled = [Binding({name}, set(), said, 0) for name, said in self.filled.items()]
+        filled += [Binding({it}, set(), said, 0, held=False) for it, said in self.bodies.items()]
+        for name, decorators in self.decorators.items():
+            containers = set().union(*(self.fillers.get(it, ()) for it, _ in decorators))
+            filled.append(Binding(containers, set(), {name}, 0, held=False))
+        for it in (*self.bindings, *filled):
+            for word in (*(() if it.scope else it.names), *(() if it.held else it.attributes)):
+                found.setdefault(word, []).append(it)
+        return found
+
+    def leads_to(self, name: str, method: str = "", *, tables: bool = True) -> frozenset[str]:
+        """`name`, and what is mentioned behind it in the module, through functions, classes and
+        methods, and through `tables`, the variables of the module; or the same of a `method` of the
+        class of that name."""
+        key = (name, method, tables)
+        if key not in self.answers:
+            giving = self._giving
+            found = {asked(method) if method else name}
+            waiting = [it.said for it in giving.get(name, ())]
+            if method:
+                waiting = [self.methods[name][method]]
+            while waiting:
+                new = waiting.pop() - found
+                found |= new
+                waiting += (
+                    it.said
+                    for word in new & giving.keys()
+                    for it in giving[word]
+                    if tables or not it.held
+                )
+            self.answers[key] = frozenset(found)
+        known: frozenset[str] = self.answers[key]
+        return known
+
+    def ways_from(self, lead: Set[str], *, tables: bool) -> list[tuple[str, frozenset[str]]]:
+        """The methods of the classes among `lead`, and of those that these lead to, each with what
+        it leads to."""
+        found: list[tuple[str, frozenset[str]]] = []
+        seen: set[str] = set()
+        waiting = [lead]
+        while waiting:
+            for name in (waiting.pop() & self.methods.keys()) - seen:
+                seen.add(name)
+                ways = [(it, self.leads_to(name, it, tables=tables)) for it in self.methods[name]]
+                found += ways
+                waiting += (way for _, way in ways)
+        return found
+
+    def reached(self, words: Set[str]) -> tuple[set[str], dict[int, set[str]]]:
+        """`words`, and the names of what mentions one of them, or does in turn; and the same of the
+        variables of a function: elsewhere their names mean something else."""
+        found = set(words)
+        variables: dict[int, set[str]] = {}
+        waiting = self.bindings
+        changed = True
+        while changed:
+            changed = False
+            left = []
+            for binding in waiting:
+                own = variables.get(binding.scope)
+                if found.isdisjoint(binding.said) and (own is None or own.isdisjoint(binding.said)):
+                    left.append(binding)
+                    continue
+                changed = True
+                found |= binding.attributes
+                if binding.scope:
+                    variables.setdefault(binding.scope, set()).update(binding.names)
+                    found |= binding.names & self.shared
+                else:
+                    found |= binding.names
+            waiting = left
+        return found, variables
+
+    def mentioning(self, words: Set[str]) -> set[Key]:
+        """The functions that mention one of `words`, or what does in turn."""
+        found, _ = self.reached(words)
+        return {key for key, (_, said) in self.definitions.items() if not found.isdisjoint(said)}
+
+
+def footprint(
+    tree: ast.Module, called_by_calls: frozenset[str], strings: frozenset[str] = frozenset()
+) -> Footprint:
+    """Walk `tree` once; the `strings` in it are mentioned like names."""
+    found = Footprint(called_by_calls=called_by_calls, strings=strings)
+    found.definitions[OWN_CODE] = ("", found.own)
+    _visit(tree, (found.own,), 0, found)
+    return found
+
+
+def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Footprint) -> None:
+    kind = type(node)
+    named: Any = node
+    if kind is ast.Name:
+        if type(named.ctx) is ast.Load:
+            found.loaded.add(named.id)
+        for names in said:
+            names.add(named.id)
+        return
+    if kind is ast.Attribute:
+        if type(named.ctx) is ast.Load:
+            found.loaded.add(named.attr)
+            root = named.value
+            while type(root) is ast.Attribute:
+                root = root.value
+            if type(root) is ast.Name:
+                found.read_from.setdefault(root.id, set()).add(named.attr)
+        word = asked(named.attr)
+        for names in said:
+            names.add(word)
+        if (named.attr[-1:] == "_" and named.attr[-2:] != "__") or (
+            named.attr == "data" and type(named.ctx) is ast.Store
+        ):
+            _write(named.value, said, scope, found)
+        _visit(named.value, said, scope, found)
+        return
+    if kind is ast.Constant:
+        if named.value in found.strings:
+            for names in said:
+                names.add(quoted(named.value))
+        return
+    if (kind is ast.Expr or kind is ast.AugAssign) and scope == 0:
+        root = _root(named.value) if kind is ast.Expr else last_name(named.target)
+        if root:
+            said = (*said, found.filled.setdefault(root, set()))
+    if kind is ast.keyword:
+        if named.arg is not None:
+            word = keyword(named.arg)
+            for names in said:
+                names.add(word)
+    elif kind is ast.Call:
+        _call(named.func, said)
+    elif kind is ast.Import or kind is ast.ImportFrom:
+        found.imports += _imported(named)
+        words = [part for alias in named.names for part in alias.name.split(".")]
+        if kind is ast.ImportFrom and named.module:
+            words.extend(named.module.split("."))
+        for names in said:
+            if names is not found.own:
+                names.update(words)
+        return
+    elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
+        own: set[str] = set()
+        found.definitions[key_of(named)] = (named.name, own)
+        if scope != METHODS:
+            found.bindings.append(Binding({named.name}, set(), own, scope, held=False))
+        elif named.name not in _IMPLIED:
+            found.bindings.append(Binding(set(), {asked(named.name)}, own, 0, held=False))
+        if scope == 0:
+            _decorate(named, found)
+        said = (*(names for names in said if names is not found.own), own)
+        scope = max(scope, 0) or named.lineno
+        for decorator in named.decorator_list:
+            _call(decorator, said)
+    elif kind is ast.ClassDef:
+        if scope == 0:
+            _decorate(named, found)
+        _visit_class(named, said, found)
+        return
+    elif kind is ast.AugAssign:
+        _write(named.target, said, scope, found)
+    elif kind is ast.Subscript:
+        if type(named.ctx) is ast.Store:
+            _fill(named.value, said)
+            if takes_all(named.slice):
+                _write(named.value, said, scope, found)
+    elif kind is ast.arg:
+        found.given.add((scope, named.arg))
+    elif kind is ast.For or kind is ast.AsyncFor or kind is ast.comprehension:
+        found.given |= _places([named.target], scope)
+    elif (kind is ast.MatchAs or kind is ast.MatchStar) and named.name is not None:
+        found.given.add((scope, named.name))
+    elif kind is ast.Global:
+        found.shared.update(named.names)
+    elif kind is ast.Assign or kind is ast.AnnAssign or kind is ast.NamedExpr:
+        value: set[str] = set()
+        targets = named.targets if kind is ast.Assign else [named.target]
+        found.bindings.append(Binding(*_targets(targets), value, scope))
+        if type(named.value) is ast.Call and type(targets[0]) is ast.Name:
+            found.imports += _imported_as(targets[0].id, named.value)
+        for target in targets:
+            root = "" if scope or type(target) is ast.Name else _root(target)
+            changed = (found.filled.setdefault(root, value),) if root else ()
+            _visit(target, (*said, *changed), scope, found)
+        if kind is ast.AnnAssign:
+            _visit(named.annotation, said, scope, found)
+            if named.value is None:
+                found.given |= _places(targets, scope)
+                return
+        _visit(named.value, (*said, value), scope, found)
+        return
+    elif kind is ast.withitem and named.optional_vars is not None:
+        value = set()
+        found.bindings.append(Binding(*_targets([named.optional_vars]), value, scope))
+        _visit(named.context_expr, (*said, value), scope, found)
+        _visit(named.optional_vars, said, scope, found)
+        return
+    silent = _NO_NAMES if found.strings else _NO_NAMES_OR_STRINGS
+    for part in node.__dict__.values():
+        if type(part) is list:
+            for item in part:
+                if type(item) not in silent:
+                    _visit(item, said, scope, found)
+        elif isinstance(part, ast.AST) and type(part) not in silent:
+            _visit(part, said, scope, found)
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> list[Imported]:
+    """What an import gives."""
+    if isinstance(node, ast.Import):
+        names = ((it.name, it.asname or it.name.partition(".")[0]) for it in node.names)
+        return [(name, "", here) for name, here in names]
+    base = "." * node.level + (node.module or "")
+    return [(base, it.name, it.asname or it.name) for it in node.names]
+
+
+def _imported_as(name: str, call: ast.Call) -> list[Imported]:
+    """What imports a module as `name`, as `call` does."""
+    if last_name(call.func) != "import_module":
+        return []
+    module = getattr(call.args[0], "value", None) if len(call.args) == 1 else None
+    return [(module, "", name)] if isinstance(module, str) else []
+
+
+def _root(node: ast.expr) -> str:
+    """The variable whose item, attribute or method `node` has; "" where it is none."""
+    if not isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        return ""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _decorate(node: Definition | ast.ClassDef, found: Footprint) -> None:
+    """Note what decorates a function or class of the module."""
+    for it in node.decorator_list:
+        decorator = it.func if isinstance(it, ast.Call) else it
+        method = isinstance(decorator, ast.Attribute)
+        name = decorator.id if isinstance(decorator, ast.Name) else _root(decorator)
+        if name:
+            found.decorators.setdefault(node.name, set()).add((name, method))
+
+
+def _write(target: ast.expr, said: tuple[set[str], ...], scope: int, found: Footprint) -> None:
+    """Something writes to `target`, or to what it is a part of."""
+    while isinstance(target, ast.Subscript) or (
+        isinstance(target, ast.Attribute) and target.attr == "data"
+    ):
+        target = target.value
+    place = (ATTRIBUTE, asked(target.attr) if isinstance(target, ast.Attribute) else "")
+    if isinstance(target, ast.Name):
+        place = (scope, target.id)
+    found.written.add(place)
+    for names in said:
+        names.add(writing(place))
+
+
+def _call(function: ast.expr, said: tuple[set[str], ...]) -> None:
+    """Something calls `function`."""
+    if isinstance(function, (ast.Name, ast.Attribute)):
+        name = function.id if isinstance(function, ast.Name) else function.attr
+        for names in said:
+            names.add(called(name))
+        if isinstance(function, ast.Attribute) and name in _FILLING:
+            _fill(function.value, said)
+
+
+def _fill(container: ast.expr, said: tuple[set[str], ...]) -> None:
+    """Something is put into `container`, or into an item of it."""
+    while isinstance(container, ast.Subscript):
+        container = container.value
+    name = last_name(container)
+    for names in said if name else ():
+        names.add(filling(name))
+
+
+def called(name: str) -> str:
+    """What is mentioned where a function or method of that name is called."""
+    return f"{name}()"
+
+
+def writing(place: Place) -> str:
+    """What is mentioned where `place` is written to; no name is like it."""
+    return f"{place[0]} {place[1]} ="
+
+
+def asked(name: str) -> str:
+    """What is mentioned where an object is asked for its attribute `name`: no variable is that."""
+    return f".{name}"
+
+
+def keyword(name: str) -> str:
+    """What is mentioned where a call has a keyword of that name."""
+    return f"{name}="
+
+
+def inherited(name: str) -> str:
+    """What is mentioned where a class extends what `name` stands for."""
+    return f"({name})"
+
+
+def filling(name: str) -> str:
+    """What is mentioned where something is put into what is called `name`."""
+    return f"{name}[]="
+
+
+def quoted(string: str) -> str:
+    """What is mentioned where `string` stands."""
+    return f'"{string}"'
+
+
+def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Footprint) -> None:
+    """A class is known by its name: what it extends, and what its special methods do (and those
+    that calling an object calls), matters where that is mentioned. Its other methods are known by
+    their own names, wherever it stands."""
+    extended: set[str] = set()
+    names, attributes = {node.name}, {asked(node.name)}
+    found.bindings.append(Binding(names, attributes, extended, 0, held=False))
+    methods = found.methods.setdefault(node.name, {})
+    body = found.bodies.setdefault(node.name, set())
+    for part in (*node.bases, *node.keywords):
+        _visit(part, (*said, extended), 0, found)
+    for part in (*node.decorator_list, *node.body):
+        if not isinstance(part, Definition):
+            known = len(found.bindings)
+            within: set[str] = set()
+            _visit(part, (*said, within), 0, found)
+            for binding in found.bindings[known:]:
+                binding.attributes |= set(map(asked, binding.names))
+                binding.said |= _of_class(binding.said)
+            for around in said:
+                around |= _of_class(within)
+            body |= within | _of_class(within)
+            continue
+        _visit(part, said, METHODS, found)
+        mentioned = found.definitions[key_of(part)][1]
+        if part.name.startswith("__") or part.name in found.called_by_calls:
+            found.bindings.append(Binding(names, attributes, mentioned, 0, held=False))
+        else:
+            methods[part.name] = mentioned
+        if part.name == "__init__":
+            mentioned |= extended  # it may be what calls that of the class it extends
+        elif extended:
+            found.inheriting.append((mentioned, extended))
+        for decorator in part.decorator_list:
+            mentioned |= {asked(it.id) for it in descend(decorator) if isinstance(it, ast.Name)}
+
+
+def _of_class(said: set[str]) -> set[str]:
+    """The methods that may be meant by what stands right in a class: there they are variables."""
+    return {asked(name) for name in said if name.isidentifier()}
+
+
+_IMPLIED = frozenset({"__init__"})
+"""Methods that are called by the name of their class."""
+
+_FILLING = frozenset({"add", "append", "insert", "setdefault", "update"})
+"""Methods that put something into a container."""
+
+_NO_NAMES = frozenset({str, int, type(None), ast.Load, ast.Store, ast.Del, ast.Pass})
+"""What stands in trees, and mentions nothing."""
+
+_NO_NAMES_OR_STRINGS = _NO_NAMES | {ast.Constant}
+
+
+def _places(targets: list[ast.expr], scope: int) -> set[Place]:
+    """The variables and the attributes that are set."""
+    names, attributes = _targets(targets)
+    return {(scope, name) for name in names} | {(ATTRIBUTE, name) for name in attributes}
+
+
+def _targets(targets: list[ast.expr]) -> tuple[set[str], set[str]]:
+    """The variables and the attributes that are set."""
+    names, attributes = set(), set()
+    for target in targets:
+        for part in descend(target):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                names.add(part.id)
+            elif isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                attributes.add(asked(part.attr))
+    return names, attributes
