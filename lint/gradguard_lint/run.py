@@ -11,7 +11,6 @@ from gradguard_lint.garbage import postponed
 from gradguard_lint.project.configuration import Configuration, Configurations
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT, UNCHANGED, Trouble, absolute, discover
-from gradguard_lint.project.links import Project
 from gradguard_lint.project.prefilter import Prefilter
 from pytest_gradguard.records import fields
 
@@ -349,7 +348,7 @@ def _prefilter(request: Request, contents: dict[str, bytes]) -> Prefilter:
         for model in of_file.models
         for name in dict(model)["name"]
     }
-    return Prefilter(contents, _followed(contents, _tops(request)), wrappers)
+    return Prefilter(contents, _tops(request), wrappers)
 
 
 def _tops(request: Request) -> tuple[str, ...]:
@@ -401,20 +400,6 @@ def _info(request: Request, path: str) -> bool:
     if request.info is not None:
         return request.info
     return request.configurations.of(path).settings.min_severity == "info"
-
-
-def _followed(contents: dict[str, bytes], tops: tuple[str, ...]) -> Project:
-    """What finds the modules that a file imports; it is made where it is asked first."""
-    found: list[Project] = []
-
-    def follow(name: str, path: str) -> tuple[str, bytes] | None:
-        if not found:
-            from gradguard_lint.project.following import Following
-
-            found.append(Following(contents, tops))
-        return found[0](name, path)
-
-    return follow
 
 
 def _unreadable(data: bytes, path: str, *, in_full: bool) -> Trouble | None:

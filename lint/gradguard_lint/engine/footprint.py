@@ -11,7 +11,7 @@ import ast
 from collections.abc import Set
 from functools import cached_property
 
-from gradguard_lint.engine.tree import descend, last_name, takes_all
+from gradguard_lint.engine.tree import OWN_SCOPES, descend, last_name, takes_all
 from pytest_gradguard.records import field, fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -91,7 +91,8 @@ class Footprint:
     decorators: dict[str, set[tuple[str, bool]]] = field(default_factory=dict)
     """The names that decorate each function and class of the module, themselves or by a method."""
     filled: dict[str, set[str]] = field(default_factory=dict)
-    """What is mentioned where the module's own code changes what a variable holds."""
+    """What is mentioned where the module's own code changes what a variable holds; by "" where it
+    does anything else, as others import it."""
     shared: set[str] = field(default_factory=set)
     """The variables that a function declares to be those of the module."""
     inheriting: list[tuple[set[str], set[str]]] = field(default_factory=list)
@@ -240,8 +241,20 @@ def footprint(
     """Walk `tree` once; the `strings` in it are mentioned like names."""
     found = Footprint(called_by_calls=called_by_calls, strings=strings)
     found.definitions[OWN_CODE] = ("", found.own)
-    _visit(tree, (found.own,), 0, found)
+    done = found.filled.setdefault("", set())
+    for node in tree.body:
+        keeps = isinstance(node, _KEEPING) or (isinstance(node, ast.If) and _is_main(node))
+        _visit(node, (found.own,) if keeps else (found.own, done), 0, found)
     return found
+
+
+_KEEPING = (*OWN_SCOPES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+"""Statements that only give names."""
+
+
+def _is_main(node: ast.If) -> bool:
+    """Whether that is for the program, not for who imports it."""
+    return any(isinstance(it, ast.Name) and it.id == "__name__" for it in ast.walk(node.test))
 
 
 def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Footprint) -> None:

@@ -34,7 +34,6 @@ from gradguard_lint.project.marks import (
     Mark,
     any_found,
     changes_what_threads_share,
-    makes_a_loader,
     makes_loaders,
     remembers,
 )
@@ -484,11 +483,6 @@ def calls_together(_: File, part: bytes) -> bool:
         named.group(1) is None or is_given(part, named.start())
         for named in matches(part, *TOGETHER)
     )
-
-
-def makes_loader(_: File, part: bytes) -> bool:
-    """Whether a part of a file makes a loader."""
-    return makes_a_loader(part)
 
 
 def _wrong_backend(data: bytes) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gradguard_lint.engine.footprint import ITSELF, Footprint
 from gradguard_lint.engine.relevance import brought, ways_of
@@ -47,7 +47,9 @@ def _package_of(name: str, path: str) -> str:
 class Modules:
     """The modules that one entry file can import, read when they are asked for."""
 
-    def __init__(self, entry: str, read: Reader) -> None:
+    def __init__(self, entry: str, read: Reader, starters: frozenset[str] = frozenset()) -> None:
+        """Find them with `read`; `starters` are further names of what starts workers."""
+        self._questions = questions(starters)
         root, self.name = package_root(entry)
         folder = os.path.dirname(os.path.abspath(entry))
         self.roots = list(dict.fromkeys((folder, root, *read.roots_around(folder))))
@@ -211,7 +213,10 @@ class Modules:
 
     def _found_as(self, name: str, depth: int) -> str | None:
         module, _, own = name.rpartition(".")
-        seen = self._footprint(module) if module else None
+        file = self._file_of(module) if module else None
+        if file is None or (os.fsencode(own) not in file[1] and b"import *" not in file[1]):
+            return None
+        seen = self._footprint(module)
         if seen is None:
             return None
         if own in seen.defined:
@@ -238,11 +243,14 @@ class Modules:
             for it, other in seen.imported_as(given)
         )
 
-    def reaches(self, what: What, name: str, wanted: str | None = None) -> frozenset[str]:
+    def reaches(
+        self, what: What, name: str, wanted: str | None = None, far: tuple[int, int] | None = None
+    ) -> frozenset[str]:
         """What of the module of that name, or of what it gives as `wanted`, does this, or leads to
-        what does: `ITSELF`, or methods of the objects that it gives."""
-        question = questions()[what]
-        return self._reaches(what, name, wanted, question.over, question.through)
+        what does: `ITSELF`, or methods of the objects that it gives; `far`: over how many further
+        modules, and how many of these may not do it themselves."""
+        question = self._questions[what]
+        return self._reaches(what, name, wanted, *(far or (question.over, question.through)))
 
     def _reaches(
         self, what: What, name: str, wanted: str | None, depth: int, through: int
@@ -264,7 +272,7 @@ class Modules:
     def _found_to_reach(
         self, what: What, name: str, wanted: str | None, depth: int, through: int
     ) -> frozenset[str]:
-        question = questions()[what]
+        question = self._questions[what]
         seen = self._footprint(name)
         if seen is None:
             return frozenset()
@@ -303,6 +311,8 @@ class Modules:
         words = words.union(*(ways_of(word, does) for word, does in given.items()))
         if not lead.isdisjoint(words):
             return ALONE
+        if not wanted:
+            return frozenset()  # to import it makes no object
         inherited = (does - ALONE for does in given.values())
         return frozenset({it for it, way in ways if not way.isdisjoint(words)}.union(*inherited))
 
@@ -322,6 +332,18 @@ class Modules:
             behind = (brought(self, seen, package, it, among) for it in seen.imports)
             self._led[key] = lead, ways, [*dict.fromkeys(it for of in behind for it in of)]
         return self._led[key]
+
+    def behind(self, name: str, wanted: str | None, depth: int) -> Iterator[str]:
+        """The files of the modules that what the module of that name gives as `wanted` leads to,
+        over at most `depth` of them."""
+        seen = self._footprint(name) if depth else None
+        if seen is None:
+            return
+        for _, _, inner, item in self._leading(name, seen, wanted, tables=True)[2]:
+            file = self._file_of(inner)
+            if file is not None and inner != name:
+                yield file[0]
+                yield from self.behind(inner, item or None, depth - 1)
 
     def may_join_a_group(self) -> bool:
         """Whether the entry file, or a module that it leads to, may join processes that train

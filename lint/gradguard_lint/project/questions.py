@@ -113,14 +113,14 @@ def _mattering() -> Question:
 
 
 @cache
-def questions() -> dict[What, Question]:
-    """All questions, by what is asked."""
+def questions(starters: frozenset[str]) -> dict[What, Question]:
+    """All questions, by what is asked; `starters` are further names of what starts workers."""
     words = registry().words
     fits = frozenset[str]().union(*(library.beside for library in libraries()))
     trains = _any_form({*words.trains, *CALLED_BY_HOSTS})
     return {
-        "starts": _starting(marks.STARTING),
-        "starts-processes": _starting(marks.STARTING_PROCESSES),
+        "starts": _starting(marks.STARTING | starters),
+        "starts-processes": _starting(marks.STARTING_PROCESSES | starters),
         "loads": Question(_loads),
         "remembers": Question(_of(_any_form(("Memory",)))),
         "fits": Question(_of(set(map(asked, fits)))),
