@@ -114,8 +114,8 @@ class Links:
             origin = modules.origin(f"{module}.{name}") if name else None
             if origin is not None:
                 module, _, name = origin.rpartition(".")
-            elif name:
-                far += PACKAGES  # a variable, which packages hand on
+            elif name != "":
+                far += PACKAGES  # a variable, or anything, which packages hand on
             if given(module) and modules.reaches(what, module, name, (far, through)):
                 return True
         return False

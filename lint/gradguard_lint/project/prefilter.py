@@ -175,8 +175,11 @@ class Prefilter:
     def _may_import(self, file: File, wanted: Callable[[File], bool]) -> bool:
         """Whether it names a module that is `wanted`, or one that may hand on what such a module
         has, where there are many files."""
-        if self._is_small:
-            return True
+        return self._is_small or not file.words.isdisjoint(self._leading_to(wanted))
+
+    def _leading_to(self, wanted: Callable[[File], bool]) -> set[bytes]:
+        """The names of the modules that are `wanted`, and of those that may hand on what they
+        have."""
         if wanted not in self._naming:
             names = {module_name(path) for path, it in self.files.items() if wanted(it)}
             found = {*names, *self._importing(names, packages=False)}
@@ -184,7 +187,7 @@ class Prefilter:
                 names = self._importing(names, packages=True)
                 found |= names
             self._naming[wanted] = found
-        return not file.words.isdisjoint(self._naming[wanted])
+        return self._naming[wanted]
 
     def _importing(self, names: set[bytes], *, packages: bool) -> set[bytes]:
         """The names of the modules, or of the `packages` alone, that import one of `names`."""
@@ -279,7 +282,7 @@ class Prefilter:
     def _brings_together(self, path: str, file: File) -> bool:
         """Whether it imports what gives others' functions to workers, and beside it a module
         with a framework."""
-        if not self._may_import(file, self._hands_on):
+        if file.words.isdisjoint(self._leading_to(self._hands_on)):
             return False
         return self._imports_one(path, _stands_on_framework) and self._comes_to(
             path, self._hands_on
