@@ -74,7 +74,7 @@ class Batch:
         jobs: int,
         cache: bool,
         over: Mapping[str, bytes] = UNCHANGED,
-        tops: Sequence[str] = (),
+        read: Reader,
     ) -> None:
         """Prepare it.
 
@@ -82,13 +82,13 @@ class Batch:
             jobs: that many processes are used; 0 leaves their number to the amount of work.
             cache: whether to use the cache.
             over: what files hold instead of what is read from them.
-            tops: as for `Reader`.
+            read: what reads the others.
         """
         self.over = dict(over)
         self.jobs = jobs
         self._cache = cache
         self._caches: dict[str, Cache] = {}
-        self._read = Reader(tops).over(self.over)
+        self._read = read.over(self.over)
 
     @property
     def warnings(self) -> list[Trouble]:

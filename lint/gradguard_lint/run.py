@@ -187,7 +187,7 @@ def _results(
         sought = entries.get(path, "workers")
         return Task(path, contents[path], settings.root, rows, start, sought)
 
-    batch = Batch(jobs=request.jobs, cache=request.cache, over=request.over, tops=_tops(request))
+    batch = Batch(jobs=request.jobs, cache=request.cache, over=request.over, read=prefilter.read)
     tasks = [task_of(path) for path in entries]
     results = batch.run(tasks)
     if len(contents) > 1 and any(result.findings for result in results.values()):

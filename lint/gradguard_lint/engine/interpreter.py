@@ -364,7 +364,9 @@ def _definitions(tree: ast.Module) -> list[Definition]:
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def _calling_its_own(cls: ast.ClassDef, here: Mapping[str, ast.ClassDef]) -> list[ast.AST]:
+def _calling_its_own(
+    cls: ast.ClassDef, here: Mapping[str, ast.ClassDef]
+) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """The methods that `cls` inherits from classes that are `here`, and that call methods which it
     has instead of theirs."""
     own = {it.name for it in cls.body if isinstance(it, _FUNCTIONS)} - {"__init__"}
@@ -379,7 +381,7 @@ def _calling_its_own(cls: ast.ClassDef, here: Mapping[str, ast.ClassDef]) -> lis
     methods = [it for base in above.values() for it in base.body if isinstance(it, _FUNCTIONS)]
     own &= {it.name for it in methods}
     inherited = [it for it in methods if it.name not in own]
-    found: list[ast.AST] = []
+    found: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
     while True:
         calling = [it for it in inherited if own and it not in found and _asks_itself(it, own)]
         if not calling:

@@ -16,12 +16,12 @@ from gradguard_lint.engine.footprint import (
     Place,
     asked,
     called,
-    footprint,
     inherited,
     keyword,
     quoted,
     writing,
 )
+from gradguard_lint.engine.walk import footprint
 from gradguard_lint.words import absolute_name
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -140,14 +140,14 @@ class Relevance:
         plain = [it for it in seen.imports if _top(it) not in words.packages]
         by_processes |= self._ways("loads", plain) | self._ways("remembers", plain)
         for it in plain:
-            starting = self._bring("starts", it)
-            processes = self._bring("starts-processes", it) if starting else ()
-            for name, methods in starting.items():
+            brings = self._bring("starts", it)
+            processes = self._bring("starts-processes", it) if brings else ()
+            for name, methods in brings.items():
                 said = {inherited(name), *ways_of(name, methods)}
                 (by_processes if name in processes else by_threads).update(said)
-            for mentioned, extended in seen.inheriting if starting else ():
+            for mentioned, extended in seen.inheriting if brings else ():
                 # It may call what it inherits.
-                mentioned |= set(map(inherited, starting.keys() & extended))
+                mentioned |= set(map(inherited, brings.keys() & extended))
         interesting |= by_threads | by_processes
         imported = _imported(seen)
         said = imported | seen.loaded
@@ -301,8 +301,8 @@ def brought(
     base = absolute_name(base, package)
     modules: list[tuple[str, Set[str]]] = []
     if name == "*":
-        names = seen.loaded if among is None else filter(str.isidentifier, among)
-        yield from ((it, it, base, it) for it in names if project.is_module(base))
+        loaded = seen.loaded if among is None else filter(str.isidentifier, among)
+        yield from ((it, it, base, it) for it in loaded if project.is_module(base))
     elif among is not None and here not in among:
         return
     elif not name and not project.is_module(base):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from gradguard_lint.project.file_bytes import File
 from gradguard_lint.words import absolute_name
@@ -30,10 +31,9 @@ class Links:
     ) -> None:
         """Link `contents`; `tops` as for `Reader`, `starters` as for `Modules`."""
         self.files = {path: File(data) for path, data in contents.items()}
-        self._known = {os.path.abspath(path): data for path, data in contents.items()}
+        self._contents = contents
         self._tops = tops
         self._starters = starters
-        self._read: Reader | None = None
         self._modules: dict[str, Modules] = {}
         """By the folder of a package, whose files find the same; by the file, where it is none."""
         self._last: tuple[str, Modules] | None = None
@@ -42,6 +42,15 @@ class Links:
         self._followed: dict[tuple[Modules, str], tuple[str, File] | None] = {}
         self._imported: dict[str, list[File]] = {}
         self._given: dict[tuple[str, int], list[File]] = {}
+
+    @cached_property
+    def read(self) -> Reader:
+        """What reads the files, made where something is asked of them first."""
+        from gradguard_lint.project.reader import Reader
+
+        made = Reader(self._tops)
+        made.known.update((os.path.abspath(path), it) for path, it in self._contents.items())
+        return made
 
     def path_of(self, file: File) -> str:
         """Where a module lies that something imports."""
@@ -76,12 +85,8 @@ class Links:
 
     def _made_for(self, path: str, folder: str) -> Modules:
         from gradguard_lint.project.modules import Modules
-        from gradguard_lint.project.reader import Reader
 
-        if self._read is None:
-            self._read = Reader(self._tops)
-            self._read.known.update(self._known)
-        made = Modules(path, self._read, self._starters)
+        made = Modules(path, self.read, self._starters)
         self._modules[folder if made.package else path] = made
         return made
 

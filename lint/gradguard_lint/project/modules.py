@@ -18,9 +18,15 @@ from gradguard_lint.words import absolute_name, outermost_first, words
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import TypeAlias
 
     from gradguard_lint.engine.ports import What
+
+    Led: TypeAlias = tuple[
+        frozenset[str], list[tuple[str, frozenset[str]]], list[tuple[str, str, str, str]]
+    ]
+    """What a name leads to in its module; the methods of what it gives, with what these lead to;
+    and what of other modules stands behind them, as `brought` gives it."""
 
 ALONE = frozenset((ITSELF,))
 """What a name gives that does what is asked itself."""
@@ -76,7 +82,7 @@ class Modules:
         self._reaching: dict[
             tuple[What, str, str | None], list[tuple[int, int, frozenset[str]]]
         ] = {}
-        self._led: dict[tuple[str, str | None, bool], Any] = {}
+        self._led: dict[tuple[str, str | None, bool], Led] = {}
 
     def path_of(self, name: str) -> str | None:
         """The file (or namespace folder) of a dotted name."""
@@ -316,14 +322,13 @@ class Modules:
         inherited = (does - ALONE for does in given.values())
         return frozenset({it for it, way in ways if not way.isdisjoint(words)}.union(*inherited))
 
-    def _leading(
-        self, name: str, seen: Footprint, wanted: str | None, *, tables: bool
-    ) -> tuple[frozenset[str], list[tuple[str, frozenset[str]]], list[tuple[str, str, str, str]]]:
+    def _leading(self, name: str, seen: Footprint, wanted: str | None, *, tables: bool) -> Led:
         """What `wanted` (None: anything) of the module of that name leads to there, the methods of
         what it gives with what these lead to, and what of other modules stands behind them."""
         key = (name, wanted, tables)
         if key not in self._led:
-            lead, ways, among = frozenset[str](), [], None
+            lead, among = frozenset[str](), None
+            ways: list[tuple[str, frozenset[str]]] = []
             if wanted is not None:
                 lead = seen.leads_to(wanted, tables=tables)
                 ways = seen.ways_from(lead, tables=tables)

@@ -19,6 +19,10 @@ from gradguard_lint.project.links import PACKAGES, Links, module_name
 from gradguard_lint.project.marks import fits_models
 from gradguard_lint.project.reaching import FAR, MANY, Reach
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.project.reader import Reader
+
 BETWEEN = 1
 """Over how many more modules a program is followed to what starts workers for others, where there
 are few files."""
@@ -63,6 +67,11 @@ class Prefilter:
         self._links = Links(contents, tops, own)
         self.files = self._links.files
         self._reach = Reach(self._links, small=self._is_small)
+
+    @property
+    def read(self) -> Reader:
+        """What read the files so far."""
+        return self._links.read
 
     def keeps(self, path: str) -> bool:
         """Whether the file at `path` may have a pitfall."""

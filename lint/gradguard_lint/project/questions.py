@@ -57,7 +57,7 @@ def _asked_or_called(names: Collection[str]) -> set[str]:
 def _of(words: Collection[str]) -> Callable[[Footprint], set[str]]:
     """What gives those of `words` that a footprint mentions."""
     wanted = frozenset(words)
-    return lambda seen: wanted & seen.mentioned
+    return lambda seen: seen.mentioned & wanted
 
 
 def _starting(names: frozenset[str]) -> Question:

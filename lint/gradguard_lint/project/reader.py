@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from gradguard_lint.engine.footprint import Footprint, Imported, footprint
+from gradguard_lint.engine.footprint import Footprint, Imported
+from gradguard_lint.engine.walk import footprint
 from gradguard_lint.models.rows import CALLED_BY_CALLS
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.imports import import_lines, imported_names
@@ -149,12 +151,11 @@ class Reader:
         """The footprint of the module at `path`, taken once; None where it is no Python."""
         key = (path, name)
         if key not in self._footprints:
+            self._footprints[key] = None
             module = self.parsed(path, data, name, package)
-            try:
-                taken = module and footprint(module.tree, CALLED_BY_CALLS)
-            except RecursionError:
-                taken = None
-            self._footprints[key] = taken
+            if module is not None:
+                with suppress(RecursionError):
+                    self._footprints[key] = footprint(module.tree, CALLED_BY_CALLS)
         return self._footprints[key]
 
     def parsed(self, path: str, data: bytes, name: str, package: str) -> Module | None:
