@@ -430,3 +430,46 @@ def test_a_package_gives_what_is_called_as_the_module_that_has_it(
         project.write(name, text)
     project.write("run.py", program)
     assert ("GG201" in {code for code, *_ in project.codes()}) == found
+
+
+WAYS = (
+    "import os\nimport torch\nimport torch.distributed as dist\nfrom joblib import Memory\n"
+    "from torch.utils.data import DataLoader\nfrom torch.nn import AvgPool2d\n\n\n"
+    "def pooled(x):\n    return AvgPool2d(2)(x)\n\n\n"
+    "def load(ds, n):\n    return DataLoader(ds, num_workers=n)\n\n\n"
+    "def keep(f):\n    return Memory('.').cache(f)\n\n\n"
+    "def mean(x):\n    dist.broadcast_object_list([x])\n    return x\n\n\n"
+    "def move(x):\n    return x.cuda()\n\n\n"
+    "def clip(x):\n    x.clamp_(0, 1)\n\n\n"
+    "def plain(x):\n    return x + 1\n\n\n"
+    "class Learner:\n    def fit(self, loader):\n        return self.training_step(loader)\n\n"
+    "    def training_step(self, batch):\n        return batch.sum()\n\n"
+    "    def name(self):\n        return 'learner'\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "ways"),
+    [
+        ("starts", "pooled", set()),
+        ("starts", "load", set()),
+        ("loads", "load", {""}),
+        ("loads", "plain", set()),
+        ("remembers", "keep", {""}),
+        ("remembers", "load", set()),
+        ("trains-together", "mean", {""}),
+        ("trains-together", "move", set()),
+        ("matters", "move", {""}),
+        ("matters", "plain", set()),
+        ("changes", "clip", {""}),
+        ("changes", "move", set()),
+        ("trains", "Learner", {"fit", "training_step"}),
+        ("trains", "plain", set()),
+    ],
+)
+@pytest.mark.parametrize("through", ["app.ways", "app"])
+def test_what_a_name_reaches(project, what, name, ways, through):
+    project.write("app/ways.py", WAYS)
+    project.write("app/__init__.py", "from app.ways import *\n")
+    modules = Modules(str(project.write("train.py", "")), Reader())
+    assert modules.reaches(what, through, name) == ways

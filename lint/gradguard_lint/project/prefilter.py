@@ -39,6 +39,11 @@ _has_dask_arrays = attrgetter("has_dask_arrays")
 _gives = attrgetter("gives")
 
 
+def _may_cache(file: File) -> bool:
+    """Whether a module makes what remembers results, or may use such a thing."""
+    return file.remembers or b".cache" in file.data
+
+
 def _loads(file: File) -> bool:
     """Whether a module makes loaders with workers, or of processes that train together."""
     return file.loads or file.samples_together
@@ -116,7 +121,7 @@ class Prefilter:
                 self._brings_together(path, file)
                 or self._runs_both(path, file)
                 or self._gives_generator(path, file)
-                or self._caches_what_matters(path, file)
+                or self._caches(path, file)
             )
         if (file.starts_program or file.trains) and self._comes_to(path, self._starts):
             return True  # it may make the objects whose methods start them, and wants gradients
@@ -132,7 +137,7 @@ class Prefilter:
             return True
         if self._is_given(path, file):
             return True
-        if self._has_cached(path, file) or self._trains_through_cached(path, file):
+        if self._caches(path, file):
             return True
         return self._may_import(file, self._helps) and self._comes_to(path, self._helps)
 
@@ -150,36 +155,16 @@ class Prefilter:
         files = self.files.values()
         return any(file.has_keras for file in files) and any(fits_models(it.data) for it in files)
 
-    def _has_cached(self, path: str, file: File) -> bool:
-        """Whether it keeps the results of functions, its own or those of modules that import no
-        framework, in what a module of the project gives."""
-        if not self._may_import(file, _remembers):
-            return False
-        return self._caches(path, file) or self._imports_one(path, self._is_cached)
-
-    def _caches_what_matters(self, path: str, file: File) -> bool:
-        """Whether it makes or has what keeps the results of functions, and comes over a few modules
-        to a framework."""
-        return (file.remembers or self._caches(path, file)) and self._reach.reaches(path, file)
-
-    def _is_cached(self, file: File) -> bool:
-        """Whether a module without a framework keeps the results of its functions."""
-        return not file.framework and (
-            (file.remembers and b".cache" in file.data)
-            or self._caches(self._links.path_of(file), file)
-        )
-
-    def _trains_through_cached(self, path: str, file: File) -> bool:
-        """Whether it trains what a module with a framework keeps the results of."""
-        if not file.trains or not self._may_import(file, _remembers):
-            return False
-        return self._imports_one(path, lambda it: it.remembers and b".cache" in it.data)
-
     def _caches(self, path: str, file: File) -> bool:
-        """Whether it keeps results in what it has from a module of the project."""
-        if b".cache" not in file.data:
-            return False
-        return self._may_import(file, _remembers) and self._imports_one(path, _remembers)
+        """Whether it, or what it takes of other modules, keeps the results of functions in files,
+        and it comes over a few modules to a framework."""
+        return (
+            file.remembers
+            or (
+                self._may_import(file, _remembers)
+                and self._links.reaches(path, "remembers", _may_cache, through=1)
+            )
+        ) and (file.framework or self._reach.reaches(path, file))
 
     def _may_import(self, file: File, wanted: Callable[[File], bool]) -> bool:
         """Whether it names a module that is `wanted`, or one that may hand on what such a module

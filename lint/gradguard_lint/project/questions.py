@@ -48,12 +48,6 @@ def _any_form(words: Collection[str]) -> set[str]:
     return {form for word in words for form in (word, asked(word), called(word), keyword(word))}
 
 
-def _asked_or_called(names: Collection[str]) -> set[str]:
-    """What is mentioned where something of a library is called that has one of `names`, or a class
-    of it is given another name: as an attribute, a function may be anyone's."""
-    return {*map(called, names), *(asked(name) for name in names if name[:1].isupper())}
-
-
 def _of(words: Collection[str]) -> Callable[[Footprint], set[str]]:
     """What gives those of `words` that a footprint mentions."""
     wanted = frozenset(words)
