@@ -118,7 +118,20 @@ class Footprint:
 
     def imported_as(self, name: str) -> list[tuple[str, str]]:
         """The modules, and the names there, of what is imported as `name`."""
-        return [(module, there) for module, there, here in self.imports if here == name]
+        return [(module, there) for module, there, _ in self._by_name.get(name, ())]
+
+    def imports_of(self, among: Set[str]) -> list[Imported]:
+        """The imports that may give one of these names."""
+        given = (its for name, its in self._by_name.items() if name == "*" or name in among)
+        return [it for its in given for it in its]
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Imported]]:
+        """The imports, by the name where they are imported."""
+        found: dict[str, list[Imported]] = {}
+        for it in self.imports:
+            found.setdefault(it[2], []).append(it)
+        return found
 
     @cached_property
     def variables(self) -> set[str]:

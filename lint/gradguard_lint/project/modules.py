@@ -74,6 +74,7 @@ class Modules:
         self.used: dict[str, bytes | None] = {}
         self._absent: dict[str, None] = {}
         self._paths: dict[str, str | None] = {}
+        self._holding: dict[str, bool] = {}
         self._modules: dict[str, Module | None] = {}
         self._packages: dict[tuple[str, int], set[str]] = {}
         self._importing: dict[tuple[Callable[[Modules, str], bool], str, int], frozenset[str]] = {}
@@ -327,14 +328,15 @@ class Modules:
         what it gives with what these lead to, and what of other modules stands behind them."""
         key = (name, wanted, tables)
         if key not in self._led:
-            lead, among = frozenset[str](), None
+            lead, among, imports = frozenset[str](), None, seen.imports
             ways: list[tuple[str, frozenset[str]]] = []
             if wanted is not None:
                 lead = seen.leads_to(wanted, tables=tables)
                 ways = seen.ways_from(lead, tables=tables)
                 among = lead.union(*(way for _, way in ways))
+                imports = seen.imports_of(among)
             package = self._package(name)
-            behind = (brought(self, seen, package, it, among) for it in seen.imports)
+            behind = (brought(self, seen, package, it, among) for it in imports)
             self._led[key] = lead, ways, [*dict.fromkeys(it for of in behind for it in of)]
         return self._led[key]
 
@@ -415,8 +417,11 @@ class Modules:
 
     def _holds_modules(self, name: str) -> bool:
         """Whether that is a package, or a folder without code of its own."""
-        path = self.path_of(name)
-        return path is not None and (not path.endswith(".py") or _is_package(path))
+        if name not in self._holding:
+            path = self.path_of(name)
+            holds = path is not None and (not path.endswith(".py") or _is_package(path))
+            self._holding[name] = holds
+        return self._holding[name]
 
     def _footprint(self, name: str) -> Footprint | None:
         """The footprint of the module of that name; None where it has no code."""
