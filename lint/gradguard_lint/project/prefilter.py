@@ -161,7 +161,8 @@ class Prefilter:
         return (
             file.remembers
             or (
-                self._may_import(file, _remembers)
+                (file.framework or _may_cache(file))
+                and self._may_import(file, _remembers)
                 and self._links.reaches(path, "remembers", _may_cache, through=1)
             )
         ) and (file.framework or self._reach.reaches(path, file))
