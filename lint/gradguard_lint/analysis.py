@@ -8,7 +8,8 @@ from gradguard_lint.domain.options import Options
 from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.models.rows import Row, registry
 from gradguard_lint.project.files import absolute
-from gradguard_lint.project.modules import Modules, Reader
+from gradguard_lint.project.modules import Modules
+from gradguard_lint.project.reader import Reader
 from gradguard_lint.reading.source import SourceError, nests_deeply, parse
 from gradguard_lint.reading.suppress import skips_file
 from gradguard_lint.reading.text import TOO_DEEP

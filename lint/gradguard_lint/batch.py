@@ -13,7 +13,7 @@ from gradguard_lint.garbage import collect
 from gradguard_lint.models.own_stubs import rows_of_folder, short_form
 from gradguard_lint.models.rows import Row
 from gradguard_lint.project.files import UNCHANGED, Trouble, absolute
-from gradguard_lint.project.modules import Reader
+from gradguard_lint.project.reader import Reader
 from gradguard_lint.reading.source import SourceError
 from gradguard_lint.rules import codes
 from pytest_gradguard.records import fields
@@ -75,7 +75,7 @@ class Batch:
         jobs: int,
         cache: bool,
         over: Mapping[str, bytes] = UNCHANGED,
-        tops: Sequence[str] = (),
+        read: Reader,
     ) -> None:
         """Prepare it.
 
@@ -83,13 +83,13 @@ class Batch:
             jobs: that many processes are used; 0 leaves their number to the amount of work.
             cache: whether to use the cache.
             over: what files hold instead of what is read from them.
-            tops: as for `Reader`.
+            read: what reads the others.
         """
         self.over = dict(over)
         self.jobs = jobs
         self._cache = cache
         self._caches: dict[str, Cache] = {}
-        self._read = Reader(tops).over(self.over)
+        self._read = read.over(self.over)
 
     @property
     def warnings(self) -> list[Trouble]:

@@ -11,7 +11,6 @@ from gradguard_lint.garbage import postponed
 from gradguard_lint.project.configuration import Configuration, Configurations
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT, UNCHANGED, Trouble, absolute, discover
-from gradguard_lint.project.links import Project
 from gradguard_lint.project.prefilter import Prefilter
 from pytest_gradguard.records import fields
 
@@ -215,7 +214,7 @@ def _results(
         sought = entries.get(path, "workers")
         return Task(path, contents[path], settings.root, rows, start, sought)
 
-    batch = Batch(jobs=request.jobs, cache=request.cache, over=request.over, tops=_tops(request))
+    batch = Batch(jobs=request.jobs, cache=request.cache, over=request.over, read=prefilter.read)
     tasks = [task_of(path) for path in entries]
     results = batch.run(tasks)
     if len(contents) > 1 and any(result.findings for result in results.values()):
@@ -383,7 +382,7 @@ def _prefilter(request: Request, contents: dict[str, bytes]) -> Prefilter:
         from gradguard_lint.models.own_stubs import rows_of_folder
 
         wrappers |= {row.names for folder in folders for row in rows_of_folder(folder)}
-    return Prefilter(contents, _followed(contents, _tops(request)), wrappers)
+    return Prefilter(contents, _tops(request), wrappers)
 
 
 def _tops(request: Request) -> tuple[str, ...]:
@@ -435,20 +434,6 @@ def _info(request: Request, path: str) -> bool:
     if request.info is not None:
         return request.info
     return request.configurations.of(path).settings.min_severity == "info"
-
-
-def _followed(contents: dict[str, bytes], tops: tuple[str, ...]) -> Project:
-    """What finds the modules that a file imports; it is made where it is asked first."""
-    found: list[Project] = []
-
-    def follow(name: str, path: str) -> tuple[str, bytes] | None:
-        if not found:
-            from gradguard_lint.project.following import Following
-
-            found.append(Following(contents, tops))
-        return found[0](name, path)
-
-    return follow
 
 
 def _unreadable(data: bytes, path: str, *, in_full: bool) -> Trouble | None:

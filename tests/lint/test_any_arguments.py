@@ -8,7 +8,7 @@ from gradguard_lint.analysis import analyse
 from gradguard_lint.domain.options import Options
 from gradguard_lint.engine.expressions import BUILTINS
 from gradguard_lint.models.rows import libraries
-from gradguard_lint.project.modules import Reader
+from gradguard_lint.project.reader import Reader
 from gradguard_lint.rules import codes
 
 PROGRAM = """\

@@ -9,7 +9,7 @@ from cuda_calls import KINDS, USES, recorded, statement
 
 from gradguard_lint.analysis import analyse
 from gradguard_lint.domain.options import Options
-from gradguard_lint.project.modules import Reader
+from gradguard_lint.project.reader import Reader
 from gradguard_lint.rules import codes
 
 IN_A_WORKER = """\

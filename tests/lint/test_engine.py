@@ -30,7 +30,8 @@ from gradguard_lint.engine.interpreter import interpret
 from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.models.rows import registry
 from gradguard_lint.models.transfers.meaning import Meaning
-from gradguard_lint.project.modules import Modules, Reader
+from gradguard_lint.project.modules import Modules
+from gradguard_lint.project.reader import Reader
 from gradguard_lint.reading.source import parse
 from gradguard_lint.rules import codes, rules
 from pytest_gradguard.pitfalls import get

@@ -7,7 +7,8 @@ import pytest
 
 from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.models.rows import registry
-from gradguard_lint.project.modules import Modules, Reader
+from gradguard_lint.project.modules import Modules
+from gradguard_lint.project.reader import Reader
 from gradguard_lint.reading.source import parse
 
 RUN_ALL = (
@@ -168,7 +169,7 @@ def test_which_methods_of_a_class_start_workers(project, line, name, asked):
 def test_what_of_a_name_starts_workers(project, name, methods):
     write_classes(project)
     modules = Modules(str(project.write("train.py", "")), Reader())
-    assert modules.starts_workers("app.classes", name) == methods
+    assert modules.reaches("starts", "app.classes", name) == methods
 
 
 def test_methods_of_a_class_that_extends_one_whose_methods_start_workers(project):
@@ -429,3 +430,46 @@ def test_a_package_gives_what_is_called_as_the_module_that_has_it(
         project.write(name, text)
     project.write("run.py", program)
     assert ("GG201" in {code for code, *_ in project.codes()}) == found
+
+
+WAYS = (
+    "import os\nimport torch\nimport torch.distributed as dist\nfrom joblib import Memory\n"
+    "from torch.utils.data import DataLoader\nfrom torch.nn import AvgPool2d\n\n\n"
+    "def pooled(x):\n    return AvgPool2d(2)(x)\n\n\n"
+    "def load(ds, n):\n    return DataLoader(ds, num_workers=n)\n\n\n"
+    "def keep(f):\n    return Memory('.').cache(f)\n\n\n"
+    "def mean(x):\n    dist.broadcast_object_list([x])\n    return x\n\n\n"
+    "def move(x):\n    return x.cuda()\n\n\n"
+    "def clip(x):\n    x.clamp_(0, 1)\n\n\n"
+    "def plain(x):\n    return x + 1\n\n\n"
+    "class Learner:\n    def fit(self, loader):\n        return self.training_step(loader)\n\n"
+    "    def training_step(self, batch):\n        return batch.sum()\n\n"
+    "    def name(self):\n        return 'learner'\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "ways"),
+    [
+        ("starts", "pooled", set()),
+        ("starts", "load", set()),
+        ("loads", "load", {""}),
+        ("loads", "plain", set()),
+        ("remembers", "keep", {""}),
+        ("remembers", "load", set()),
+        ("trains-together", "mean", {""}),
+        ("trains-together", "move", set()),
+        ("matters", "move", {""}),
+        ("matters", "plain", set()),
+        ("changes", "clip", {""}),
+        ("changes", "move", set()),
+        ("trains", "Learner", {"fit", "training_step"}),
+        ("trains", "plain", set()),
+    ],
+)
+@pytest.mark.parametrize("through", ["app.ways", "app"])
+def test_what_a_name_reaches(project, what, name, ways, through):
+    project.write("app/ways.py", WAYS)
+    project.write("app/__init__.py", "from app.ways import *\n")
+    modules = Modules(str(project.write("train.py", "")), Reader())
+    assert modules.reaches(what, through, name) == ways

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
 
-from gradguard_lint.project.following import Following
 from gradguard_lint.project.imports import import_lines, imports
 from gradguard_lint.project.prefilter import Prefilter
 
@@ -12,13 +15,13 @@ TORCH = "import torch\n"
 
 
 def kept(text, **others):
-    files = {"entry.py": text.encode(), **{f"{k}.py": v.encode() for k, v in others.items()}}
-
-    def follow(name, path):
-        found = files.get(f"{name}.py")
-        return None if found is None else (f"{name}.py", found)
-
-    return Prefilter(files, follow).keeps("entry.py")
+    with tempfile.TemporaryDirectory() as folder:
+        files = {os.path.join(folder, f"{name}.py"): it for name, it in others.items()}
+        files[os.path.join(folder, "entry.py")] = text
+        for path, source in files.items():
+            Path(path).write_text(source)
+        contents = {path: source.encode() for path, source in files.items()}
+        return Prefilter(contents).keeps(os.path.join(folder, "entry.py"))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +157,7 @@ def test_workers_that_an_import_names_anew_are_followed():
     )
 
 
-def test_what_a_package_gives_is_followed():
+def test_what_a_package_gives_is_followed(project):
     files = {
         "task.py": TORCH + "def embed(x):\n    return x\n",
         "utils/__init__.py": "from .par import pmap\n",
@@ -162,14 +165,8 @@ def test_what_a_package_gives_is_followed():
         "def pmap(fn, xs):\n    return Parallel(2)(delayed(fn)(x) for x in xs)\n",
         "entry.py": "from task import embed\nfrom utils import pmap\npmap(embed, [1])\n",
     }
-    names = {"task": "task.py", "utils": "utils/__init__.py", ".par": "utils/par.py"}
-
-    def follow(name, path):
-        found = names.get(name)
-        return None if found is None else (found, files[found].encode())
-
-    contents = {path: text.encode() for path, text in files.items()}
-    assert Prefilter(contents, follow).keeps("entry.py")
+    contents = {str(project.write(path, text)): text.encode() for path, text in files.items()}
+    assert Prefilter(contents).keeps(str(project.root / "entry.py"))
 
 
 def test_estimators_of_the_project_are_followed():
@@ -454,9 +451,6 @@ def test_a_package_gives_what_leads_to_workers_from_the_module_that_has_it(proje
     )
     program = "import torch\n{}\nif __name__ == '__main__':\n    {}\n"
 
-    def follow(name, path):
-        return Following(contents)(name, path)
-
     for asked, uses, found in [
         ("from app import go", "go()", True),
         ("import app", "app.go()", True),
@@ -468,7 +462,7 @@ def test_a_package_gives_what_leads_to_workers_from_the_module_that_has_it(proje
     ]:
         entry = project.write("main.py", program.format(asked, uses))
         contents = {str(entry): entry.read_bytes()}
-        assert Prefilter(contents, follow).keeps(str(entry)) == found, (asked, uses)
+        assert Prefilter(contents).keeps(str(entry)) == found, (asked, uses)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gradguard_lint.engine.footprint import OWN_CODE
 from gradguard_lint.engine.relevance import Relevance
-from gradguard_lint.engine.survey import OWN_CODE
 from gradguard_lint.models.rows import registry
-from gradguard_lint.project.modules import Modules, Reader
+from gradguard_lint.project.modules import Modules
+from gradguard_lint.project.reader import Reader
 from gradguard_lint.reading.source import parse
 
 OWN = "the module's own code"

@@ -10,7 +10,7 @@ from program_pages import PageProgram, marked, rule_programs
 from gradguard_lint.analysis import analyse
 from gradguard_lint.domain.options import Options
 from gradguard_lint.engine.relevance import Relevance
-from gradguard_lint.project.modules import Reader
+from gradguard_lint.project.reader import Reader
 from gradguard_lint.rules import codes, rules
 
 RULES = {rule.CODE: rule for rule in rules(codes())}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gradguard_lint.project import setting_up
-from gradguard_lint.project.modules import Modules, Reader
+from gradguard_lint.project.modules import Modules
+from gradguard_lint.project.reader import Reader
 
 FUNCTION = b"import torch\ndef norm(n):\n    m = torch.ones(n, n)\n    return (m @ m).norm()\n"
 METHOD = b"class Net:\n    def forward(self, x):\n        return x @ self.w\n"

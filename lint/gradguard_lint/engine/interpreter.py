@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Set
-from functools import cached_property, partial
+from functools import partial
 from types import ModuleType
 
 from gradguard_lint.domain.conditions import Assumed
@@ -38,11 +38,11 @@ from gradguard_lint.engine import (
 )
 from gradguard_lint.engine.arguments import standalone_arguments
 from gradguard_lint.engine.budget import OutOfSteps
+from gradguard_lint.engine.footprint import Key, asked, key_of
 from gradguard_lint.engine.machine import Machine, Parts
 from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.engine.run_parts import Place, Position
-from gradguard_lint.engine.survey import asked
 from gradguard_lint.engine.tree import descend, last_name
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -140,10 +140,10 @@ class _Run:
         m, frame = self.m, self.frame
         wanted = self.relevance.definitions(loops=loops)
         definitions = self._callers_first(
-            [it for it in _definitions(self.module.tree) if id(it[1]) in wanted]
+            [it for it in _definitions(self.module.tree) if key_of(it[1]) in wanted]
         )
         made: dict[int, tuple[Instance, State] | None] = {}
-        starters = self.relevance.words.starters | self._bringing
+        starters = self.relevance.words.starters | self.relevance.bringing_workers
         for cls, node in definitions:
             if id(node) in m.facts.executed or (
                 id(node) in m.budget.cut and not _names(node, starters)
@@ -190,7 +190,7 @@ class _Run:
             elif place not in seen:
                 seen.add(place)
                 cls, node = definitions[place]
-                _, mentioned = self.seen.definitions[id(node)]
+                _, mentioned = self.seen.definitions[key_of(node)]
                 others = set().union(*(named[word] for word in mentioned & named.keys()))
                 waiting.append((place, True))
                 waiting += (
@@ -200,13 +200,13 @@ class _Run:
                 )
         later = self.relevance.in_threads
         found.reverse()
-        return sorted(found, key=lambda it: id(it[1]) in later)
+        return sorted(found, key=lambda it: key_of(it[1]) in later)
 
-    def _inherited(self, made: dict[int, tuple[Instance, State] | None], wanted: set[int]) -> None:
+    def _inherited(self, made: dict[int, tuple[Instance, State] | None], wanted: set[Key]) -> None:
         """Run the methods that may matter and that a class inherits, where nothing here calls them
         of it: what they call may be its own."""
         m = self.m
-        bringing = self._bringing
+        bringing = self.relevance.bringing_workers
         classes = [it for it in self.module.tree.body if isinstance(it, ast.ClassDef)]
         reached = set(m.facts.executed)
         words = self.relevance.words
@@ -217,7 +217,7 @@ class _Run:
             calling = {
                 id(it)
                 for it in _calling_its_own(cls, here)
-                if id(it) in wanted and _names(it, telling)
+                if key_of(it) in wanted and _names(it, telling)
             }
             brings = not bringing.isdisjoint(map(last_name, cls.bases))
             if not calling and not brings:
@@ -240,13 +240,6 @@ class _Run:
                 method = m.find_in_class(instance.cls, node.name)
                 m.place.root_line = cls.lineno
                 self._root(partial(self._call_unknown, node, method, instance), state.copy())
-
-    @cached_property
-    def _bringing(self) -> set[str]:
-        """The names that come from modules which start workers."""
-        return {
-            name for node in self.seen.imports for name in self.relevance.bringing_workers(node)
-        }
 
     def _root(self, start: Callable[[], None], state: State) -> None:
         m = self.m
@@ -321,7 +314,7 @@ class _Run:
             inner = {
                 node.name
                 for node in setting
-                if _is_private(node.name) and node.name in used and id(node) in making
+                if _is_private(node.name) and node.name in used and key_of(node) in making
             }
             calling = {node for node in methods if inner & uses[node]} - setting
             if not calling:
@@ -379,7 +372,9 @@ def _definitions(tree: ast.Module) -> list[Definition]:
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def _calling_its_own(cls: ast.ClassDef, here: Mapping[str, ast.ClassDef]) -> list[ast.AST]:
+def _calling_its_own(
+    cls: ast.ClassDef, here: Mapping[str, ast.ClassDef]
+) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """The methods that `cls` inherits from classes that are `here`, and that call methods which it
     has instead of theirs."""
     own = {it.name for it in cls.body if isinstance(it, _FUNCTIONS)} - {"__init__"}
@@ -394,7 +389,7 @@ def _calling_its_own(cls: ast.ClassDef, here: Mapping[str, ast.ClassDef]) -> lis
     methods = [it for base in above.values() for it in base.body if isinstance(it, _FUNCTIONS)]
     own &= {it.name for it in methods}
     inherited = [it for it in methods if it.name not in own]
-    found: list[ast.AST] = []
+    found: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
     while True:
         calling = [it for it in inherited if own and it not in found and _asks_itself(it, own)]
         if not calling:

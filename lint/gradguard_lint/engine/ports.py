@@ -27,10 +27,26 @@ from pytest_gradguard.records import field, fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from typing import Protocol, TypeVar
+    from typing import Literal, Protocol, TypeVar
 
     from gradguard_lint.domain.effects import ParallelCall
     from gradguard_lint.reading.source import Module
+
+    What = Literal[
+        "starts",
+        "starts-processes",
+        "loads",
+        "remembers",
+        "fits",
+        "trains",
+        "trains-together",
+        "matters",
+        "changes",
+    ]
+    """What a function may do: start workers, or some that are no threads; make loaders with
+    workers, which others iterate; keep results in files; train or ask models; take gradients; call
+    what processes do that train together; mention what workers may have a pitfall with; change what
+    threads share, or a mode that they do not have."""
 
     M = TypeVar("M", contravariant=True)
     """The machine, which these know nothing of."""
@@ -69,35 +85,9 @@ class Project(Protocol):
         """The full name under which the project defines the function or class that others know by
         the full name `name`; None where it does not."""
 
-    def starts_workers(self, name: str, wanted: str | None = None) -> frozenset[str]:
-        """What of the project's module of that name (or of what it gives as `wanted`) mentions a
-        way to start workers: "" for itself, or methods of the objects that it gives."""
-
-    def starts_processes(self, name: str, wanted: str | None = None) -> bool:
-        """Whether some of these workers are no threads, or may be none."""
-
-    def makes_loaders(self, name: str, wanted: str | None = None) -> frozenset[str]:
-        """As `starts_workers`, for what makes loaders with workers, which others iterate."""
-
-    def remembers(self, name: str, wanted: str | None = None) -> frozenset[str]:
-        """As `starts_workers`, for what keeps the results of functions in files."""
-
-    def fits_models(self, name: str, wanted: str | None = None) -> frozenset[str]:
-        """As `starts_workers`, for what trains or asks models."""
-
-    def trains(self, name: str, wanted: str | None = None) -> bool:
-        """Whether it (or what it gives as `wanted`) takes gradients."""
-
-    def trains_together(self, name: str, wanted: str | None = None) -> bool:
-        """Whether it (or what it gives as `wanted`) calls what processes do that train together."""
-
-    def matters(self, name: str, wanted: str | None = None) -> bool:
-        """Whether it (or what it gives as `wanted`) mentions what workers may have a pitfall
-        with."""
-
-    def changes_what_threads_share(self, name: str, wanted: str | None = None) -> bool:
-        """Whether it (or what it gives as `wanted`) may change what threads share, or a mode that
-        they do not have."""
+    def reaches(self, what: What, name: str, wanted: str | None = None) -> frozenset[str]:
+        """What of the project's module of that name (or of what it gives as `wanted`) does this, or
+        leads to what does: "" for itself, or methods of the objects that it gives."""
 
     def may_join_a_group(self) -> bool:
         """Whether the program may join processes that train together."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT
-from gradguard_lint.project.modules import Reader
+from gradguard_lint.project.reader import Reader
 from pytest_gradguard.findings import display_path
 
 Raw = dict[str, Any]

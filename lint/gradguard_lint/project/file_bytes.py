@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import cached_property
 
 from gradguard_lint.models.rows import GROUPS
+from gradguard_lint.project import drawing
 from gradguard_lint.project.imports import Imported, import_lines, imported_names, imports
 from gradguard_lint.project.literals import (
     before,
@@ -22,35 +23,26 @@ from gradguard_lint.project.marks import (
     ESTIMATING,
     FRAMEWORKS,
     GIVEN,
-    HANDED_OUT,
     IN_FORKS,
     MARKS,
     OF_HOMES,
     PARTS,
-    REMOTE,
     TOGETHER,
     TRAINS,
     WORKERS,
     Mark,
     any_found,
     changes_what_threads_share,
-    makes_a_loader,
     makes_loaders,
     remembers,
 )
 from gradguard_lint.project.places import (
-    around,
     caller,
     calls,
     given_to,
     handed_out,
-    holders,
     is_given,
-    is_given_on_at_margin,
-    is_passed_on,
-    kept_by,
     taken_from,
-    uses_of,
 )
 
 _GROUPS = tuple(map(str.encode, GROUPS))
@@ -76,34 +68,13 @@ _ON_GPU = (*_GPU, b"cuml")
 _SEVERAL_JOBS = rb"n_jobs(?![ \t]*=[ \t]*(?:1|None)\b)"
 _MAPPED = ((b"map_fn",), rb"\bmap_fn[ \t]*(?=\()")
 _SPEC = ((b"TensorSpec",), rb"TensorSpec[ \t]*(?=\()")
-_RANDOM = (
-    rb"(?:np|numpy)\.random\.(?!default_rng|RandomState|Generator|SeedSequence|mtrand)"
-    rb"[a-z]\w*[ \t]*\("
-    rb"|from[ \t]+numpy(?:\.random)?[ \t]+import[^\n]*\brand"
-    rb"|numpy\.random[ \t]+as\b|np\.random(?![\w.])"
-)
-"""A draw from NumPy's global generator, or another name for what has it."""
-_VARIATES = ((b".rvs(", b".sample("), rb"\.(?:rvs|sample)\(")
-_OF_NUMPY = frozenset({b"pandas", b"scipy"})
-"""Packages some of whose methods draw from it, too."""
-_ALIAS = rb"\w+[ \t]*=[ \t]*\Z"
-_DRAWS = (b"np.random", b"numpy.random", b"from")
 _ANYWHERE = FRAMEWORKS - IN_FORKS
 """The frameworks that matter however work is handed out."""
 _FORKS = (b"Pool", b"ProcessPoolExecutor", b'"multiprocessing', b"'multiprocessing", *ASKED)
 _FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']|" + b"|".join(ASKED)
-_SEED = b"random.seed("
-_OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
-_GENERATORS = (
-    (b"default_rng", b"RandomState", b"Generator", b"Random"),
-    rb"(?<!\w)(?:default_rng|RandomState|Generator|Random)[ \t]*\(",
-)
-_MADE = tuple(name + b"(" for name in _GENERATORS[0])
-"""How most of them are made: these are found in far less time."""
 _SEEDING_WORKERS = ((b"worker",), rb"(?<!num_)worker")
 _SEEDED_ALIKE = rb"seed(?:_all|_everything)?[ \t]*\([ \t]*(?![\w.]*(?:worker|id\b))[\w.]+[ \t]*\)"
 """A seed that may be the same in all workers: a name or a number alone, which tells of none."""
-_PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
 _DOES = (
     rb"\n(?:(?:with|for|while)[ \t]"
     rb"|(?!if\b|elif\b|assert\b)[a-z_][\w.]*(?:[ \t]*=[ \t]*[A-Za-z_][\w.]*)?\()"
@@ -114,7 +85,6 @@ _PARALLEL = rb"\bParallel(?:[ \t]*\(\s*\*)?\Z"
 """How a call begins whose backend may be given by its place, or in a tuple that is unpacked."""
 _BACKEND_BY_NAME = rb"\bbackend[ \t]*=[ \t]*[^\W\d]"
 _RETURNED = rb"\breturn\b"
-_DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
 _LOOP_GRADIENT = (b"GradientTape", b".backward(", b"autograd.grad")
 _DASK_ARRAY = rb"dask\.(?:array|dataframe)|from[ \t]+dask[ \t]+import"
 
@@ -309,9 +279,7 @@ class File:
     def together(self) -> bool:
         """Whether it calls what processes do that train together."""
         data = self.data
-        return (
-            self.framework and any(name in data for name in _GROUPS) and calls_together(self, data)
-        )
+        return self.framework and any(name in data for name in _GROUPS) and _calls_together(data)
 
     @cached_property
     def trains(self) -> bool:
@@ -347,14 +315,18 @@ class File:
     @property
     def seeds(self) -> bool:
         """Whether it seeds a global generator."""
-        return _SEED in self.data
+        return drawing.SEED in self.data
 
     @property
     def may_harm(self) -> bool:
         """Whether it may use a GPU, a generator of its own, or what a fork makes unusable; or seed
         all workers alike."""
         data = self.data
-        if self.fails_in_forks or any(mark in data for mark in _GPU) or has(data, *_GENERATORS):
+        if (
+            self.fails_in_forks
+            or any(mark in data for mark in _GPU)
+            or has(data, *drawing.GENERATORS)
+        ):
             return True
         return has(data, *_SEEDING_WORKERS) and has(data, (b"seed",), _SEEDED_ALIKE)
 
@@ -385,82 +357,29 @@ class File:
 
     @property
     def random_tasks(self) -> bool:
-        """Whether forked workers may draw from NumPy, workers from a generator that is seeded, or
-        a generator may be given to tasks, or go with their function."""
-        data = self.data
-        if self.forks and any(self._can_be_given(draw.start()) for draw in self._drawing()):
-            return True
-        if _SEED in data and any(
-            self._can_be_given(call.start()) for call in matches(data, (b"random.",), _OF_RANDOM)
-        ):
-            return True
-        for made in matches(data, *_GENERATORS):
-            if is_passed_on(data, made.start()):
-                return True
-            name = given_to(data, made.start())
-            names = dict.fromkeys(filter(None, (name, *kept_by(data, made.start()))))
-            if not names and not any(word in data for word in ASKED):
-                continue
-            near = around(data, made.start())
-            handed = [it for called in (HANDED_OUT, REMOTE, _PROCESS) for it in calls(near, called)]
-            if not name and any(
-                made.group() in it and any(word in it for word in ASKED) for it in handed
-            ):
-                return True
-            said = words_of(b" ".join(handed))
-            if any(
-                it in said or any(map(said.__contains__, holders(near, it, said))) for it in names
-            ):
-                return True
-            if name and near is data and any(map(self._can_be_given, uses_of(data, name))):
-                return True  # a global that goes along with a function
-        return False
+        """Whether its tasks may draw alike: see `draw_alike`."""
+        return drawing.draw_alike(self.data, self.words, forks=self.forks)
 
     @property
     def gives_generators(self) -> bool:
         """Whether it is a program that makes a generator, or its own code gives on what it made."""
-        return any(
-            self.starts_program or is_given_on_at_margin(self.data, made.start())
-            for made in matches(self.data, _MADE, _GENERATORS[1])
-        )
+        return drawing.gives_on(self.data, anyhow=self.starts_program)
 
     @cached_property
     def passes_generators_on(self) -> bool:
         """Whether what it makes, or gives back, is a generator, or has one."""
-        made = matches(self.data, *_GENERATORS)
-        return any(is_passed_on(self.data, it.start()) for it in made)
+        return drawing.passes_on(self.data)
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether it draws from NumPy's global generator."""
+        return any(True for _ in drawing.draws(self.data, self.words))
 
     @cached_property
     def remembers(self) -> bool:
         """Whether it makes what remembers results."""
         lines = self.imported
         return (b"joblib" in lines or b"import *" in lines) and remembers(self.data)
-
-    @cached_property
-    def draws(self) -> bool:
-        """Whether it draws from NumPy's global generator."""
-        return any(True for _ in self._drawing())
-
-    def _drawing(self) -> Iterator[re.Match[bytes]]:
-        """Where it draws from NumPy's global generator."""
-        yield from matches(self.data, _DRAWS, _RANDOM)
-        if not self.words.isdisjoint(_OF_NUMPY):
-            yield from matches(self.data, *_VARIATES)
-
-    def _can_be_given(self, place: int) -> bool:
-        """Whether what stands at `place` is in a function that the file mentions elsewhere."""
-        data = self.data
-        line = before(data, place)
-        if b"lambda" in line or b"from" in line or b"import" in line or re.match(_ALIAS, line):
-            return True
-        indent = len(line) - len(line.lstrip())
-        for head in reversed([*re.finditer(_DEFINED, data[:place])]):
-            own = head.group()[1:]
-            if head.start() >= place - len(line) - 1 or len(own) - len(own.lstrip()) < indent:
-                name = head.group(1)
-                said = matches(data, (name,), rb"\b" + name + rb"\b")
-                return name[:2] == b"__" or sum(1 for _ in said) > 1
-        return False
 
     @cached_property
     def hands_on(self) -> bool:
@@ -478,17 +397,12 @@ class File:
         return file
 
 
-def calls_together(_: File, part: bytes) -> bool:
-    """Whether a part of a file calls what processes do that train together."""
+def _calls_together(data: bytes) -> bool:
+    """Whether a file calls what processes do that train together."""
     return any(
-        named.group(1) is None or is_given(part, named.start())
-        for named in matches(part, *TOGETHER)
+        named.group(1) is None or is_given(data, named.start())
+        for named in matches(data, *TOGETHER)
     )
-
-
-def makes_loader(_: File, part: bytes) -> bool:
-    """Whether a part of a file makes a loader."""
-    return makes_a_loader(part)
 
 
 def _wrong_backend(data: bytes) -> bool:

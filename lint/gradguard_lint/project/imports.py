@@ -50,16 +50,6 @@ def import_lines(data: bytes) -> bytes:
     return _CONTINUED.sub(b" ", found) if b"\\" in found else found
 
 
-def absolute_name(name: str, package: str) -> str:
-    """The dotted `name` without the dots that lead it, which count from `package` upwards."""
-    level = len(name) - len(name.lstrip("."))
-    if not level:
-        return name
-    parts = package.split(".")
-    base = ".".join(parts[: len(parts) - level + 1])
-    return f"{base}.{name[level:]}".strip(".")
-
-
 def below(base: str, name: str) -> str:
     """The dotted name of `name` in the module `base`."""
     return base + name if base.endswith(".") else f"{base}.{name}"

@@ -1,24 +1,22 @@
-"""What files import from each other: told from their bytes, as far as the search needs it."""
+"""Which files of the project import each other, and what the names reach that they import."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from gradguard_lint.project.file_bytes import File
-from gradguard_lint.project.imports import Imported, below
+from gradguard_lint.words import absolute_name
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.engine.ports import What
+    from gradguard_lint.project.modules import Modules
+    from gradguard_lint.project.reader import Reader
 
 PACKAGES = 1
 """How many packages within packages hand on what they import."""
-
-Project = Callable[[str, str], "tuple[str, bytes] | None"]
-"""``project(name, path)``: the file and the bytes of what the module at `path` imports as
-`name`."""
-
-
-_BINDS = rb"(?:\b(?:def|class)[ \t]+|\n)%s\b"
-"""What gives a name its value."""
 
 
 class Links:
@@ -28,15 +26,31 @@ class Links:
         files: those that are checked, by path.
     """
 
-    def __init__(self, contents: Mapping[str, bytes], project: Project) -> None:
+    def __init__(
+        self, contents: Mapping[str, bytes], tops: Sequence[str], starters: frozenset[str]
+    ) -> None:
+        """Link `contents`; `tops` as for `Reader`, `starters` as for `Modules`."""
         self.files = {path: File(data) for path, data in contents.items()}
-        self._project = project
+        self._contents = contents
+        self._tops = tops
+        self._starters = starters
+        self._modules: dict[str, Modules] = {}
+        """By the folder of a package, whose files find the same; by the file, where it is none."""
+        self._last: tuple[str, Modules] | None = None
         self._others: dict[str, File] = {}
         self._paths: dict[File, str] = {}
+        self._followed: dict[tuple[Modules, str], tuple[str, File] | None] = {}
         self._imported: dict[str, list[File]] = {}
-        self._asked: dict[str, dict[File, set[str] | None]] = {}
         self._given: dict[tuple[str, int], list[File]] = {}
-        self._sources: dict[tuple[str, str, int], list[tuple[File, str | None]]] = {}
+
+    @cached_property
+    def read(self) -> Reader:
+        """What reads the files, made where something is asked of them first."""
+        from gradguard_lint.project.reader import Reader
+
+        made = Reader(self._tops)
+        made.known.update((os.path.abspath(path), it) for path, it in self._contents.items())
+        return made
 
     def path_of(self, file: File) -> str:
         """Where a module lies that something imports."""
@@ -44,48 +58,112 @@ class Links:
 
     def followed(self, name: str, path: str) -> tuple[str, File] | None:
         """The module that the one at `path` imports as `name`, and where it lies."""
-        found = self._project(name, path)
-        if found is None:
-            return None
-        other = self.files.get(found[0]) or self._others.get(found[0])
-        if other is None:
-            other = self._others[found[0]] = File(found[1])
-        self._paths[other] = found[0]
-        return found[0], other
+        modules = self._modules_of(path)
+        key = (modules, name)
+        if key not in self._followed:
+            found = modules.path_of(absolute_name(name, modules.package))
+            self._followed[key] = self._module_at(found, modules)
+        return self._followed[key]
 
-    def imported(self, path: str, names: Iterable[str] | None = None) -> list[File]:
-        """The modules of the project that `path` imports (as `names`), and what the packages among
-        them give."""
-        if names is not None:
-            return self._modules(path, names)
+    def _module_at(self, path: str | None, modules: Modules) -> tuple[str, File] | None:
+        data = modules.read(path) if path is not None and path.endswith(".py") else None
+        if path is None or data is None:
+            return None
+        file = self.files.get(path) or self._others.get(path)
+        if file is None:
+            file = self._others[path] = File(data)
+        self._paths[file] = path
+        return path, file
+
+    def _modules_of(self, path: str) -> Modules:
+        """What finds the modules that the file at `path` imports."""
+        if self._last is None or path != self._last[0]:
+            folder = os.path.dirname(path)
+            known = self._modules.get(folder) or self._modules.get(path)
+            self._last = path, known or self._made_for(path, folder)
+        return self._last[1]
+
+    def _made_for(self, path: str, folder: str) -> Modules:
+        from gradguard_lint.project.modules import Modules
+
+        made = Modules(path, self.read, self._starters)
+        self._modules[folder if made.package else path] = made
+        return made
+
+    def imported(self, path: str) -> list[File]:
+        """The modules of the project that `path` imports, and what the packages among them give."""
         if path not in self._imported:
-            self._imported[path] = self._modules(path, self._file(path).imports)
+            named = dict.fromkeys(self.followed(it, path) for it in self._file(path).imports)
+            found: dict[File, None] = {}
+            for path_of, _ in filter(None, named):
+                found.update(dict.fromkeys(self._given_as(path_of, self._modules_of(path))))
+            self._imported[path] = [*found]
         return self._imported[path]
 
-    def asked(self, path: str) -> dict[File, set[str] | None]:
-        """The modules of the project that `path` imports, and those that give the packages among
-        them what it takes, each with the names that it takes of it, or None for any."""
-        if path not in self._asked:
-            self._asked[path] = self.asked_by(path, self._file(path).imported_names)
-        return self._asked[path]
+    def reaches(
+        self, path: str, what: What, wanted: Callable[[File], bool], through: int = 0
+    ) -> bool:
+        """Whether `path` imports modules that are `wanted`, and what it takes of them does this, or
+        leads to what does over at most `through` others; or whether importing them does."""
+        if not any(map(wanted, self.imported(path))):
+            return False
+        modules = self._modules_of(path)
 
-    def asked_by(self, path: str, imported: Iterable[Imported]) -> dict[File, set[str] | None]:
-        """The same, of some of its imports."""
+        def given(module: str) -> bool:
+            return any(map(wanted, self._given_as(modules.path_of(module), modules)))
+
+        for module, name in dict.fromkeys(self._taken(path, modules)):
+            if not given(module):
+                continue
+            far = through * (1 + PACKAGES)
+            origin = modules.origin(f"{module}.{name}") if name else None
+            if origin is not None:
+                module, _, name = origin.rpartition(".")
+            elif name != "":
+                far += PACKAGES  # a variable, or anything, which packages hand on
+            if given(module) and modules.reaches(what, module, name, (far, through)):
+                return True
+        return False
+
+    def _given_as(self, path: str | None, modules: Modules) -> list[File]:
+        """The module at `path`, and what it gives as a package."""
+        found = self._module_at(path, modules)
+        if found is None:
+            return []
+        given = self._given_by(*found) if found[0].endswith("__init__.py") else ()
+        return [found[1], *given]
+
+    def behind(self, path: str, depth: int) -> Iterator[File]:
+        """The modules that hand on what `path` takes of others, or have what it stands on, over at
+        most `depth` of them."""
+        modules = self._modules_of(path)
+        found = (modules.behind(*item, depth) for item in self._taken(path, modules))
+        for other in dict.fromkeys(it for of_item in found for it in of_item):
+            module = self._module_at(other, modules)
+            if module is not None:
+                yield module[1]
+
+    def _taken(self, path: str, modules: Modules) -> Iterator[tuple[str, str | None]]:
+        """What `path` takes of the modules of the project that it imports: a module and a name in
+        it, None for any and "" for what importing it does."""
         file = self._file(path)
-        found: dict[File, set[str] | None] = {}
-        for base, name, here in imported:
+        for base, name, here in file.imported_names:
+            module = absolute_name(base, modules.package)
+            if not modules.is_module(module):
+                continue
+            yield module, ""
             if name == "*":
-                self._ask(found, self.followed(base, path), None)
-            elif name:
-                self._ask(found, self.followed(base, path), {name})
-                module = self.followed(below(base, name), path)
-                if module is not None:
-                    self._ask(found, module, file.taken(here))
+                yield module, None
+            elif name and not modules.is_inner(module, name):
+                yield module, name
             else:
-                module = self.followed(base, path)
-                if module is not None:
-                    self._ask(found, module, _taken_below(file.taken(here), base, here))
-        return found
+                inner = f"{module}.{name}" if name else module
+                taken = file.taken(here)
+                if taken is None:
+                    yield inner, None
+                top = not name and here == module.partition(".")[0]
+                for it in taken or ():
+                    yield _innermost(modules, here if top else inner, it.split("."))
 
     def importers(self, paths: Collection[str]) -> list[str]:
         """The checked files that import one of those at `paths`, over any of the others, the
@@ -111,16 +189,6 @@ class Links:
     def _file(self, path: str) -> File:
         return self.files.get(path) or self._others[path]
 
-    def _modules(self, path: str, names: Iterable[str]) -> list[File]:
-        named = dict.fromkeys(self.followed(name, path) for name in names)
-        found: dict[File, None] = {}
-        for other in named:
-            if other is not None:
-                found[other[1]] = None
-                if other[0].endswith("__init__.py"):
-                    found.update(dict.fromkeys(self._given_by(*other)))
-        return list(found)
-
     def _given_by(self, path: str, package: File, depth: int = PACKAGES) -> list[File]:
         """The modules that a package imports, and those of the packages among them."""
         known = self._given.get((path, depth))
@@ -135,65 +203,14 @@ class Links:
                     known += self._given_by(*other, depth - 1)
         return known
 
-    def _ask(
-        self,
-        found: dict[File, set[str] | None],
-        module: tuple[str, File] | None,
-        asked: set[str] | None,
-    ) -> None:
-        """Remember that these dotted names are taken of `module`."""
-        if module is None:
-            return
-        path, file = module
-        if asked is None:
-            found[file] = None
-            if path.endswith("__init__.py"):
-                found.update(dict.fromkeys(self._given_by(path, file)))
-            return
-        found.setdefault(file, set())  # to import it may be enough
-        for name in asked:
-            _remember(found, file, name)
-            if path.endswith("__init__.py"):
-                for other, there in self._sources_of(path, file, name):
-                    _remember(found, other, there)
 
-    def _sources_of(
-        self, path: str, package: File, dotted: str, depth: int = PACKAGES
-    ) -> list[tuple[File, str | None]]:
-        """The modules from which a package has the `dotted` name, and as what; None for all that
-        one has."""
-        known = self._sources.get((path, dotted, depth))
-        if known is not None:
-            return known
-        known = self._sources[path, dotted, depth] = []
-        name, _, rest = dotted.partition(".")
-
-        def take(module: tuple[str, File] | None, there: str) -> None:
-            if module is None:
-                return
-            known.append((module[1], there or None))
-            if depth and module[0] != path and module[0].endswith("__init__.py"):
-                if there:
-                    known.extend(self._sources_of(*module, there, depth - 1))
-                else:
-                    known.extend((it, None) for it in self._given_by(*module, depth - 1))
-
-        for base, given, here in package.imported_names:
-            module = self.followed(base, path) if given == "*" or here == name else None
-            if given == "*":
-                if module is not None and os.fsencode(name) in module[1].data:
-                    take(module, dotted)
-            elif here == name and not given:
-                take(module, rest)
-            elif here == name:
-                take(module, given)
-                take(self.followed(below(base, given), path), rest)
-        if not known:
-            take(self.followed(f".{name}", path), rest)
-        if not known and not re.search(_BINDS % re.escape(os.fsencode(name)), package.data):
-            files = self._given_by(path, package)
-            known += [(file, name) for file in files if os.fsencode(name) in file.data]
-        return known
+def _innermost(modules: Modules, module: str, parts: list[str]) -> tuple[str, str]:
+    """The module, and the name in it, that the dotted name of these parts means in `module`."""
+    for name in parts:
+        if not modules.is_inner(module, name):
+            return module, name
+        module = f"{module}.{name}"
+    return module, ""
 
 
 def module_name(path: str) -> bytes:
@@ -202,25 +219,3 @@ def module_name(path: str) -> bytes:
     if name == "__init__.py":
         name = os.path.basename(os.path.abspath(folder))
     return os.fsencode(name.removesuffix(".py"))
-
-
-def _remember(found: dict[File, set[str] | None], file: File, name: str | None) -> None:
-    """Remember that `file` is asked for `name`, too; None for any."""
-    before = found.get(file, set())
-    if name is None or before is None:
-        found[file] = None
-    else:
-        found[file] = before | {name.partition(".")[0]}
-
-
-def _taken_below(taken: set[str] | None, module: str, here: str) -> set[str] | None:
-    """What is taken of `module`, of all that is taken of what is called `here`: a package above
-    it, perhaps."""
-    if taken is None or here != module.partition(".")[0]:
-        return taken
-    _, _, rest = module.partition(".")
-    if not rest:
-        return taken
-    if rest in taken:
-        return None
-    return {name[len(rest) + 1 :] for name in taken if name.startswith(f"{rest}.")}

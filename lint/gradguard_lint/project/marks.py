@@ -11,20 +11,16 @@ from gradguard_lint.models.distributed import JOINING, JOINING_NONE
 from gradguard_lint.models.rows import (
     CALLED_BY_HOSTS,
     GROUPS,
-    MATTERS,
     PASSED_ON,
     RANKS,
     SHARED,
     STARTERS,
     TELLING,
-    VARIABLES,
     Library,
     Row,
     libraries,
-    registry,
 )
-from gradguard_lint.models.rows import TRAINS as TRAINING_WORDS
-from gradguard_lint.project.literals import before, has, matches, words_of
+from gradguard_lint.project.literals import before, has, matches
 
 _CALLED = rb"(?:[ \t]*\(|[ \t]+as\b)"
 _WRAPPING = rb"(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)"
@@ -233,8 +229,6 @@ WORKERS = frozenset(map(_word, _WORKERS))
 MARKS = _marks()
 """The calls that hand something to workers."""
 
-_OF_PROCESSES = tuple(mark for mark in MARKS if not mark.threads)
-
 GIVEN = {
     home: tuple(mark for mark in MARKS if home in mark.homes)
     for home in sorted({home for mark in MARKS for home in mark.homes})
@@ -247,7 +241,7 @@ OF_HOMES = frozenset(map(_word, GIVEN))
 PARTS = tuple(sorted({part for mark in MARKS for part in mark.parts}))
 """The modules of frameworks that have what is called."""
 
-_RANKED = sorted(
+RANKED = sorted(
     {
         name.rpartition(".")[2]
         for library in libraries()
@@ -258,8 +252,8 @@ _RANKED = sorted(
 )
 
 TOGETHER = (
-    tuple(name.encode() for name in _shortest(set(_RANKED))),
-    rb"(?:" + "|".join(map(re.escape, _RANKED)).encode() + rb")"
+    tuple(name.encode() for name in _shortest(set(RANKED))),
+    rb"(?:" + "|".join(map(re.escape, RANKED)).encode() + rb")"
     rb"(?:\w*(?:[ \t]*\(|[ \t]+as\b)|([,)\r\n]))",
 )
 """What processes that train together call: literals, and their pattern; with a group where they
@@ -312,14 +306,6 @@ ASKED = tuple(
 )
 """The keywords that hand the work of methods with common names to processes."""
 
-_HANDED_ON = tuple(sorted({last.encode() for _, row, last in _ROWS if row.does in PASSED_ON}))
-_AS_A_WORD = rb"\b(?:" + b"|".join(_HANDED_ON) + rb")\b(?P<called>[ \t]*\()?"
-_OF_A_MODULE = rb"(?:^|[^\w.])(?:[a-z_]\w*\.)*\Z"
-"""What stands before a name that a module gives: a class of that name has something else."""
-
-_TRAINING = tuple(word.encode() for word in (*TRAINING_WORDS, *CALLED_BY_HOSTS, *sorted(_TRAINERS)))
-_TRAINING_WORD = rb"\b(?:" + b"|".join(_TRAINING) + rb")\b"
-
 STARTING = frozenset(last for _, _, last in _ROWS)
 """The names of what starts workers."""
 
@@ -347,12 +333,7 @@ def any_found(data: bytes, marks: Iterable[Mark]) -> bool:
     return False
 
 
-def starts_workers(data: bytes) -> bool:
-    """Whether a module calls what starts workers, or mentions something that does."""
-    return _starts(data, MARKS)
-
-
-_LOADERS = {
+LOADERS = {
     name.encode(): tuple(
         form.replace(b"*", name.encode()) for form in (b"*(", b"*)", b"(*", b"* as")
     )
@@ -372,24 +353,13 @@ _LOADERS = {
 def makes_a_loader(data: bytes) -> bool:
     """Whether a module, or a part of it, makes a loader."""
     return any(
-        name in data and any(form in data for form in forms) for name, forms in _LOADERS.items()
+        name in data and any(form in data for form in forms) for name, forms in LOADERS.items()
     )
 
 
 def makes_loaders(data: bytes) -> bool:
     """Whether a module makes a loader with workers: what iterates it starts them."""
     return b"num_workers" in data and makes_a_loader(data)
-
-
-def makes_sampling_loaders(data: bytes) -> bool:
-    """Whether a module makes a loader of processes that train together: what iterates it has to
-    tell its sampler of the epochs."""
-    return b"DistributedSampler" in data and makes_a_loader(data)
-
-
-def makes_loaders_that_matter(data: bytes) -> bool:
-    """Whether a module makes a loader of either kind."""
-    return makes_loaders(data) or makes_sampling_loaders(data)
 
 
 def remembers(data: bytes) -> bool:
@@ -406,26 +376,9 @@ def fits_models(data: bytes) -> bool:
     return any(call in data for call in _FITTING)
 
 
-def starts_processes(data: bytes) -> bool:
-    """Whether some of these workers are no threads, or may be none."""
-    return _starts(data, _OF_PROCESSES)
-
-
-def _starts(data: bytes, marks: tuple[Mark, ...]) -> bool:
-    return any(
-        word["called"] or re.search(_OF_A_MODULE, before(data, word.start()))
-        for word in matches(data, _HANDED_ON, _AS_A_WORD)
-    ) or any_found(data, marks)
-
-
-def trains_together(data: bytes) -> bool:
-    """Whether a module calls what processes do that train together, or gives that another name."""
-    return any(named.group(1) is None for named in matches(data, *TOGETHER))
-
-
 def is_of_a_group(module: str, name: str) -> bool:
     """Whether what a package has by that name is such a thing."""
-    return name in _RANKED and any(group in f"{module}.{name}" for group in GROUPS)
+    return name in RANKED and any(group in f"{module}.{name}" for group in GROUPS)
 
 
 _JOINS = (
@@ -444,39 +397,6 @@ def joins_a_group(data: bytes) -> bool:
 def joins_none(package: str) -> bool:
     """Whether a package from outside the project is known to join no such processes itself."""
     return package in JOINING_NONE or package in sys.stdlib_module_names
-
-
-def trains(data: bytes) -> bool:
-    """Whether a module mentions what takes gradients, or uses them."""
-    return has(data, _TRAINING, _TRAINING_WORD)
-
-
-@cache
-def _mattering() -> frozenset[bytes]:
-    """What matters wherever it is mentioned; most runs never ask."""
-    words = registry().words.matters - MATTERS | VARIABLES
-    return FRAMEWORKS.union(word.encode() for word in words)
-
-
-_ASKED = (
-    (*(f".{word}".encode() for word in MATTERS), b"random."),
-    rb"(?:\.(?:" + "|".join(MATTERS).encode() + rb")\b|random\.)",
-)
-"""What matters as an attribute, and what a module gives: literals, and their pattern."""
-
-_SETS_ENVIRONMENT = (
-    rb"environ(?:\.(?:update|setdefault)\b|[ \t]*\[[^\]\n]*\][ \t]*=(?!=))"
-    rb"|putenv|setenv|patch\.dict"
-)
-
-
-def matters(data: bytes) -> bool:
-    """Whether a module mentions what workers may have a pitfall with."""
-    return (
-        has(data, *_ASKED)
-        or not _mattering().isdisjoint(words_of(data))
-        or has(data, (b"environ", b"putenv", b"setenv"), _SETS_ENVIRONMENT)
-    )
 
 
 def changes_what_threads_share(data: bytes) -> bool:

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from gradguard_lint.project.contents import Unusable, read
-from gradguard_lint.project.definitions import ALONE, ITSELF, Names
-from gradguard_lint.project.imports import absolute_name
+from gradguard_lint.engine.footprint import ITSELF, Footprint
+from gradguard_lint.engine.relevance import brought, ways_of
+from gradguard_lint.project.imports import below
 from gradguard_lint.project.marks import LIBRARY_TOPS, joins_a_group, joins_none, worth_following
-from gradguard_lint.project.sought import (
-    CHANGING,
-    FITTING,
-    LOADING,
-    MATTERING,
-    REMEMBERING,
-    STARTING,
-    STARTING_PROCESSES,
-    TOGETHER,
-    TRAINING,
-    Sought,
-)
-from gradguard_lint.reading.source import Module, SourceError, parse
-from gradguard_lint.words import outermost_first, words
+from gradguard_lint.project.questions import questions
+from gradguard_lint.project.reader import OUTSIDE, Reader, package_root
+from gradguard_lint.reading.source import Module
+from gradguard_lint.words import absolute_name, outermost_first, words
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from gradguard_lint.engine.ports import What
+
+    Led: TypeAlias = tuple[
+        frozenset[str], list[tuple[str, frozenset[str]]], list[tuple[str, str, str, str]]
+    ]
+    """What a name leads to in its module; the methods of what it gives, with what these lead to;
+    and what of other modules stands behind them, as `brought` gives it."""
+
+ALONE = frozenset((ITSELF,))
+"""What a name gives that does what is asked itself."""
+
+_DECORATING = rb"(?m)^@(\w+)(\.\w+[ \t]*\(?)?"
 
 LIBRARIES = LIBRARY_TOPS | words(
     "jaxlib numba matplotlib pytest abc logging time math json re pickle queue subprocess pathlib "
@@ -32,30 +40,9 @@ LIBRARIES = LIBRARY_TOPS | words(
 """Names that mean the library, but where a module of the project certainly stands in its place: in
 place of a standard one none does, or no framework could be imported."""
 
-OUTSIDE = frozenset({"site-packages", "dist-packages", "node_modules"})
-
-
-def package_root(path: str) -> tuple[str, str]:
-    """The folder that the import of `path` starts from, and its dotted name from there."""
-    folder, base = os.path.split(os.path.abspath(path))
-    stem = base.removesuffix(".py").removesuffix(".ipynb")
-    parts = [] if stem == "__init__" else [stem]
-    while os.path.isfile(os.path.join(folder, "__init__.py")):
-        folder, name = os.path.split(folder)
-        parts.insert(0, name)
-        if not name:
-            break
-    return folder, ".".join(parts)
-
-
-def is_project(folder: str) -> bool:
-    """Whether the settings or the repository of a project are in `folder`."""
-    markers = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
-    return any(os.path.exists(os.path.join(folder, marker)) for marker in markers)
-
 
 def _is_package(path: str) -> bool:
-    return os.path.basename(path) == "__init__.py"
+    return path.endswith("__init__.py")
 
 
 def _package_of(name: str, path: str) -> str:
@@ -63,19 +50,12 @@ def _package_of(name: str, path: str) -> str:
     return name if _is_package(path) else name.rpartition(".")[0]
 
 
-def _found_at(base: str) -> str | None:
-    if os.path.isfile(base + ".py"):
-        return base + ".py"
-    if not os.path.isdir(base):
-        return None
-    code = os.path.join(base, "__init__.py")
-    return code if os.path.isfile(code) else base
-
-
 class Modules:
     """The modules that one entry file can import, read when they are asked for."""
 
-    def __init__(self, entry: str, read: Reader) -> None:
+    def __init__(self, entry: str, read: Reader, starters: frozenset[str] = frozenset()) -> None:
+        """Find them with `read`; `starters` are further names of what starts workers."""
+        self._questions = questions(starters)
         root, self.name = package_root(entry)
         folder = os.path.dirname(os.path.abspath(entry))
         self.roots = list(dict.fromkeys((folder, root, *read.roots_around(folder))))
@@ -94,14 +74,16 @@ class Modules:
         self.used: dict[str, bytes | None] = {}
         self._absent: dict[str, None] = {}
         self._paths: dict[str, str | None] = {}
+        self._holding: dict[str, bool] = {}
         self._modules: dict[str, Module | None] = {}
         self._packages: dict[tuple[str, int], set[str]] = {}
         self._importing: dict[tuple[Callable[[Modules, str], bool], str, int], frozenset[str]] = {}
         self._imported: dict[str, Sequence[str]] = {}
         self._origins: dict[tuple[str, int], str | None] = {}
-        self._giving: dict[
-            tuple[Sought, str, str | None], list[tuple[int, int, frozenset[str]]]
+        self._reaching: dict[
+            tuple[What, str, str | None], list[tuple[int, int, frozenset[str]]]
         ] = {}
+        self._led: dict[tuple[str, str | None, bool], Led] = {}
 
     def path_of(self, name: str) -> str | None:
         """The file (or namespace folder) of a dotted name."""
@@ -134,7 +116,7 @@ class Modules:
         self.used[at] = data
         if _is_package(at):
             return b"__version__" not in data
-        tops = {name.partition(".")[0] for name in self.read.names(at, data).imports}
+        tops = {module.partition(".")[0] for module, _, _ in self.read.imported(at, data)}
         return library not in tops
 
     def _found_in(self, root: str, parts: list[str]) -> str | None:
@@ -164,57 +146,13 @@ class Modules:
         inner = f"{package}.{name}" if package else name
         if not self.is_module(inner):
             return False
-        file = self._file_of(package) if package else None
-        if file is None or not _is_package(file[0]):
+        seen = self._footprint(package) if package else None
+        if seen is None or not self._holds_modules(package):
             return True
-        names = self.read.names(*file)
-        if names.definitions.have(name):
-            return False
-        given = (
-            f"{absolute_name(it, package)}.{other}" if other else absolute_name(it, package)
-            for it, other in names.imported_as(name)
+        return name not in seen.defined and all(
+            f"{absolute_name(it, package)}.{other}".rstrip(".") == inner
+            for it, other in seen.imported_as(name)
         )
-        return all(it == inner for it in given)
-
-    def starts_workers(self, name: str, wanted: str | None = None) -> frozenset[str]:
-        """What of the module of that name, or of what it gives as `wanted`, mentions workers:
-        `ITSELF`, or methods of the objects that it gives."""
-        return self._gives(STARTING, name, wanted)
-
-    def starts_processes(self, name: str, wanted: str | None = None) -> bool:
-        """Whether some of these workers are no threads, or may be none."""
-        return bool(self._gives(STARTING_PROCESSES, name, wanted))
-
-    def makes_loaders(self, name: str, wanted: str | None = None) -> frozenset[str]:
-        """As `starts_workers`, for what makes loaders with workers, which others iterate."""
-        return self._gives(LOADING, name, wanted)
-
-    def remembers(self, name: str, wanted: str | None = None) -> frozenset[str]:
-        """As `starts_workers`, for what keeps the results of functions in files."""
-        return self._gives(REMEMBERING, name, wanted)
-
-    def fits_models(self, name: str, wanted: str | None = None) -> frozenset[str]:
-        """As `starts_workers`, for what trains or asks models."""
-        return self._gives(FITTING, name, wanted)
-
-    def trains(self, name: str, wanted: str | None = None) -> bool:
-        """Whether the module of that name, or what it gives as `wanted`, takes gradients."""
-        return bool(self._gives(TRAINING, name, wanted))
-
-    def trains_together(self, name: str, wanted: str | None = None) -> bool:
-        """Whether the module of that name, or what it gives as `wanted`, calls what processes do
-        that train together."""
-        return bool(self._gives(TOGETHER, name, wanted))
-
-    def matters(self, name: str, wanted: str | None = None) -> bool:
-        """Whether the module of that name, or what it gives as `wanted`, mentions what workers may
-        have a pitfall with."""
-        return bool(self._gives(MATTERING, name, wanted))
-
-    def changes_what_threads_share(self, name: str, wanted: str | None = None) -> bool:
-        """Whether the module of that name, or what it gives as `wanted`, may change what threads
-        share, or a mode that they do not have."""
-        return bool(self._gives(CHANGING, name, wanted))
 
     def setting_up(self, name: str) -> frozenset[str]:
         """Which of the module of that name, and what it imports, may ask for a GPU as they are
@@ -223,19 +161,23 @@ class Modules:
 
     def _sets_up_itself(self, name: str) -> bool:
         file = self._file_of(name)
-        return file is not None and self.read.names(*file).sets_up
+        return file is not None and self.read.sets_up(*file)
 
     def registers(self, name: str) -> bool:
         """Whether importing the module of that name puts what it defines into a container of
         another one, by a decorator from there."""
         file = self._file_of(name)
-        if file is None:
+        if file is None or b"\n@" not in file[1]:
             return False
-        package = _package_of(name, file[0])
-        decorators = self.read.names(*file).decorated_by
+        decorators = {
+            (os.fsdecode(it), bool(method)) for it, method in re.findall(_DECORATING, file[1])
+        }
+        package = self._package(name)
         return any(
-            self._fills(absolute_name(it, package), given, 2, method=method)
-            for it, given, method in decorators
+            self._fills(absolute_name(module, package), there, 2, method=method)
+            for module, there, here in self.read.imported(*file)
+            for it, method in decorators
+            if it == here
         )
 
     def brings_registered(self, name: str) -> bool:
@@ -262,8 +204,9 @@ class Modules:
             file = self._file_of(name)
             inner: dict[str, None] = {}
             if file is not None:
-                package = _package_of(name, file[0])
-                imported = (absolute_name(it, package) for it in self.read.names(*file).imports)
+                package = self._package(name)
+                names = (below(*it[:2]) if it[1] else it[0] for it in self.read.imported(*file))
+                imported = (absolute_name(it, package) for it in names)
                 inner = dict.fromkeys(part for it in imported for part in outermost_first(it))
             found = self._imported[name] = [*filter(self.is_module, inner)]
         return found
@@ -278,47 +221,50 @@ class Modules:
     def _found_as(self, name: str, depth: int) -> str | None:
         module, _, own = name.rpartition(".")
         file = self._file_of(module) if module else None
-        if file is None:
+        if file is None or (os.fsencode(own) not in file[1] and b"import *" not in file[1]):
             return None
-        names, package = self.read.names(*file), _package_of(module, file[0])
-        if names.definitions.have(own):
+        seen = self._footprint(module)
+        if seen is None:
+            return None
+        if own in seen.defined:
             return name
-        given = [*names.imported_as(own), *((it, own) for it, _ in names.imported_as("*"))]
-        inner = (f"{absolute_name(it, package)}.{other}" for it, other in given if depth)
+        package = self._package(module)
+        stars = ((it, own) for it, _ in seen.imported_as("*"))
+        given = [*seen.imported_as(own), *stars] if depth else []
+        inner = (f"{absolute_name(it, package)}.{other}" for it, other in given)
         return next(filter(None, (self.origin(it, depth - 1) for it in inner)), None)
 
     def _fills(self, name: str, given: str, depth: int, *, method: bool) -> bool:
         """Whether what a module gives as `given` is a function that fills a container, or an object
         whose `method` may."""
-        file = self._file_of(name)
-        if file is None:
+        seen = self._footprint(name)
+        if seen is None:
             return False
-        names = self.read.names(*file)
-        if names.definitions.have(given):
-            return given.encode() in names.definitions.fillers
-        if method and names.definitions.beside(given):
+        if given in seen.defined:
+            return given in seen.fillers
+        if method and given in seen.variables:
             return True
-        package = _package_of(name, file[0])
+        package = self._package(name)
         return bool(depth) and any(
             self._fills(absolute_name(it, package), other, depth - 1, method=method)
-            for it, other in names.imported_as(given)
+            for it, other in seen.imported_as(given)
         )
 
-    def _gives(
-        self,
-        what: Sought,
-        name: str,
-        wanted: str | None,
-        depth: int | None = None,
-        through: int | None = None,
+    def reaches(
+        self, what: What, name: str, wanted: str | None = None, far: tuple[int, int] | None = None
     ) -> frozenset[str]:
-        depth = what.over if depth is None else depth
-        through = what.through if through is None else through
-        path = self.path_of(name)
-        holds_modules = path is not None and (not path.endswith(".py") or _is_package(path))
-        if wanted is not None and holds_modules and self.is_inner(name, wanted):
-            return self._gives(what, f"{name}.{wanted}", None, depth, through)
-        known = self._giving.setdefault((what, name, wanted), [])
+        """What of the module of that name, or of what it gives as `wanted`, does this, or leads to
+        what does: `ITSELF`, or methods of the objects that it gives; `far`: over how many further
+        modules, and how many of these may not do it themselves."""
+        question = self._questions[what]
+        return self._reaches(what, name, wanted, *(far or (question.over, question.through)))
+
+    def _reaches(
+        self, what: What, name: str, wanted: str | None, depth: int, through: int
+    ) -> frozenset[str]:
+        if wanted is not None and self._holds_modules(name) and self.is_inner(name, wanted):
+            return self._reaches(what, f"{name}.{wanted}", None, depth, through)
+        known = self._reaching.setdefault((what, name, wanted), [])
         for far, over, given in known:
             if (far, over) == (depth, through):
                 return given
@@ -326,76 +272,85 @@ class Modules:
                 return given  # nothing farther away, so nothing nearer
             if ITSELF in given and far <= depth and over <= through:
                 return given
-        found = self._found_to_give(what, name, wanted, depth, through)
+        found = self._found_to_reach(what, name, wanted, depth, through)
         known.append((depth, through, found))
         return found
 
-    def _found_to_give(
-        self, what: Sought, name: str, wanted: str | None, depth: int, through: int
+    def _found_to_reach(
+        self, what: What, name: str, wanted: str | None, depth: int, through: int
     ) -> frozenset[str]:
-        file = self._file_of(name)
-        if file is None:
+        question = self._questions[what]
+        seen = self._footprint(name)
+        if seen is None:
             return frozenset()
-        path, data = file
-        names = self.read.names(path, data)
-        if names.tell(what.tells):
-            found = ALONE if wanted is None else names.definitions.give(wanted, what.tells)
-            if ITSELF in found:
-                return found
-        elif not _is_package(path) and not names.have_star:
+        words = seen.answers.get(what)
+        if words is None:
+            words = seen.answers[what] = question.shows(seen)
+        if words and wanted is None:
+            return ALONE
+        if not words and not self._holds_modules(name) and not seen.has_star:
             if not through or wanted is None:
                 return frozenset()
-            if not (names.definitions.have(wanted) or names.imported_as(wanted)):
+            if wanted not in seen.defined and not seen.imported_as(wanted):
                 return frozenset()
             through -= 1
-        package = _package_of(name, path)
-        given: set[str] = set()
-        words: set[bytes] = set()
-        for inner, item, word in self._behind(names, package, wanted):
-            part: frozenset[str] = frozenset()
+
+        def part(inner: str, item: str) -> frozenset[str]:
             if not self.is_module(inner):
-                part = ALONE if what.has(inner, item or "") else part
-            elif depth and inner != name:
-                part = self._gives(what, inner, item, depth - 1, through)
-            if part and wanted is None:
-                return ALONE
-            given |= part
-            words.update(word if it == ITSELF else f".{it}".encode() for it in part)
+                return ALONE if question.has(inner, item) else frozenset()
+            if not depth or inner == name:
+                return frozenset()
+            return self._reaches(what, inner, item or None, depth - 1, through)
+
+        lead, ways, behind = self._leading(name, seen, wanted, tables=question.tables)
         if wanted is None:
-            return frozenset()
-        if given and not names.definitions.have(wanted):
-            return frozenset(given)
-        given.discard(ITSELF)
-        return names.definitions.give(wanted, what.tells, frozenset(words)) | given
+            found = any(part(inner, item) for _, _, inner, item in behind)
+            return ALONE if found else frozenset()
+        if not lead.isdisjoint(words):
+            return ALONE
+        given: dict[str, frozenset[str]] = {}
+        for word, _, inner, item in behind:
+            does = part(inner, item)
+            if does:
+                given[word] = given.get(word, does) | does
+        if wanted in given and wanted not in seen.defined:
+            return given[wanted]
+        words = words.union(*(ways_of(word, does) for word, does in given.items()))
+        if not lead.isdisjoint(words):
+            return ALONE
+        if not wanted:
+            return frozenset()  # to import it makes no object
+        inherited = (does - ALONE for does in given.values())
+        return frozenset({it for it, way in ways if not way.isdisjoint(words)}.union(*inherited))
 
-    def _behind(
-        self, names: Names, package: str, wanted: str | None
-    ) -> Iterator[tuple[str, str | None, bytes]]:
-        """What `wanted` (None: anything) of a module may hang on in others: the module, the name
-        there (None: anything), and what is said where it is used."""
-        for module, item, word in names.behind(wanted):
-            inner = absolute_name(module, package)
-            within = f"{inner}.{item}" if item else inner
-            if item == "*":
-                yield inner, wanted, word
-            elif not (self.is_inner(inner, item) if item else self.is_module(inner)):
-                yield inner, item or None, word
-            else:
-                plain = not item and word.decode() == inner.partition(".")[0]
-                yield from self._asked_of(names, within, inner if plain else word.decode())
+    def _leading(self, name: str, seen: Footprint, wanted: str | None, *, tables: bool) -> Led:
+        """What `wanted` (None: anything) of the module of that name leads to there, the methods of
+        what it gives with what these lead to, and what of other modules stands behind them."""
+        key = (name, wanted, tables)
+        if key not in self._led:
+            lead, among, imports = frozenset[str](), None, seen.imports
+            ways: list[tuple[str, frozenset[str]]] = []
+            if wanted is not None:
+                lead = seen.leads_to(wanted, tables=tables)
+                ways = seen.ways_from(lead, tables=tables)
+                among = lead.union(*(way for _, way in ways))
+                imports = seen.imports_of(among)
+            package = self._package(name)
+            behind = (brought(self, seen, package, it, among) for it in imports)
+            self._led[key] = lead, ways, [*dict.fromkeys(it for of in behind for it in of)]
+        return self._led[key]
 
-    def _asked_of(
-        self, names: Names, module: str, said: str
-    ) -> Iterator[tuple[str, str | None, bytes]]:
-        """The same of a module that is called `said` there: what it is asked for, and what those of
-        its modules are that it gives."""
-        for name in names.asked_of(said):
-            inner = (
-                [*self._asked_of(names, f"{module}.{name}", f"{said}.{name}")]
-                if (self.is_inner(module, name))
-                else ()
-            )
-            yield from inner or [(module, name, f".{name}".encode())]
+    def behind(self, name: str, wanted: str | None, depth: int) -> Iterator[str]:
+        """The files of the modules that what the module of that name gives as `wanted` leads to,
+        over at most `depth` of them."""
+        seen = self._footprint(name) if depth else None
+        if seen is None:
+            return
+        for _, _, inner, item in self._leading(name, seen, wanted, tables=True)[2]:
+            file = self._file_of(inner)
+            if file is not None and inner != name:
+                yield file[0]
+                yield from self.behind(inner, item or None, depth - 1)
 
     def may_join_a_group(self) -> bool:
         """Whether the entry file, or a module that it leads to, may join processes that train
@@ -412,8 +367,8 @@ class Modules:
             path, data, package = waiting.pop()
             if data is None or joins_a_group(data):
                 return True
-            for imported in self.read.names(path, data).imports:
-                name = absolute_name(imported, package)
+            for module, given, _ in self.read.imported(path, data):
+                name = absolute_name(below(module, given) if given else module, package)
                 top = name.partition(".")[0]
                 if not self.is_module(top):
                     if not joins_none(top):
@@ -437,13 +392,9 @@ class Modules:
 
     def _found_packages(self, name: str, depth: int) -> set[str]:
         file = self._file_of(name)
-        if file is None:
-            return set()
-        path, data = file
         found: set[str] = set()
-        package = _package_of(name, path)
-        for module, given, _ in self.read.names(path, data).behind(None):
-            inner = absolute_name(module, package)
+        for module, given, _ in self.read.imported(*file) if file is not None else ():
+            inner = absolute_name(module, self._package(name))
             if given and self.is_module(f"{inner}.{given}"):
                 inner = f"{inner}.{given}"
             if not self.is_module(inner):
@@ -460,6 +411,23 @@ class Modules:
         data = self.used[path] = self.read(path)
         return None if data is None else (path, data)
 
+    def _package(self, name: str) -> str:
+        """The package that the relative imports of the module of that name start from."""
+        return name if self._holds_modules(name) else name.rpartition(".")[0]
+
+    def _holds_modules(self, name: str) -> bool:
+        """Whether that is a package, or a folder without code of its own."""
+        if name not in self._holding:
+            path = self.path_of(name)
+            holds = path is not None and (not path.endswith(".py") or _is_package(path))
+            self._holding[name] = holds
+        return self._holding[name]
+
+    def _footprint(self, name: str) -> Footprint | None:
+        """The footprint of the module of that name; None where it has no code."""
+        file = self._file_of(name)
+        return self.read.footprint(*file, name, self._package(name)) if file is not None else None
+
     def load(self, name: str) -> Module | None:
         """The module of that name, parsed; None where there is nothing to follow."""
         if name in self._modules:
@@ -471,119 +439,10 @@ class Modules:
         path, data = file
         if len(data) > 20_000 and not _is_package(path) and not worth_following(data):
             return None
-        module = self.read.parsed(path, data, name, _package_of(name, path))
+        module = self.read.parsed(path, data, name, self._package(name))
         self._modules[name] = module
         return module
 
     def loaded(self) -> list[Module]:
         """The modules that were parsed."""
         return [module for module in self._modules.values() if module is not None]
-
-
-class Reader:
-    """Reads files once; None where a file cannot be used.
-
-    Args:
-        tops: the folders that were asked for, and the current one, as absolute paths: modules are
-            imported from these, too, where nothing shows the folder of a project.
-    """
-
-    def __init__(self, tops: Sequence[str] = ()) -> None:
-        self.tops = tuple(dict.fromkeys(tops))
-        self.known: dict[str, bytes | None] = {}
-        self.modules: dict[tuple[str, str], Module | None] = {}
-        self._projects: dict[str, str] = {}
-        self._roots: dict[str, tuple[str, ...]] = {}
-        self._around: dict[str, dict[str, str]] = {}
-        self._found: dict[tuple[str, ...], tuple[str | None, str]] = {}
-        self._names: dict[str, Names] = {}
-
-    def project_of(self, folder: str) -> str:
-        """The folder of the project around `folder`, looked for once; `folder`, where there is
-        none."""
-        return self._project_around(folder) or folder
-
-    def _project_around(self, folder: str) -> str:
-        if folder not in self._projects:
-            above = os.path.dirname(folder)
-            around = "" if above == folder else self._project_around(above)
-            self._projects[folder] = folder if is_project(folder) else around
-        return self._projects[folder]
-
-    def roots_around(self, folder: str) -> tuple[str, ...]:
-        """The folders around `folder` that modules of its project are imported from."""
-        known = self._roots.get(folder)
-        if known is None:
-            project = self._project_around(folder)
-            homes = [project] if project else (self._tops_around(folder) or [folder])
-            known = self._roots[folder] = tuple(
-                os.path.join(home, name) if name else home
-                for home in homes
-                for name in ("", "src", "lib")
-            )
-        return known
-
-    def _tops_around(self, folder: str) -> list[str]:
-        """The folders that were asked for and `folder` is in, or is."""
-        within = folder + os.sep
-        return [top for top in self.tops if within.startswith(os.path.join(top, ""))]
-
-    def packages_around(self, root: str) -> Mapping[str, str]:
-        """What the modules of `root` may be imported as a part of, without a file that says so:
-        the names of the folders around them, up to that of the project, or the outermost one that
-        was asked for; each with the folder that it is in, the nearest where names are equal."""
-        known = self._around.get(root)
-        if known is None:
-            tops = self._tops_around(root)
-            last = self._project_around(root) or min(tops, key=len, default=root)
-            known = self._around[root] = {}
-            folder = root
-            while folder:
-                outer, name = os.path.split(folder)
-                known.setdefault(name, outer)
-                folder = outer if outer != folder and len(outer) >= len(last) else ""
-        return known
-
-    def found_in(self, root: str, *parts: str) -> tuple[str | None, str]:
-        """The module or package that is called so below `root`, or the folder where it has no code;
-        and where it was looked for, once."""
-        key = (root, *parts)
-        known = self._found.get(key)
-        if known is None:
-            base = os.path.join(root, *parts)
-            known = self._found[key] = _found_at(base), base
-        return known
-
-    def over(self, contents: Mapping[str, bytes]) -> Reader:
-        """A reader of the same files, but for those that hold `contents` instead."""
-        other = Reader(self.tops)
-        other.known = {**self.known, **contents}
-        other.modules = {
-            key: module for key, module in self.modules.items() if key[0] not in contents
-        }
-        other._names = {path: it for path, it in self._names.items() if path not in contents}
-        return other
-
-    def names(self, path: str, data: bytes) -> Names:
-        """What gives the names of the module at `path`, looked for once."""
-        if path not in self._names:
-            self._names[path] = Names(data)
-        return self._names[path]
-
-    def parsed(self, path: str, data: bytes, name: str, package: str) -> Module | None:
-        """The module at `path`, parsed once; None where it is no Python (its own check says so)."""
-        key = (path, name)
-        if key not in self.modules:
-            try:
-                self.modules[key] = parse(data, path, name, package)
-            except SourceError:
-                self.modules[key] = None
-        return self.modules[key]
-
-    def __call__(self, path: str) -> bytes | None:
-        if path not in self.known:
-            try:
-                self.known[path] = read(path)
-            except Unusable:
-                self.known[path] = None
-        return self.known[path]

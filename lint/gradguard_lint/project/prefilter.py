@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from operator import attrgetter
 
-from gradguard_lint.project.blocks import leading_to
-from gradguard_lint.project.file_bytes import File, calls_together, makes_loader
-from gradguard_lint.project.links import PACKAGES, Links, Project, module_name
+from gradguard_lint.project.file_bytes import File
+from gradguard_lint.project.links import PACKAGES, Links, module_name
 from gradguard_lint.project.marks import fits_models
 from gradguard_lint.project.reaching import FAR, MANY, Reach
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.project.reader import Reader
 
 BETWEEN = 1
 """Over how many more modules a program is followed to what starts workers for others, where there
@@ -33,6 +36,19 @@ _passes_generators_on, _remembers = attrgetter("passes_generators_on"), attrgett
 _may_harm, _samples = attrgetter("may_harm"), attrgetter("samples")
 _forks = attrgetter("forks")
 _has_dask_arrays = attrgetter("has_dask_arrays")
+_gives = attrgetter("gives")
+
+
+def _may_cache(file: File) -> bool:
+    """Whether a module makes what remembers results, or may use such a thing."""
+    return file.remembers or b".cache" in file.data
+
+
+def _loads(file: File) -> bool:
+    """Whether a module makes loaders with workers, or of processes that train together."""
+    return file.loads or file.samples_together
+
+
 _MEETING = (_has_dask_arrays, attrgetter("has_keras"))
 
 
@@ -40,23 +56,27 @@ class Prefilter:
     """Decides, from bytes alone, which files are worth reading as programs."""
 
     def __init__(
-        self, contents: Mapping[str, bytes], project: Project, wrappers: Collection[str] = ()
+        self,
+        contents: Mapping[str, bytes],
+        tops: Sequence[str] = (),
+        wrappers: Collection[str] = (),
     ) -> None:
-        """Look at `contents`; `wrappers` are names of the user's own that start workers."""
-        names = [re.escape(name.rpartition(".")[2].encode()) for name in wrappers]
-        self._wrappers = rb"\b(?:" + b"|".join(names) + rb")\b" if names else None
-        self._passing: dict[tuple[File, int], set[bytes] | None] = {}
-        self._extending: dict[File, bool] = {}
+        """Look at `contents`; `tops` as for `Reader`, `wrappers` are names of the user's own that
+        start workers."""
+        own = frozenset(name.rpartition(".")[2] for name in wrappers)
+        words = b"|".join(re.escape(os.fsencode(name)) for name in own)
+        self._wrappers = rb"\b(?:" + words + rb")\b" if own else None
         self._handing_on: dict[tuple[File, int], bool] = {}
-        self._leading: dict[tuple[File, Callable[[File, bytes], bool]], set[bytes] | None] = {}
+        self._naming: dict[Callable[[File], bool], set[bytes]] = {}
         self._helping: dict[File, bool] = {}
-        self._links = Links(contents, project)
+        self._links = Links(contents, tops, own)
         self.files = self._links.files
         self._reach = Reach(self._links, small=self._is_small)
-        self.helpers: set[bytes] | None = None
-        """The names of modules that start workers for others, where there are many files."""
-        if len(contents) > MANY:
-            self.helpers = self._named(self._helps)
+
+    @property
+    def read(self) -> Reader:
+        """What read the files so far."""
+        return self._links.read
 
     def keeps(self, path: str) -> bool:
         """Whether the file at `path` may have a pitfall."""
@@ -101,16 +121,14 @@ class Prefilter:
                 self._brings_together(path, file)
                 or self._runs_both(path, file)
                 or self._gives_generator(path, file)
-                or self._caches_what_matters(path, file)
+                or self._caches(path, file)
             )
-        if (file.starts_program or file.trains) and self._comes_to(
-            path, self._starts, self._calls_workers
-        ):
+        if (file.starts_program or file.trains) and self._comes_to(path, self._starts):
             return True  # it may make the objects whose methods start them, and wants gradients
         if (
-            self._may_import_starter(file)
-            and self._comes_to(path, self._starts, self._calls_workers)
+            self._may_import(file, self._starts)
             and file.does_something
+            and self._comes_to(path, self._starts)
         ):
             return True
         if (
@@ -119,19 +137,15 @@ class Prefilter:
             return True
         if self._is_given(path, file):
             return True
-        if self._has_cached(path, file) or self._trains_through_cached(path, file):
+        if self._caches(path, file):
             return True
-        if self.helpers == set():
-            return False
-        if self.helpers is not None and self._giving_helpers.isdisjoint(file.words):
-            return False
-        return self._comes_to(path, self._helps, self._calls_workers)
+        return self._may_import(file, self._helps) and self._comes_to(path, self._helps)
 
     def _gives_arrays_to_models(self, path: str, file: File) -> bool:
         """Whether arrays of dask and models of Keras meet here, from other modules too."""
         if not self._fits_keras:
             return False
-        if not file.has_dask_arrays and file.words.isdisjoint(self._arrays):
+        if not file.has_dask_arrays and not self._may_import(file, _has_dask_arrays):
             return False
         return all(wanted(file) or self._imports_one(path, wanted) for wanted in _MEETING)
 
@@ -141,63 +155,47 @@ class Prefilter:
         files = self.files.values()
         return any(file.has_keras for file in files) and any(fits_models(it.data) for it in files)
 
-    @cached_property
-    def _arrays(self) -> set[bytes]:
-        """The names of the modules that make arrays of dask, and of those that import them."""
-        return self._leading_by_import(_has_dask_arrays)
-
-    def _has_cached(self, path: str, file: File) -> bool:
-        """Whether it keeps the results of functions, its own or those of modules that import no
-        framework, in what a module of the project gives."""
-        if not self._may_import_memory(file):
-            return False
-        return self._caches(path, file) or self._imports_one(path, self._is_cached)
-
-    def _caches_what_matters(self, path: str, file: File) -> bool:
-        """Whether it makes or has what keeps the results of functions, and comes over a few modules
-        to a framework."""
-        return (file.remembers or self._caches(path, file)) and self._reach.reaches(path, file)
-
-    @cached_property
-    def _remembering(self) -> set[bytes]:
-        """The names of the modules that make what remembers results, and of those that import
-        them."""
-        return self._leading_by_import(_remembers)
-
-    def _is_cached(self, file: File) -> bool:
-        """Whether a module without a framework keeps the results of its functions."""
-        return not file.framework and (
-            (file.remembers and b".cache" in file.data)
-            or self._caches(self._links.path_of(file), file)
-        )
-
-    def _trains_through_cached(self, path: str, file: File) -> bool:
-        """Whether it trains what a module with a framework keeps the results of."""
-        if not file.trains or not self._may_import_memory(file):
-            return False
-        return self._imports_one(path, lambda it: it.remembers and b".cache" in it.data)
-
     def _caches(self, path: str, file: File) -> bool:
-        """Whether it keeps results in what it has from a module of the project."""
-        if b".cache" not in file.data:
-            return False
-        return self._may_import_memory(file) and self._imports_one(path, _remembers)
+        """Whether it, or what it takes of other modules, keeps the results of functions in files,
+        and it comes over a few modules to a framework."""
+        return (
+            file.remembers
+            or (
+                (file.framework or _may_cache(file))
+                and self._may_import(file, _remembers)
+                and self._links.reaches(path, "remembers", _may_cache, through=1)
+            )
+        ) and (file.framework or self._reach.reaches(path, file))
 
-    def _may_import_memory(self, file: File) -> bool:
-        """Whether it names a module that makes what remembers results, or one that imports such a
-        module, where there are many files."""
-        return self._is_small or not file.words.isdisjoint(self._remembering)
+    def _may_import(self, file: File, wanted: Callable[[File], bool]) -> bool:
+        """Whether it names a module that is `wanted`, or one that may hand on what such a module
+        has, where there are many files."""
+        return self._is_small or not file.words.isdisjoint(self._leading_to(wanted))
+
+    def _leading_to(self, wanted: Callable[[File], bool]) -> set[bytes]:
+        """The names of the modules that are `wanted`, and of those that may hand on what they
+        have."""
+        if wanted not in self._naming:
+            names = {module_name(path) for path, it in self.files.items() if wanted(it)}
+            found = {*names, *self._importing(names, packages=False)}
+            for _ in range(PACKAGES + 1):
+                names = self._importing(names, packages=True)
+                found |= names
+            self._naming[wanted] = found
+        return self._naming[wanted]
+
+    def _importing(self, names: set[bytes], *, packages: bool) -> set[bytes]:
+        """The names of the modules, or of the `packages` alone, that import one of `names`."""
+        return {
+            module_name(path)
+            for path, file in self.files.items()
+            if (not packages or path.endswith("__init__.py")) and not names.isdisjoint(file.words)
+        }
 
     def _is_given(self, path: str, file: File) -> bool:
         """Whether it calls what starts workers, and has the name from a module of the project."""
-        names = None
-        if not self._is_small:
-            giving = self._giving & file.words
-            if not giving:
-                return False
-            names = [it for it in file.imports if giving.intersection(os.fsencode(it).split(b"."))]
-        return self._imports_one(
-            path, lambda it: any(call.found(file.data) for call in it.gives), names
+        return self._may_import(file, _gives) and self._imports_one(
+            path, lambda it: any(call.found(file.data) for call in it.gives)
         )
 
     def _has_estimator(self, path: str, file: File) -> bool:
@@ -205,14 +203,16 @@ class Prefilter:
         may train on a GPU."""
         if file.estimates:
             return file.asks_for_jobs
-        if not self._is_small and file.words.isdisjoint(self._estimating):
-            return False
-        return file.asks_for_jobs and self._imports_one(path, _estimates)
+        return (
+            file.asks_for_jobs
+            and self._may_import(file, _estimates)
+            and self._imports_one(path, _estimates)
+        )
 
     def _is_given_a_loader(self, path: str, file: File) -> bool:
         """Whether it has a loader from a module of the project, whose dataset, there or here, may
         do harm, or whose sampler is not told of the epochs of what trains here."""
-        if not self._is_small and (not self._loading or file.words.isdisjoint(self._loading)):
+        if not self._may_import(file, _loads):
             return False
         if not any(word in file.data for word in _ITERATES):
             return False
@@ -229,35 +229,14 @@ class Prefilter:
                 )
             )
 
-        return self._comes_to(path, wanted, makes_loader)
-
-    @cached_property
-    def _loading(self) -> set[bytes]:
-        """The names of the modules that make loaders with workers, or of processes that train
-        together, and of the packages that import them."""
-        return self._given_by(lambda file: file.loads or file.samples_together)
-
-    @cached_property
-    def _estimating(self) -> set[bytes]:
-        """The names of the modules with such estimators, and of the packages that import them."""
-        return self._given_by(_estimates)
-
-    @cached_property
-    def _giving(self) -> set[bytes]:
-        """The names of modules that import a library for others."""
-        return self._named(attrgetter("gives"))
+        return self._links.reaches(path, "loads", wanted)
 
     def _passes_on(self, path: str) -> bool:
         """Whether it imports what may give what it is given to a helper that hands it to workers,
         or a class that inherits what starts them."""
         through = BETWEEN if self._is_small else 0
-
-        def wanted(file: File) -> bool:
-            return self._hands_to_helper(file, through)
-
-        return self._imports_one(path, wanted) and any(
-            wanted(file) and _leads(self._leading_to_helper(file, through), asked)
-            for file, asked in self._links.asked(path).items()
+        return self._links.reaches(
+            path, "starts", lambda it: self._hands_to_helper(it, through), through + 1
         )
 
     @property
@@ -272,74 +251,36 @@ class Prefilter:
             self._handing_on[file, through] = self._imports_one(
                 self._links.path_of(file),
                 lambda other: (
-                    self._is_wanted_of(file, other)
+                    self._helps(other)
+                    or (
+                        b"class " in file.data
+                        and b"class " in other.data
+                        and (self._starts(other) or self._extends_starter(other))
+                    )
                     or (through > 0 and self._hands_to_helper(other, through - 1))
                 ),
             )
         return self._handing_on[file, through]
 
-    def _is_wanted_of(self, file: File, other: File) -> bool:
-        return self._helps(other) or (
-            b"class " in file.data
-            and b"class " in other.data
-            and (self._starts(other) or self._extends_starter(other))
-        )
-
-    def _leading_to_helper(self, file: File, through: int) -> set[bytes] | None:
-        """The names that lead to what a module imports so; None for any."""
-        if (file, through) not in self._passing:
-            path = self._links.path_of(file)
-            wanted = {
-                here
-                for imported in file.imported_names
-                for here in imported[2:]
-                if any(
-                    self._is_asked(file, other, asked, through)
-                    for other, asked in self._links.asked_by(path, (imported,)).items()
-                )
-            }
-            self._passing[file, through] = (
-                None
-                if "*" in wanted
-                else leading_to(file.code.data, lambda _: False, map(os.fsencode, wanted))
-            )
-        return self._passing[file, through]
-
-    def _is_asked(self, file: File, other: File, asked: set[str] | None, through: int) -> bool:
-        """Whether what `file` takes of `other` leads to such a helper or class."""
-        if self._is_wanted_of(file, other) and (
-            self._extends_starter(other)
-            or _leads(self._leading_to(other, self._calls_workers), asked)
-        ):
-            return True
-        return (
-            through > 0
-            and self._hands_to_helper(other, through - 1)
-            and _leads(self._leading_to_helper(other, through - 1), asked)
-        )
-
     def _extends_starter(self, file: File) -> bool:
         """Whether a class of a module may inherit from another module what starts workers."""
-        if file not in self._extending:
-            heads = [b"class " + name for name in file.bases]
-
-            def wanted(other: File) -> bool:
-                return any(head in other.data for head in heads) and self._starts(other)
-
-            self._extending[file] = (
-                bool(heads)
-                and self._may_import_starter(file)
-                and self._imports_one(self._links.path_of(file), wanted)
+        heads = [b"class " + name for name in file.bases]
+        return (
+            bool(heads)
+            and self._may_import(file, self._starts)
+            and self._imports_one(
+                self._links.path_of(file),
+                lambda it: any(head in it.data for head in heads) and self._starts(it),
             )
-        return self._extending[file]
+        )
 
     def _brings_together(self, path: str, file: File) -> bool:
         """Whether it imports what gives others' functions to workers, and beside it a module
         with a framework."""
-        if file.words.isdisjoint(self._frameworks) or file.words.isdisjoint(self._handing):
+        if file.words.isdisjoint(self._leading_to(self._hands_on)):
             return False
-        return self._comes_to(path, self._hands_on, self._calls_workers) and self._imports_one(
-            path, _stands_on_framework
+        return self._imports_one(path, _stands_on_framework) and self._comes_to(
+            path, self._hands_on
         )
 
     def _runs_both(self, path: str, file: File) -> bool:
@@ -347,9 +288,7 @@ class Prefilter:
         and over a few modules a framework: it may give what these work on."""
         if not file.starts_program:
             return False
-        starts = self._may_import_starter(file) and self._comes_to(
-            path, self._starts, self._calls_workers
-        )
+        starts = self._may_import(file, self._starts) and self._comes_to(path, self._starts)
         if not starts and not (
             b".start()" in file.data and self._imports_one(path, self._extends_starter)
         ):
@@ -362,52 +301,10 @@ class Prefilter:
         files, only a program is asked), and it comes to what may give that to workers."""
         return (
             (file.starts_program or self._is_small)
-            and self._may_import_starter(file)
+            and self._may_import(file, self._starts)
             and file.gives_generators
-            and self._comes_to(path, self._starts, self._calls_workers)
+            and self._comes_to(path, self._starts)
         )
-
-    def _may_import_starter(self, file: File) -> bool:
-        """Whether it names a module that starts workers, where there are many files."""
-        return self._is_small or not file.words.isdisjoint(self._starting)
-
-    @cached_property
-    def _starting(self) -> set[bytes]:
-        """The names of the modules that start workers, and of the packages that import them."""
-        return self._given_by(self._starts)
-
-    @cached_property
-    def _frameworks(self) -> set[bytes]:
-        """The names of the modules that import a framework."""
-        return self._named(_stands_on_framework)
-
-    @cached_property
-    def _handing(self) -> set[bytes]:
-        """The names of the modules that hand on what they are given, and of the packages that
-        import them."""
-        return self._given_by(self._hands_on)
-
-    def _named(self, wanted: Callable[[File], bool]) -> set[bytes]:
-        """The names of the modules that are `wanted`."""
-        return {module_name(path) for path, file in self.files.items() if wanted(file)}
-
-    def _given_by(self, wanted: Callable[[File], bool]) -> set[bytes]:
-        """The names of the modules that are `wanted`, and of the packages that import them."""
-        names = self._named(wanted)
-        return names | self._packages_giving(names)
-
-    def _packages_giving(self, modules: set[bytes]) -> set[bytes]:
-        """The names of the packages that import one of `modules`, for others perhaps, and of those
-        that import these packages."""
-        found: set[bytes] = set()
-        for _ in range(PACKAGES + 1):
-            modules = {
-                module_name(path)
-                for path, file in self.files.items()
-                if modules and path.endswith("__init__.py") and not modules.isdisjoint(file.words)
-            }
-            found |= modules
-        return found
 
     def _hands_on(self, file: File) -> bool:
         return self._helps(file) and file.hands_on
@@ -416,30 +313,7 @@ class Prefilter:
         """Whether a dataset, or what it calls, may use a GPU or a generator of its own."""
         return all(
             wanted(file) or self._imports_one(path, wanted) for wanted in (_may_harm, _samples)
-        ) or any(_may_harm(it) and _samples(it) for it in self._passing_names(path))
-
-    def _passing_names(self, path: str) -> Iterator[File]:
-        """The modules from which those that `path` imports have what it takes of them, or classes
-        that theirs extend; and those from which these have it."""
-        near = self._links.asked(path)
-        for _ in range(FAR):
-            further: dict[File, set[str] | None] = {}
-            for file, asked in near.items():
-                passed = [
-                    it
-                    for it in file.imported_names
-                    if asked is None or it[2] in ("*", *asked) or os.fsencode(it[2]) in file.bases
-                ]
-                further.update(self._links.asked_by(self._links.path_of(file), passed))
-            near = further
-            yield from near
-
-    @cached_property
-    def _giving_helpers(self) -> set[bytes]:
-        """The names of the modules that start workers for others, and of the packages that import
-        them."""
-        helpers = self.helpers or set()
-        return helpers | self._packages_giving(helpers)
+        ) or any(_may_harm(it) and _samples(it) for it in self._links.behind(path, FAR))
 
     def _trains_together(self, path: str, file: File) -> bool:
         """Whether the program that the file starts may train in several processes."""
@@ -452,7 +326,7 @@ class Prefilter:
                 or (file.wraps and self._imports_one(path, _trains))
             )
         if not file.trains and not (
-            self._may_import_together(file)
+            self._may_import(file, _together)
             and self._imports_one(path, _trains)
             and file.does_something
         ):
@@ -461,36 +335,18 @@ class Prefilter:
             not file.trains and self._imports_one(path, self._trains_with_others)
         )
 
-    def _may_import_together(self, file: File) -> bool:
-        """Whether it names a module that leads to what processes do that train together, where
-        there are many files."""
-        return self._is_small or not file.words.isdisjoint(self._leading_together)
-
-    @cached_property
-    def _leading_together(self) -> set[bytes]:
-        """The names of the modules that do what processes do that train together, and of those that
-        import them."""
-        return self._leading_by_import(_together)
-
-    def _leading_by_import(self, wanted: Callable[[File], bool]) -> set[bytes]:
-        """The names of the modules that are `wanted`, and of those that import them."""
-        names = self._named(wanted)
-        importing = (it for it, file in self.files.items() if not file.words.isdisjoint(names))
-        return names.union(map(module_name, importing)) if names else names
-
     def _comes_to_together(self, path: str) -> bool:
-        return self._comes_to(path, _together, calls_together)
+        return self._links.reaches(path, "trains-together", _together)
 
     def _trains_with_others(self, file: File) -> bool:
         """Whether a module trains, and comes to what processes do that train together."""
         return file.trains and self._comes_to_together(self._links.path_of(file))
 
     def _starts(self, file: File) -> bool:
-        return file.starts_workers or self._wraps(file.data)
-
-    def _wraps(self, data: bytes) -> bool:
-        """Whether it has a name of the user's own that starts workers."""
-        return self._wrappers is not None and re.search(self._wrappers, data) is not None
+        """Whether it calls what hands work to workers, or has a name of the user's own."""
+        return file.starts_workers or (
+            self._wrappers is not None and re.search(self._wrappers, file.data) is not None
+        )
 
     def _helps(self, file: File) -> bool:
         """Whether a module starts workers for others: with a framework it is checked itself, and
@@ -502,30 +358,13 @@ class Prefilter:
 
     # -- the modules of the project ------------------------------------------------------------
 
-    def _imports_one(
-        self, path: str, wanted: Callable[[File], bool], names: list[str] | None = None
-    ) -> bool:
-        """Whether a module of the project that `path` imports (as one of `names`) is `wanted`."""
-        return any(map(wanted, self._links.imported(path, names)))
+    def _imports_one(self, path: str, wanted: Callable[[File], bool]) -> bool:
+        """Whether a module of the project that `path` imports is `wanted`."""
+        return any(map(wanted, self._links.imported(path)))
 
-    def _comes_to(
-        self, path: str, wanted: Callable[[File], bool], found: Callable[[File, bytes], bool]
-    ) -> bool:
-        """Whether `path` imports what leads to something that is `found` in a `wanted` module."""
-        return self._imports_one(path, wanted) and any(
-            wanted(file) and _leads(self._leading_to(file, found), asked)
-            for file, asked in self._links.asked(path).items()
-        )
-
-    def _leading_to(self, file: File, found: Callable[[File, bytes], bool]) -> set[bytes] | None:
-        """The names of a module that lead to what is `found` in it; None where its import does."""
-        if (file, found) not in self._leading:
-            self._leading[file, found] = leading_to(file.code.data, partial(found, file.code))
-        return self._leading[file, found]
-
-    def _calls_workers(self, file: File, part: bytes) -> bool:
-        """Whether a part of a file calls what hands work to workers."""
-        return file.calls_workers(part) or self._wraps(part)
+    def _comes_to(self, path: str, wanted: Callable[[File], bool]) -> bool:
+        """Whether `path` imports a `wanted` module, and what it takes of modules starts workers."""
+        return self._links.reaches(path, "starts", wanted)
 
     def _imports_framework(self, path: str, file: File) -> bool:
         """Whether what the workers run, or are given, may come from a framework through the
@@ -537,10 +376,3 @@ class Prefilter:
         if kind or not file.code.starts_threads_alone:
             return True
         return self._reach.reaches(path, file, "thread")
-
-
-def _leads(leading: set[bytes] | None, asked: set[str] | None) -> bool:
-    """Whether one of the names that are `asked` for is `leading`; None stands for any."""
-    if leading is None or asked is None:
-        return leading is None or bool(leading)
-    return any(os.fsencode(name) in leading for name in asked)

@@ -20,7 +20,7 @@ from packaging.version import Version
 
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT
-from gradguard_lint.project.modules import is_project
+from gradguard_lint.project.reader import is_project
 from gradguard_lint.reading.source import SourceError, tree_of
 from pytest_gradguard.records import fields
 from pytest_gradguard.settings import SettingsError, document

@@ -1,103 +1,58 @@
-"""What a module mentions: its names, what gives them, and what is written to."""
+"""The walk of a file's tree that takes its footprint."""
 
 from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.starts import Vocabulary
-from gradguard_lint.engine.tree import descend, last_name, takes_all
-from pytest_gradguard.records import field, fields
+from gradguard_lint.engine.footprint import (
+    ATTRIBUTE,
+    OWN_CODE,
+    Binding,
+    Definition,
+    Footprint,
+    Imported,
+    Place,
+    asked,
+    called,
+    filling,
+    key_of,
+    keyword,
+    quoted,
+    writing,
+)
+from gradguard_lint.engine.tree import OWN_SCOPES, descend, last_name, takes_all
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any
 
-    from gradguard_lint.reading.source import Module
-
-Definition = ast.FunctionDef | ast.AsyncFunctionDef
-Import = ast.Import | ast.ImportFrom
-
-
-@fields
-class Binding:
-    """Names that a statement gives.
-
-    Attributes:
-        names: variables, functions and classes.
-        attributes: attributes and methods, as `asked`.
-        said: what the value mentions.
-        scope: the outermost function around it; 0 where there is none.
-    """
-
-    names: set[str]
-    attributes: set[str]
-    said: set[str]
-    scope: int
-
-
-Place = tuple[int, str]
-"""A variable, by the outermost function around it (0: none) and its name; an attribute, by
-`ATTRIBUTE` and its name as `asked`, which is "" for what has none."""
-
-ATTRIBUTE = -1
-"""What stands for the object of an attribute, where variables are known by functions."""
-
 METHODS = -2
-"""The same for what stands right in a class."""
-
-OWN_CODE = 0
-"""What stands for the module's own code, where definitions are known by their nodes."""
+"""What stands for the scope of what stands right in a class."""
 
 
-@fields
-class Survey:
-    """What a module mentions, gathered in one walk."""
-
-    loaded: set[str] = field(default_factory=set)
-    """The names and attributes that are read."""
-    imports: list[Import] = field(default_factory=list)
-    bindings: list[Binding] = field(default_factory=list)
-    """What assignments, ``with`` blocks and definitions give."""
-    read_from: dict[str, set[str]] = field(default_factory=dict)
-    """The attributes that are read from what a variable holds, and from those in turn."""
-    own: set[str] = field(default_factory=set)
-    """What the module's own code mentions, outside its functions and imports."""
-    definitions: dict[int, tuple[str, set[str]]] = field(default_factory=dict)
-    """Each function's name, and what it mentions (attributes as `asked`), by the identity of its
-    node; and `own`, by `OWN_CODE`."""
-    shared: set[str] = field(default_factory=set)
-    """The variables that a function declares to be those of the module."""
-    inheriting: list[tuple[set[str], set[str]]] = field(default_factory=list)
-    """What each method mentions, and what its class extends."""
-    called_by_calls: frozenset[str] = frozenset()
-    """The methods that calling or starting an object calls."""
-    written: set[Place] = field(default_factory=set)
-    """What is written to as a whole: by ``+=``, ``[:] =``, ``.data =`` or a method that has the
-    name of one which works in place."""
-    given: set[Place] = field(default_factory=set)
-    """What gets its value otherwise than by an assignment."""
-    strings: frozenset[str] = frozenset()
-    """Strings that are mentioned like names, in quotes."""
-
-    @property
-    def mentioned(self) -> set[str]:
-        """Every name that is mentioned somewhere outside the imports of the module's own code, and
-        each attribute as `asked`, each function as `called`, too."""
-        said = self.loaded.union(*(said for _, said in self.definitions.values()))
-        return said | {it.removeprefix(".") for it in said}
-
-
-def survey(module: Module, words: Vocabulary) -> Survey:
-    """Walk the tree of `module` once."""
-    strings = {it for it in words.matters_beside if it.encode() in module.data}
-    strings.update(*(words.matters_beside[it] for it in strings))
-    found = Survey(called_by_calls=words.called, strings=frozenset(strings))
+def footprint(
+    tree: ast.Module, called_by_calls: frozenset[str], strings: frozenset[str] = frozenset()
+) -> Footprint:
+    """Walk `tree` once; the `strings` in it are mentioned like names."""
+    found = Footprint(called_by_calls=called_by_calls, strings=strings)
     found.definitions[OWN_CODE] = ("", found.own)
-    _visit(module.tree, (found.own,), 0, found)
+    done = found.filled.setdefault("", set())
+    for node in tree.body:
+        keeps = isinstance(node, _KEEPING) or (isinstance(node, ast.If) and _is_main(node))
+        _visit(node, (found.own,) if keeps else (found.own, done), 0, found)
     return found
 
 
-def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey) -> None:
+_KEEPING = (*OWN_SCOPES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+"""Statements that only give names."""
+
+
+def _is_main(node: ast.If) -> bool:
+    """Whether that is for the program, not for who imports it."""
+    return any(isinstance(it, ast.Name) and it.id == "__name__" for it in ast.walk(node.test))
+
+
+def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Footprint) -> None:
     kind = type(node)
     named: Any = node
     if kind is ast.Name:
@@ -128,6 +83,10 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
             for names in said:
                 names.add(quoted(named.value))
         return
+    if (kind is ast.Expr or kind is ast.AugAssign) and scope == 0:
+        root = _root(named.value) if kind is ast.Expr else last_name(named.target)
+        if root:
+            said = (*said, found.filled.setdefault(root, set()))
     if kind is ast.keyword:
         if named.arg is not None:
             word = keyword(named.arg)
@@ -136,7 +95,7 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
     elif kind is ast.Call:
         _call(named.func, said)
     elif kind is ast.Import or kind is ast.ImportFrom:
-        found.imports.append(named)
+        found.imports += _imported(named)
         words = [part for alias in named.names for part in alias.name.split(".")]
         if kind is ast.ImportFrom and named.module:
             words.extend(named.module.split("."))
@@ -146,24 +105,29 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
         return
     elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
         own: set[str] = set()
-        found.definitions[id(node)] = (named.name, own)
+        found.definitions[key_of(named)] = (named.name, own)
         if scope != METHODS:
-            found.bindings.append(Binding({named.name}, set(), own, scope))
+            found.bindings.append(Binding({named.name}, set(), own, scope, held=False))
         elif named.name not in _IMPLIED:
-            found.bindings.append(Binding(set(), {asked(named.name)}, own, 0))
-        scope = max(scope, 0)
+            found.bindings.append(Binding(set(), {asked(named.name)}, own, 0, held=False))
+        if scope == 0:
+            _decorate(named, found)
         said = (*(names for names in said if names is not found.own), own)
-        scope = scope or id(node)
+        scope = max(scope, 0) or named.lineno
         for decorator in named.decorator_list:
             _call(decorator, said)
     elif kind is ast.ClassDef:
+        if scope == 0:
+            _decorate(named, found)
         _visit_class(named, said, found)
         return
     elif kind is ast.AugAssign:
         _write(named.target, said, scope, found)
     elif kind is ast.Subscript:
-        if type(named.ctx) is ast.Store and takes_all(named.slice):
-            _write(named.value, said, scope, found)
+        if type(named.ctx) is ast.Store:
+            _fill(named.value, said)
+            if takes_all(named.slice):
+                _write(named.value, said, scope, found)
     elif kind is ast.arg:
         found.given.add((scope, named.arg))
     elif kind is ast.For or kind is ast.AsyncFor or kind is ast.comprehension:
@@ -179,7 +143,9 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
         if type(named.value) is ast.Call and type(targets[0]) is ast.Name:
             found.imports += _imported_as(targets[0].id, named.value)
         for target in targets:
-            _visit(target, said, scope, found)
+            root = "" if scope or type(target) is ast.Name else _root(target)
+            changed = (found.filled.setdefault(root, value),) if root else ()
+            _visit(target, (*said, *changed), scope, found)
         if kind is ast.AnnAssign:
             _visit(named.annotation, said, scope, found)
             if named.value is None:
@@ -203,15 +169,43 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
             _visit(part, said, scope, found)
 
 
-def _imported_as(name: str, call: ast.Call) -> list[Import]:
+def _imported(node: ast.Import | ast.ImportFrom) -> list[Imported]:
+    """What an import gives."""
+    if isinstance(node, ast.Import):
+        names = ((it.name, it.asname or it.name.partition(".")[0]) for it in node.names)
+        return [(name, "", here) for name, here in names]
+    base = "." * node.level + (node.module or "")
+    return [(base, it.name, it.asname or it.name) for it in node.names]
+
+
+def _imported_as(name: str, call: ast.Call) -> list[Imported]:
     """What imports a module as `name`, as `call` does."""
     if last_name(call.func) != "import_module":
         return []
     module = getattr(call.args[0], "value", None) if len(call.args) == 1 else None
-    return [ast.Import([ast.alias(module, name)])] if isinstance(module, str) else []
+    return [(module, "", name)] if isinstance(module, str) else []
 
 
-def _write(target: ast.expr, said: tuple[set[str], ...], scope: int, found: Survey) -> None:
+def _root(node: ast.expr) -> str:
+    """The variable whose item, attribute or method `node` has; "" where it is none."""
+    if not isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        return ""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _decorate(node: Definition | ast.ClassDef, found: Footprint) -> None:
+    """Note what decorates a function or class of the module."""
+    for it in node.decorator_list:
+        decorator = it.func if isinstance(it, ast.Call) else it
+        method = isinstance(decorator, ast.Attribute)
+        name = decorator.id if isinstance(decorator, ast.Name) else _root(decorator)
+        if name:
+            found.decorators.setdefault(node.name, set()).add((name, method))
+
+
+def _write(target: ast.expr, said: tuple[set[str], ...], scope: int, found: Footprint) -> None:
     """Something writes to `target`, or to what it is a part of."""
     while isinstance(target, ast.Subscript) or (
         isinstance(target, ast.Attribute) and target.attr == "data"
@@ -231,45 +225,28 @@ def _call(function: ast.expr, said: tuple[set[str], ...]) -> None:
         name = function.id if isinstance(function, ast.Name) else function.attr
         for names in said:
             names.add(called(name))
+        if isinstance(function, ast.Attribute) and name in _FILLING:
+            _fill(function.value, said)
 
 
-def called(name: str) -> str:
-    """What is mentioned where a function or method of that name is called."""
-    return f"{name}()"
+def _fill(container: ast.expr, said: tuple[set[str], ...]) -> None:
+    """Something is put into `container`, or into an item of it."""
+    while isinstance(container, ast.Subscript):
+        container = container.value
+    name = last_name(container)
+    for names in said if name else ():
+        names.add(filling(name))
 
 
-def writing(place: Place) -> str:
-    """What is mentioned where `place` is written to; no name is like it."""
-    return f"{place[0]} {place[1]} ="
-
-
-def asked(name: str) -> str:
-    """What is mentioned where an object is asked for its attribute `name`: no variable is that."""
-    return f".{name}"
-
-
-def keyword(name: str) -> str:
-    """What is mentioned where a call has a keyword of that name."""
-    return f"{name}="
-
-
-def inherited(name: str) -> str:
-    """What is mentioned where a class extends what `name` stands for."""
-    return f"({name})"
-
-
-def quoted(string: str) -> str:
-    """What is mentioned where `string` stands."""
-    return f'"{string}"'
-
-
-def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Survey) -> None:
+def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Footprint) -> None:
     """A class is known by its name: what it extends, and what its special methods do (and those
     that calling an object calls), matters where that is mentioned. Its other methods are known by
     their own names, wherever it stands."""
     extended: set[str] = set()
     names, attributes = {node.name}, {asked(node.name)}
-    found.bindings.append(Binding(names, attributes, extended, 0))
+    found.bindings.append(Binding(names, attributes, extended, 0, held=False))
+    methods = found.methods.setdefault(node.name, {})
+    body = found.bodies.setdefault(node.name, set())
     for part in (*node.bases, *node.keywords):
         _visit(part, (*said, extended), 0, found)
     for part in (*node.decorator_list, *node.body):
@@ -282,11 +259,14 @@ def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Survey) 
                 binding.said |= _of_class(binding.said)
             for around in said:
                 around |= _of_class(within)
+            body |= within | _of_class(within)
             continue
         _visit(part, said, METHODS, found)
-        mentioned = found.definitions[id(part)][1]
+        mentioned = found.definitions[key_of(part)][1]
         if part.name.startswith("__") or part.name in found.called_by_calls:
-            found.bindings.append(Binding(names, attributes, mentioned, 0))
+            found.bindings.append(Binding(names, attributes, mentioned, 0, held=False))
+        else:
+            methods[part.name] = mentioned
         if part.name == "__init__":
             mentioned |= extended  # it may be what calls that of the class it extends
         elif extended:
@@ -302,6 +282,9 @@ def _of_class(said: set[str]) -> set[str]:
 
 _IMPLIED = frozenset({"__init__"})
 """Methods that are called by the name of their class."""
+
+_FILLING = frozenset({"add", "append", "insert", "setdefault", "update"})
+"""Methods that put something into a container."""
 
 _NO_NAMES = frozenset({str, int, type(None), ast.Load, ast.Store, ast.Del, ast.Pass})
 """What stands in trees, and mentions nothing."""

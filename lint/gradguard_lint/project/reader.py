@@ -1,0 +1,177 @@
+"""The files of a project: which folders they are imported from, each read and parsed once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from gradguard_lint.engine.footprint import Footprint, Imported
+from gradguard_lint.engine.walk import footprint
+from gradguard_lint.models.rows import CALLED_BY_CALLS
+from gradguard_lint.project.contents import Unusable, read
+from gradguard_lint.project.imports import import_lines, imported_names
+from gradguard_lint.project.literals import with_line_feeds, without_comments
+from gradguard_lint.project.setting_up import sets_up
+from gradguard_lint.reading.source import Module, SourceError, parse
+
+OUTSIDE = frozenset({"site-packages", "dist-packages", "node_modules"})
+
+
+def package_root(path: str) -> tuple[str, str]:
+    """The folder that the import of `path` starts from, and its dotted name from there."""
+    folder, base = os.path.split(os.path.abspath(path))
+    stem = base.removesuffix(".py").removesuffix(".ipynb")
+    parts = [] if stem == "__init__" else [stem]
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, name = os.path.split(folder)
+        parts.insert(0, name)
+        if not name:
+            break
+    return folder, ".".join(parts)
+
+
+def is_project(folder: str) -> bool:
+    """Whether the settings or the repository of a project are in `folder`."""
+    markers = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+    return any(os.path.exists(os.path.join(folder, marker)) for marker in markers)
+
+
+def _found_at(base: str) -> str | None:
+    if os.path.isfile(base + ".py"):
+        return base + ".py"
+    if not os.path.isdir(base):
+        return None
+    code = os.path.join(base, "__init__.py")
+    return code if os.path.isfile(code) else base
+
+
+class Reader:
+    """Reads files once; None where a file cannot be used.
+
+    Args:
+        tops: the folders that were asked for, and the current one, as absolute paths: modules are
+            imported from these, too, where nothing shows the folder of a project.
+    """
+
+    def __init__(self, tops: Sequence[str] = ()) -> None:
+        self.tops = tuple(dict.fromkeys(tops))
+        self.known: dict[str, bytes | None] = {}
+        self.modules: dict[tuple[str, str], Module | None] = {}
+        self._projects: dict[str, str] = {}
+        self._roots: dict[str, tuple[str, ...]] = {}
+        self._around: dict[str, dict[str, str]] = {}
+        self._found: dict[tuple[str, ...], tuple[str | None, str]] = {}
+        self._imported: dict[str, list[Imported]] = {}
+        self._setting_up: dict[str, bool] = {}
+        self._footprints: dict[tuple[str, str], Footprint | None] = {}
+
+    def project_of(self, folder: str) -> str:
+        """The folder of the project around `folder`, looked for once; `folder`, where there is
+        none."""
+        return self._project_around(folder) or folder
+
+    def _project_around(self, folder: str) -> str:
+        if folder not in self._projects:
+            above = os.path.dirname(folder)
+            around = "" if above == folder else self._project_around(above)
+            self._projects[folder] = folder if is_project(folder) else around
+        return self._projects[folder]
+
+    def roots_around(self, folder: str) -> tuple[str, ...]:
+        """The folders around `folder` that modules of its project are imported from."""
+        known = self._roots.get(folder)
+        if known is None:
+            project = self._project_around(folder)
+            homes = [project] if project else (self._tops_around(folder) or [folder])
+            known = self._roots[folder] = tuple(
+                os.path.join(home, name) if name else home
+                for home in homes
+                for name in ("", "src", "lib")
+            )
+        return known
+
+    def _tops_around(self, folder: str) -> list[str]:
+        """The folders that were asked for and `folder` is in, or is."""
+        within = folder + os.sep
+        return [top for top in self.tops if within.startswith(os.path.join(top, ""))]
+
+    def packages_around(self, root: str) -> Mapping[str, str]:
+        """What the modules of `root` may be imported as a part of, without a file that says so:
+        the names of the folders around them, up to that of the project, or the outermost one that
+        was asked for; each with the folder that it is in, the nearest where names are equal."""
+        known = self._around.get(root)
+        if known is None:
+            tops = self._tops_around(root)
+            last = self._project_around(root) or min(tops, key=len, default=root)
+            known = self._around[root] = {}
+            folder = root
+            while folder:
+                outer, name = os.path.split(folder)
+                known.setdefault(name, outer)
+                folder = outer if outer != folder and len(outer) >= len(last) else ""
+        return known
+
+    def found_in(self, root: str, *parts: str) -> tuple[str | None, str]:
+        """The module or package that is called so below `root`, or the folder where it has no code;
+        and where it was looked for, once."""
+        key = (root, *parts)
+        known = self._found.get(key)
+        if known is None:
+            base = os.path.join(root, *parts)
+            known = self._found[key] = _found_at(base), base
+        return known
+
+    def over(self, contents: Mapping[str, bytes]) -> Reader:
+        """A reader of the same files, but for those that hold `contents` instead."""
+        other = Reader(self.tops)
+        other.known = {**self.known, **contents}
+        other.modules = {
+            key: module for key, module in self.modules.items() if key[0] not in contents
+        }
+        other._imported = {at: it for at, it in self._imported.items() if at not in contents}
+        other._footprints = {
+            key: it for key, it in self._footprints.items() if key[0] not in contents
+        }
+        return other
+
+    def imported(self, path: str, data: bytes) -> list[Imported]:
+        """What the imports of the module at `path` give, looked for once, in its bytes."""
+        if path not in self._imported:
+            self._imported[path] = imported_names(import_lines(with_line_feeds(data)))
+        return self._imported[path]
+
+    def sets_up(self, path: str, data: bytes) -> bool:
+        """Whether importing the module at `path` asks for a GPU, or sets up what workers find."""
+        if path not in self._setting_up:
+            self._setting_up[path] = sets_up(data) and sets_up(without_comments(data))
+        return self._setting_up[path]
+
+    def footprint(self, path: str, data: bytes, name: str, package: str) -> Footprint | None:
+        """The footprint of the module at `path`, taken once; None where it is no Python."""
+        key = (path, name)
+        if key not in self._footprints:
+            self._footprints[key] = None
+            module = self.parsed(path, data, name, package)
+            if module is not None:
+                with suppress(RecursionError):
+                    self._footprints[key] = footprint(module.tree, CALLED_BY_CALLS)
+        return self._footprints[key]
+
+    def parsed(self, path: str, data: bytes, name: str, package: str) -> Module | None:
+        """The module at `path`, parsed once; None where it is no Python (its own check says so)."""
+        key = (path, name)
+        if key not in self.modules:
+            try:
+                self.modules[key] = parse(data, path, name, package)
+            except SourceError:
+                self.modules[key] = None
+        return self.modules[key]
+
+    def __call__(self, path: str) -> bytes | None:
+        if path not in self.known:
+            try:
+                self.known[path] = read(path)
+            except Unusable:
+                self.known[path] = None
+        return self.known[path]
