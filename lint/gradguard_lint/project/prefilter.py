@@ -123,23 +123,17 @@ class Prefilter:
                 or self._gives_generator(path, file)
                 or self._caches(path, file)
             )
-        if (file.starts_program or file.trains) and self._comes_to(path, self._starts):
+        if (file.trains or file.does_something) and self._comes_to(path, self._starts):
             return True  # it may make the objects whose methods start them, and wants gradients
-        if (
-            self._may_import(file, self._starts)
-            and file.does_something
-            and self._comes_to(path, self._starts)
-        ):
-            return True
         if (
             file.uses_gradients or file.starts_program or (self._is_small and file.does_something)
         ) and self._passes_on(path):
             return True
-        if self._is_given(path, file):
-            return True
-        if self._caches(path, file):
-            return True
-        return self._may_import(file, self._helps) and self._comes_to(path, self._helps)
+        return (
+            self._is_given(path, file)
+            or self._caches(path, file)
+            or (self._may_import(file, self._helps) and self._comes_to(path, self._helps))
+        )
 
     def _gives_arrays_to_models(self, path: str, file: File) -> bool:
         """Whether arrays of dask and models of Keras meet here, from other modules too."""
