@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gradguard_lint.engine.footprint import ITSELF, Footprint
 from gradguard_lint.engine.relevance import brought, ways_of
-from gradguard_lint.project.imports import below
+from gradguard_lint.project.imports import dotted_names
 from gradguard_lint.project.marks import LIBRARY_TOPS, joins_a_group, joins_none, worth_following
 from gradguard_lint.project.questions import questions
 from gradguard_lint.project.reader import OUTSIDE, Reader, package_root
@@ -205,7 +205,7 @@ class Modules:
             inner: dict[str, None] = {}
             if file is not None:
                 package = self._package(name)
-                names = (below(*it[:2]) if it[1] else it[0] for it in self.read.imported(*file))
+                names = dotted_names(self.read.imported(*file))
                 imported = (absolute_name(it, package) for it in names)
                 inner = dict.fromkeys(part for it in imported for part in outermost_first(it))
             found = self._imported[name] = [*filter(self.is_module, inner)]
@@ -367,8 +367,8 @@ class Modules:
             path, data, package = waiting.pop()
             if data is None or joins_a_group(data):
                 return True
-            for module, given, _ in self.read.imported(path, data):
-                name = absolute_name(below(module, given) if given else module, package)
+            for imported in dotted_names(self.read.imported(path, data)):
+                name = absolute_name(imported, package)
                 top = name.partition(".")[0]
                 if not self.is_module(top):
                     if not joins_none(top):
