@@ -8,7 +8,7 @@ from functools import cached_property
 
 from gradguard_lint.models.rows import GROUPS
 from gradguard_lint.project import drawing
-from gradguard_lint.project.imports import Imported, import_lines, imported_names, imports
+from gradguard_lint.project.imports import Imported, dotted_names, import_lines, imported_names
 from gradguard_lint.project.literals import (
     before,
     has,
@@ -123,7 +123,7 @@ class File:
     @cached_property
     def imports(self) -> list[str]:
         """The dotted names that it imports."""
-        return imports(self.imported)
+        return dotted_names(self.imported_names)
 
     @cached_property
     def imported_names(self) -> list[Imported]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 Imported = tuple[str, str, str]
 """A module, a name in it ("" for the module itself, "*" for all), and the name where it is
@@ -50,22 +50,14 @@ def import_lines(data: bytes) -> bytes:
     return _CONTINUED.sub(b" ", found) if b"\\" in found else found
 
 
-def below(base: str, name: str) -> str:
-    """The dotted name of `name` in the module `base`."""
-    return base + name if base.endswith(".") else f"{base}.{name}"
-
-
-def imports(data: bytes) -> list[str]:
-    """The dotted names that the imports of `data` mention, relative ones with their dots."""
-    found: list[str] = []
-    for base, parts in _statements(data):
-        names = [part.split(b" as ")[0].strip().decode("utf-8", "replace") for part in parts]
-        if base is None:
-            found += names
-        else:
-            found.append(base)
-            found += [below(base, name) for name in names if name.isidentifier()]
-    return found
+def dotted_names(imported: Iterable[Imported]) -> list[str]:
+    """The dotted names that imports mention, relative ones with their dots."""
+    found: dict[str, None] = {}
+    for base, name, _ in imported:
+        found[base] = None
+        if name not in ("", "*"):
+            found[base + name if base.endswith(".") else f"{base}.{name}"] = None
+    return [*found]
 
 
 def imported_names(data: bytes) -> list[Imported]:

@@ -115,12 +115,11 @@ class Links:
         for module, name in dict.fromkeys(self._taken(path, modules)):
             if not given(module):
                 continue
-            far = through * (1 + PACKAGES)
             origin = modules.origin(f"{module}.{name}") if name else None
             if origin is not None:
                 module, _, name = origin.rpartition(".")
-            elif name != "":
-                far += PACKAGES  # a variable, or anything, which packages hand on
+            far = through * (1 + PACKAGES)
+            far += PACKAGES if name != "" and modules.holds_modules(module) else 0
             if given(module) and modules.reaches(what, module, name, (far, through)):
                 return True
         return False

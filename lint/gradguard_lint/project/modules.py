@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gradguard_lint.engine.footprint import ITSELF, Footprint
 from gradguard_lint.engine.relevance import brought, ways_of
-from gradguard_lint.project.imports import below
+from gradguard_lint.project.imports import dotted_names
 from gradguard_lint.project.marks import LIBRARY_TOPS, joins_a_group, joins_none, worth_following
 from gradguard_lint.project.questions import questions
 from gradguard_lint.project.reader import OUTSIDE, Reader, package_root
@@ -147,7 +147,7 @@ class Modules:
         if not self.is_module(inner):
             return False
         seen = self._footprint(package) if package else None
-        if seen is None or not self._holds_modules(package):
+        if seen is None or not self.holds_modules(package):
             return True
         return name not in seen.defined and all(
             f"{absolute_name(it, package)}.{other}".rstrip(".") == inner
@@ -205,7 +205,7 @@ class Modules:
             inner: dict[str, None] = {}
             if file is not None:
                 package = self._package(name)
-                names = (below(*it[:2]) if it[1] else it[0] for it in self.read.imported(*file))
+                names = dotted_names(self.read.imported(*file))
                 imported = (absolute_name(it, package) for it in names)
                 inner = dict.fromkeys(part for it in imported for part in outermost_first(it))
             found = self._imported[name] = [*filter(self.is_module, inner)]
@@ -262,7 +262,7 @@ class Modules:
     def _reaches(
         self, what: What, name: str, wanted: str | None, depth: int, through: int
     ) -> frozenset[str]:
-        if wanted is not None and self._holds_modules(name) and self.is_inner(name, wanted):
+        if wanted is not None and self.holds_modules(name) and self.is_inner(name, wanted):
             return self._reaches(what, f"{name}.{wanted}", None, depth, through)
         known = self._reaching.setdefault((what, name, wanted), [])
         for far, over, given in known:
@@ -288,7 +288,7 @@ class Modules:
             words = seen.answers[what] = question.shows(seen)
         if words and wanted is None:
             return ALONE
-        if not words and not self._holds_modules(name) and not seen.has_star:
+        if not words and not self.holds_modules(name) and not seen.has_star:
             if not through or wanted is None:
                 return frozenset()
             if wanted not in seen.defined and not seen.imported_as(wanted):
@@ -367,8 +367,8 @@ class Modules:
             path, data, package = waiting.pop()
             if data is None or joins_a_group(data):
                 return True
-            for module, given, _ in self.read.imported(path, data):
-                name = absolute_name(below(module, given) if given else module, package)
+            for imported in dotted_names(self.read.imported(path, data)):
+                name = absolute_name(imported, package)
                 top = name.partition(".")[0]
                 if not self.is_module(top):
                     if not joins_none(top):
@@ -413,9 +413,9 @@ class Modules:
 
     def _package(self, name: str) -> str:
         """The package that the relative imports of the module of that name start from."""
-        return name if self._holds_modules(name) else name.rpartition(".")[0]
+        return name if self.holds_modules(name) else name.rpartition(".")[0]
 
-    def _holds_modules(self, name: str) -> bool:
+    def holds_modules(self, name: str) -> bool:
         """Whether that is a package, or a folder without code of its own."""
         if name not in self._holding:
             path = self.path_of(name)

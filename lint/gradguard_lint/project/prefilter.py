@@ -123,23 +123,17 @@ class Prefilter:
                 or self._gives_generator(path, file)
                 or self._caches(path, file)
             )
-        if (file.starts_program or file.trains) and self._comes_to(path, self._starts):
+        if (file.trains or file.does_something) and self._comes_to(path, self._starts):
             return True  # it may make the objects whose methods start them, and wants gradients
-        if (
-            self._may_import(file, self._starts)
-            and file.does_something
-            and self._comes_to(path, self._starts)
-        ):
-            return True
         if (
             file.uses_gradients or file.starts_program or (self._is_small and file.does_something)
         ) and self._passes_on(path):
             return True
-        if self._is_given(path, file):
-            return True
-        if self._caches(path, file):
-            return True
-        return self._may_import(file, self._helps) and self._comes_to(path, self._helps)
+        return (
+            self._is_given(path, file)
+            or self._caches(path, file)
+            or (self._may_import(file, self._helps) and self._comes_to(path, self._helps))
+        )
 
     def _gives_arrays_to_models(self, path: str, file: File) -> bool:
         """Whether arrays of dask and models of Keras meet here, from other modules too."""
@@ -165,7 +159,7 @@ class Prefilter:
                 and self._may_import(file, _remembers)
                 and self._links.reaches(path, "remembers", _may_cache, through=1)
             )
-        ) and (file.framework or self._reach.reaches(path, file))
+        ) and (file.framework or self._reach.reaches(path))
 
     def _may_import(self, file: File, wanted: Callable[[File], bool]) -> bool:
         """Whether it names a module that is `wanted`, or one that may hand on what such a module
@@ -294,7 +288,7 @@ class Prefilter:
         ):
             return False
         forks = file.forks or self._imports_one(path, _forks)
-        return self._reach.reaches(path, file, "fork" if forks else "")
+        return self._reach.reaches(path, "fork" if forks else "")
 
     def _gives_generator(self, path: str, file: File) -> bool:
         """Whether it is a program that makes a generator, or its own code gives one on (among many
@@ -371,8 +365,8 @@ class Prefilter:
         project's imports, or to a global generator: to draw from it in a forked process, or to
         seed it."""
         kind = "fork" if file.forks else ""
-        if not self._reach.reaches(path, file, kind):
+        if not self._reach.reaches(path, kind):
             return False
         if kind or not file.code.starts_threads_alone:
             return True
-        return self._reach.reaches(path, file, "thread")
+        return self._reach.reaches(path, "thread")

@@ -17,35 +17,29 @@ class Reach:
     def __init__(self, links: Links, *, small: bool) -> None:
         self._links = links
         self._small = small
-        self._known: dict[str, dict[str, bool]] = {}
+        self._known: dict[tuple[File, str], bool] = {}
 
-    def reaches(self, path: str, file: File, kind: str = "") -> bool:
+    def reaches(self, path: str, kind: str = "") -> bool:
         """Whether an import of the file at `path` brings in what matters to workers: to those of
         this `kind`, "fork" or "thread", or to any."""
-        return any(self._brings(name, path, kind) for name in file.imports)
+        return any(self._leads_to_what_matters(it, kind) for it in self._links.imported(path))
 
-    def _brings(self, name: str, path: str, kind: str) -> bool:
-        """Whether the import of `name` brings in what matters to workers of this `kind`, over some
-        modules."""
-        start = self._module_of(name, path)
-        if start is None:
-            return False
-        known = self._known.setdefault(kind, {})
-        if start[0] not in known:
-            known[start[0]] = self._leads_to_what_matters(start, kind)
-        return known[start[0]]
+    def _leads_to_what_matters(self, start: File, kind: str) -> bool:
+        key = (start, kind)
+        if key not in self._known:
+            self._known[key] = self._found_to_matter(start, kind)
+        return self._known[key]
 
-    def _leads_to_what_matters(self, start: tuple[str, File], kind: str) -> bool:
-        seen = {start[0]}
-        near = [start]
+    def _found_to_matter(self, start: File, kind: str) -> bool:
+        seen, near = {start}, [start]
         for level in range(FAR_OF_FEW if self._small else FAR):
             if level >= FAR and len(seen) > MANY:
                 break  # few files of a large project are checked
-            if any(self._matters_to(file, kind) for _, file in near):
+            if any(self._matters_to(file, kind) for file in near):
                 return True
-            found = (self._module_of(it, path) for path, file in near for it in file.imports)
-            near = [it for it in dict.fromkeys(found) if it is not None and it[0] not in seen]
-            seen.update(path for path, _ in near)
+            found = (self._links.imported(self._links.path_of(file)) for file in near)
+            near = [*dict.fromkeys(it for of in found for it in of if it not in seen)]
+            seen.update(near)
         return False
 
     def _matters_to(self, file: File, kind: str) -> bool:
@@ -56,12 +50,3 @@ class Reach:
         if kind != "thread":
             return file.framework
         return (self._small or file.framework) and file.changes_what_threads_share
-
-    def _module_of(self, name: str, path: str) -> tuple[str, File] | None:
-        """The module of the project that the import of `name` reads, or that gives that name."""
-        found = self._links.followed(name, path)
-        if found is None and not name.startswith("."):
-            return self._links.followed(name.rpartition(".")[0], path)
-        if found is None and name.strip(".").count("."):
-            return self._links.followed(name[: name.rindex(".")], path)
-        return found
