@@ -112,6 +112,50 @@ def test_without_it_nothing_is_known(project):
     assert project.codes() == []
 
 
+LOADER = """\
+from torch.utils.data import DataLoader
+
+
+class Feed(DataLoader):
+    def __init__(self, data, workers=4):
+        super().__init__(data, num_workers=workers)
+"""
+USES_LOADER = """\
+import torch
+from fleet import Feed
+
+
+class OnGpu:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, k):
+        return torch.ones(3).cuda() * k  # GG201
+
+
+class OnGpuHere:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, k):
+        return torch.ones(3).cuda() * k
+
+
+for batch in Feed(OnGpu()):
+    print(batch)
+for batch in Feed(OnGpuHere(), workers=0):
+    print(batch)
+"""
+
+
+def test_a_stub_extends_the_loader_of_torch(project):
+    project.write("program.py", USES_LOADER)
+    assert project.codes() == []
+    project.write("stubs/fleet.py", LOADER)
+    project.write("pyproject.toml", "[tool.gradguard]\nstubs = ['stubs']\n")
+    assert {(code, line) for code, _, line in project.codes()} == marks(USES_LOADER)
+
+
 OWN = """\
 [[tool.gradguard.models]]
 name = "fleet.Crew"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         "fit in several jobs",  # the search `ident` fits an estimator on the GPU at `place`
         "grad mode",  # gradients are turned on or off
         "keras fit",  # a Keras model fits or predicts on `values`
-        "loader workers",  # the loader in `values` starts workers of its own
+        "loader workers",  # the loader made at `place` starts workers, in the context in `values`
         "map",  # a mapping with `values` iterations at once
         "process group",  # this process joins a group of processes that train together
         "removed wrapper",  # a module is used that no longer exists
@@ -409,12 +409,12 @@ class EpochRepeated(Payload):
     """A loader is iterated again in `loop`, and its sampler gives the order of the same epoch.
 
     Attributes:
-        sampler: the sampler.
+        made: where the sampler is made.
         same_epoch: whether the sampler is given an epoch, the same each time.
-        names: the variables that hold the sampler or its loader at `loop`, with their values.
+        names: the expressions that give the sampler at `loop`, with their values.
     """
 
-    sampler: Value
+    made: Site | None
     loop: Site
     same_epoch: bool = False
     names: tuple[tuple[str, Value], ...] = ()

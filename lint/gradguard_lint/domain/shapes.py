@@ -47,6 +47,8 @@ def name_of(atom: Atom) -> str | None:
         return name_of(atom.function)
     if isinstance(atom, Function) and atom.wraps is not None:
         return atom.wraps.name
+    if isinstance(atom, Function) and atom.module.is_stub and atom.owner is None:
+        return f"{atom.module.name}.{atom.name}"
     if isinstance(atom, (Function, Method, External, Thing)):
         return atom.name
     if isinstance(atom, Instance):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 WIDTH = 16
 """How many alternatives a value keeps: with more of them it may be anything."""
 
+STUB = "stub"
+"""What a class is that extends one of a library's stub, which says all that it does."""
+
 WAYS = 4
 """How many ways to come by one alternative are told apart."""
 
@@ -140,7 +143,7 @@ class Class(Atom):
     bases: tuple[Atom, ...]
     body: Frame
     what: str = ""
-    """What it is by its bases: ``torch``, ``keras``, ``parallel``, ``process`` ..."""
+    """What it is by its bases: ``torch``, ``keras``, ``parallel``, ``process``, `STUB` ..."""
     above: tuple[Class, ...] = ()
     """The classes of the project that it inherits from, in the order that attributes are found."""
 
@@ -159,6 +162,10 @@ class Class(Atom):
     def plain(self) -> bool:
         """Whether it inherits from no class of a library."""
         return not any(True for _ in self.outside())
+
+    def extends(self, name: str) -> bool:
+        """Whether it is the class of a library that has this full name, or inherits from it."""
+        return any(isinstance(base, External) and base.name == name for base in self.outside())
 
     def outside(self) -> Iterator[Atom]:
         """What it, and the classes of the project that it extends, extend outside the project."""

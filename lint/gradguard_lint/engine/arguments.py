@@ -144,7 +144,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         else:
             offset = index - (len(names) - len(function.defaults))
             value = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
-            value = perhaps_given(m, function.node, name, args, value)
+            value = _left_out(m, function, name, args, value)
         annotation = parameters[index].annotation
         if isinstance(annotation, (ast.Name, ast.Attribute)) and value.is_unknown:
             value = _annotated(m, function, name, annotation, value)
@@ -153,7 +153,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         value = keywords.pop(item.arg, None)
         if value is None:
             value = function.kw_defaults[index] if index < len(function.kw_defaults) else None
-            value = perhaps_given(m, function.node, item.arg, args, value)
+            value = _left_out(m, function, item.arg, args, value)
         m.store[(inner.ident, item.arg)] = _split_by_value(value, inner, item.arg)
     if spec.vararg is not None:
         extra_items = args.positional[len(names) :]
@@ -167,6 +167,16 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         table = replace(args.named(keywords), ident=ident, keywords=True)
         hold(m, table)
         m.store[(inner.ident, spec.kwarg.arg)] = of(table)
+
+
+def _left_out(
+    m: Machine, function: Function, name: str, args: Args, default: Value | None
+) -> Value:
+    """What the parameter `name` is, which `args` do not certainly give: a library does nothing of
+    its own by default, so that what may be given to it is anything."""
+    if function.module.is_stub and args.may_give(name):
+        return UNKNOWN
+    return perhaps_given(m, function.node, name, args, default)
 
 
 def _split_by_value(value: Value, inner: Frame, name: str) -> Value:

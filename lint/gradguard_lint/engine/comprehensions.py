@@ -31,7 +31,7 @@ from gradguard_lint.engine.branches import (
 )
 from gradguard_lint.engine.containers import adopted, as_long_as, element_of, of_pairs
 from gradguard_lint.engine.flows import iterator
-from gradguard_lint.engine.iteration import exhausted, opened, run
+from gradguard_lint.engine.iteration import exhausted, iterated_object, run
 from gradguard_lint.engine.loops import element_keys, has_turn, of_any
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend, stored_names
@@ -59,7 +59,7 @@ def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
 def on_GeneratorExp(m: Machine, frame: Frame, node: ast.GeneratorExp) -> Value:
     """The first iterable is evaluated at once, all else as the expression is iterated."""
     first = node.generators[0].iter
-    base = iterator(m, frame, first, opened(m, frame, first, m.eval(frame, first)))
+    base = iterator(m, frame, first, iterated_object(m, frame, first, m.eval(frame, first)))
     inner = _scope(m, frame, node)
     lenders = _around(frame)
     for scope in lenders:
@@ -78,7 +78,7 @@ def on_GeneratorExp(m: Machine, frame: Frame, node: ast.GeneratorExp) -> Value:
                 fork(m, inner, asked, m.eval(inner, asked), (passed, lambda: None))
             elif number + 1 < len(node.generators):
                 written = node.generators[number + 1].iter
-                value = opened(m, inner, written, m.eval(inner, written))
+                value = iterated_object(m, inner, written, m.eval(inner, written))
                 source = iterator(m, inner, written, value)
                 run(m, inner, written, source, partial(turn, number + 1))
             else:
@@ -116,7 +116,7 @@ def _first(m: Machine, frame: Frame, node: Comprehension) -> Value:
 
 
 def _sequence(m: Machine, frame: Frame, written: ast.expr) -> Value:
-    return m.iterated(frame, written, opened(m, frame, written, m.eval(frame, written)))
+    return m.iterated(frame, written, iterated_object(m, frame, written, m.eval(frame, written)))
 
 
 def _collected(m: Machine, frame: Frame, node: Comprehension, kind: str, source: Value) -> Value:

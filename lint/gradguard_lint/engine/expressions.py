@@ -58,7 +58,7 @@ from gradguard_lint.engine.branches import (
 from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.flows import iterator
 from gradguard_lint.engine.imports import star_import
-from gradguard_lint.engine.iteration import iterated, opened, run
+from gradguard_lint.engine.iteration import iterated, iterated_object, run
 from gradguard_lint.engine.lookups import this_time
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -456,7 +456,7 @@ def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
 
 
 def on_YieldFrom(m: Machine, frame: Frame, node: ast.YieldFrom) -> Value:
-    value = opened(m, frame, node.value, m.eval(frame, node.value))
+    value = iterated_object(m, frame, node.value, m.eval(frame, node.value))
     giver = m.place.yield_receivers.get(frame.ident)
     if giver is None or m.dead:
         return UNKNOWN

@@ -322,13 +322,6 @@ def exhaust_arguments(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args:
 # -- objects that are iterated ------------------------------------------------------------------
 
 
-def opened(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
-    """The iterable that code iterates, written as `node`: models hear of it, and ``__iter__`` of
-    the project's objects has been called."""
-    m.models.iterated(m, frame, node, value)
-    return iterated_object(m, frame, node, value)
-
-
 def iterated(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
     """`value`, with the sequences of their items in place of objects and generators."""
     return m.iterated(frame, node, iterated_object(m, frame, node, value))
@@ -342,6 +335,7 @@ def iterated_object(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Va
     """`value`, with what iterating it gives in place of an object of the project."""
     if not any(isinstance(choice.atom, _ITERATED) for choice in value.choices):
         return value
+    value = m.models.iterated(m, frame, node, value)
     return value.map(lambda atom: _iterated_atom(m, frame, node, atom))
 
 

@@ -49,7 +49,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.branches import TURN, assume_test, enter_branch, is_plain
 from gradguard_lint.engine.containers import element_of
-from gradguard_lint.engine.iteration import opened, run
+from gradguard_lint.engine.iteration import iterated_object, run
 from gradguard_lint.engine.loop_bodies import carried_names, rewritten_items
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import stored_names
@@ -70,7 +70,7 @@ UNROLLED = 3
 
 
 def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
-    source = opened(m, frame, node.iter, m.eval(frame, node.iter))
+    source = iterated_object(m, frame, node.iter, m.eval(frame, node.iter))
     rewritten = rewritten_items(node)
     old = _held(m, frame, rewritten)
 

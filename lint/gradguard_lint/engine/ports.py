@@ -355,8 +355,8 @@ class Models(Protocol[M]):
         """What iterating `atom` gives, an object of a library's class, or of one that extends such
         a class, or a part of it; None where that is not known."""
 
-    def iterated(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
-        """Something is iterated: what a library then starts."""
+    def iterated(self, m: M, frame: Frame, node: ast.AST, value: Value) -> Value:
+        """What is iterated where `value` is, of which the library takes note."""
 
     def mapping(self, m: M, frame: Frame, node: ast.AST, value: Value) -> Value:
         """`value`, with a dict in place of what else ``**value`` unpacks."""

@@ -89,3 +89,11 @@ def free_names(node: ast.AST) -> tuple[str, ...]:
     bound = {it.arg for it in descend(node) if type(it) is ast.arg} | stored_names(node)
     read = (it.id for it in descend(node) if type(it) is ast.Name)
     return tuple(name for name in dict.fromkeys(read) if name not in bound)
+
+
+@lru_cache(maxsize=256)
+def sets_attributes(cls: ast.ClassDef) -> bool:
+    """Whether the methods of a class set attributes of its objects."""
+    return any(
+        isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) for part in descend(cls)
+    )

@@ -83,8 +83,7 @@ LIBRARY = Library(
         Row("torch.distributed.is_initialized torch.distributed.is_available", "asks-group"),
         Row("torch.distributed.get_world_size", "asks-world"),
         Row("torch.nn.parallel.DistributedDataParallel", "data-parallel", argument=(0, "module")),
-        Row("torch.utils.data.DistributedSampler", "sampler", argument=(3, "shuffle")),
-        Row("torch.utils.data.BatchSampler", "batch-sampler", argument=(0, "sampler")),
+        Row("torch.utils.data.DistributedSampler", "sampler"),
         Row(
             "accelerate.utils.set_seed accelerate.utils.random.set_seed",
             "seed",

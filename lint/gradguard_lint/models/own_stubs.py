@@ -26,6 +26,8 @@ _DOES = {
     "run_here": "pool",
     "run_processes": "pool",
     "start_process": "pool",
+    "load": "loader",
+    "begins_order": "sampler",
     "gathered": "accelerator",
     "joins_group": "accelerator",
     "prepared": "accelerator",

@@ -46,15 +46,18 @@ from gradguard_lint.models.transfers import (
     collectives,
     dask_work,
     data_parallel,
+    loaders,
     optimizers,
     options,
     processes,
+    samplers,
     starting,
     work,
 )
 from gradguard_lint.models.transfers.devices import RANK, asks_for_cpu, driver_started
 from gradguard_lint.models.transfers.handing import task_given, tasks_of_each, tasks_of_tuples
 from gradguard_lint.models.transfers.own_gradients import goes_backward
+from gradguard_lint.models.transfers.tensors import value_used
 from pytest_gradguard.records import fields
 
 Primitive = Callable[[Machine, Frame, ast.AST, Args], Value]
@@ -341,4 +344,44 @@ def starts_driver(at: At, what: str, given: Args) -> Value:
     """The GPU's driver is started, unless an argument in `given` asks for the CPU."""
     if not asks_for_cpu(given):
         driver_started(at.m, at.frame, at.node, what, "torch")
+    return NOTHING
+
+
+# -- loaders --------------------------------------------------------------------------------------
+
+
+@primitive
+def load(at: At, loader: Value) -> Value:
+    """`loader` is iterated: its workers start, and call its dataset."""
+    for instance in loader.of(Instance):
+        loaders.iterate(at.m, at.frame, at.node, instance)
+    return NOTHING
+
+
+@primitive
+def stack(at: At, samples: Value) -> Value:
+    """A batch is made of `samples`, on the device that they are on."""
+    value_used(at.m, at.frame, at.node, [element_of(at.m, samples)])
+    return NOTHING
+
+
+@primitive
+def worker_info(at: At) -> Value:
+    """In a loader's worker, its dataset and what else it has of its own."""
+    return loaders.worker_info(at.m, at.node)
+
+
+@primitive
+def begins_order(at: At, sampler: Value) -> Value:
+    """`sampler` is made: it gives the order of the first epoch."""
+    for instance in sampler.of(Instance):
+        samplers.begins(at.m, at.frame, at.node, instance)
+    return NOTHING
+
+
+@primitive
+def new_epoch(at: At, sampler: Value, epoch: Value) -> Value:
+    """`sampler` gives the order of that `epoch` from here on."""
+    for instance in sampler.of(Instance):
+        samplers.epoch_set(at.m, instance, epoch)
     return NOTHING

@@ -265,23 +265,18 @@ _FROM_GRAPHS = words(
 )
 """Loaders of PyTorch Geometric that take their samples from a graph."""
 
-_LOADERS = {
-    "torch.utils.data.DataLoader": "",
-    "torchdata.stateful_dataloader.StatefulDataLoader": "",
-    "torchdrug.data.DataLoader": "",
-    "schnetpack.data.AtomsLoader": "",
-    "monai.data.DataLoader": "dataset num_workers",
-    "monai.data.ThreadDataLoader": "dataset",
-    "torchio.SubjectsLoader": "dataset collate_fn",
-    "dgl.dataloading.GraphDataLoader": "dataset collate_fn",
-    under("dgl.dataloading", "DataLoader NodeDataLoader EdgeDataLoader"): "-dataset",
-    under(
-        "torch_geometric.loader", "DataLoader DataListLoader DenseDataLoader TemporalDataLoader"
-    ): "dataset -collate_fn",
-    under("torch_geometric.loader", " ".join(sorted(_FROM_GRAPHS))): "-dataset -collate_fn",
-}
-"""Torch's loader and those that extend it, with their parameters in order where these are not
-torch's: a ``-`` stands before those that the loader has of its own."""
+_LOADERS = (
+    "torch.utils.data.DataLoader",
+    "torchdata.stateful_dataloader.StatefulDataLoader",
+    "torchdrug.data.DataLoader",
+    "schnetpack.data.AtomsLoader",
+    under("monai.data", "DataLoader ThreadDataLoader"),
+    "torchio.SubjectsLoader",
+    under("dgl.dataloading", "GraphDataLoader DataLoader NodeDataLoader EdgeDataLoader"),
+    under("torch_geometric.loader", "DataLoader DataListLoader DenseDataLoader TemporalDataLoader"),
+    under("torch_geometric.loader", " ".join(sorted(_FROM_GRAPHS))),
+)
+"""Torch's loader and those that extend it."""
 
 
 LIBRARY = Library(
@@ -517,15 +512,14 @@ LIBRARY = Library(
             under("torch", "grad jacrev jacfwd hessian vjp jvp func cuda backends utils"),
             "nothing",
         ),
-        *(Row(names, "loader", flag=given) for names, given in _LOADERS.items()),
-        Row("torch.utils.data.Subset", "dataset", argument=(0, "dataset")),
-        Row("torch.utils.data.random_split", "dataset", argument=(0, "dataset"), flag="several"),
-        Row("torch.utils.data.TensorDataset", "dataset", flag="tensors"),
-        Row("torch.utils.data.default_collate", "collate", argument=(0, "batch")),
+        *(Row(names, "loader") for names in _LOADERS),
         Row(
-            "torch.utils.data.ConcatDataset torch.utils.data.ChainDataset",
+            under(
+                "torch.utils.data",
+                "BatchSampler ChainDataset ConcatDataset Subset TensorDataset default_collate "
+                "get_worker_info random_split",
+            ),
             "dataset",
-            argument=(0, "datasets"),
         ),
         Row(
             "torch.distributed.init_process_group torch.distributed.rpc.init_rpc "
@@ -533,7 +527,6 @@ LIBRARY = Library(
             "deepspeed.init_distributed horovod.torch.init",
             "process-group",
         ),
-        Row("torch.utils.data.get_worker_info", "worker-info"),
         Row(
             "torch.utils.hooks.unserializable_hook",
             "mark",
@@ -548,8 +541,6 @@ LIBRARY = Library(
     ),
     bases={
         "torch.nn.Parameter": "",
-        **{name: "loader" for names in _LOADERS for name in names.split()},
-        "torch.utils.data.DistributedSampler": "sampler",
         "torch.nn.functional.*": "",
         "torch.nn.*": "torch",
         "torch.optim.lr_scheduler.*": "",

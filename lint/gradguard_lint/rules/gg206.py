@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import LibraryUse
-from gradguard_lint.domain.values import Site, Thing
+from gradguard_lint.domain.values import Site, Value
 from gradguard_lint.engine.tree import TRIES
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, Replace, SetKeyword
 from gradguard_lint.fixes.written import is_open, keyword
@@ -29,28 +29,27 @@ def check(program: Program) -> Iterator[Report]:
         for effect in of_kinds(task.effects, LibraryUse):
             if effect.payload.use != "loader workers" or _is_caught(effect):
                 continue
-            for loader in effect.payload.values[0].things("loader"):
-                why = _reason(task, loader)
-                if why is None:
-                    continue
-                yield Report(
-                    loader.site or effect.site,
-                    f"`{task.name}` iterates this DataLoader in {task.call.workers}, where it "
-                    f"cannot start workers of its own: {why}",
-                    (*chain(effect), Step(effect.site, "the loader is iterated here")),
-                    call=task.call,
-                    fix=_in_the_task(loader.site),
-                )
+            made, context = effect.payload.place, effect.payload.values[0]
+            why = _reason(task, context)
+            if why is None:
+                continue
+            yield Report(
+                made or effect.site,
+                f"`{task.name}` iterates this DataLoader in {task.call.workers}, where it "
+                f"cannot start workers of its own: {why}",
+                (*chain(effect), Step(effect.site, "the loader is iterated here")),
+                call=task.call,
+                fix=_in_the_task(made),
+            )
 
 
-def _reason(task: TaskRun, loader: Thing) -> str | None:
-    """Why the loader cannot start workers in the task; None if it may."""
+def _reason(task: TaskRun, context: Value) -> str | None:
+    """Why a loader with that `context` cannot start workers in the task; None if it may."""
     if task.call.traits.daemons:
         return "they are daemons, and Python does not let daemons start processes."
     if task.call.start != "loky":
         return None
-    context = loader.part("multiprocessing_context")
-    if context is None or context.is_none:
+    if context.is_none:
         return "loky's default start method does not work for a DataLoader."
     if context.constant in ("spawn", "forkserver"):
         return "workers spawned there exit as they start."

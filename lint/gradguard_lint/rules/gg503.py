@@ -7,21 +7,17 @@ from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.payloads import Backward, EpochRepeated, OptimizerStep, PossibleTraining
-from gradguard_lint.domain.values import Atom, Const, Site, Thing
+from gradguard_lint.domain.values import Atom, Const, Instance, Site
 from gradguard_lint.fixes.changes import Change, Fix, InsertBefore, Replace
 from gradguard_lint.fixes.written import importing, is_bound, spelled
 from gradguard_lint.rules.base import Report, place, sites_to
 from gradguard_lint.words import words
 from pytest_gradguard.records import fields
 
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from typing import TypeGuard
-
 CODE = "GG503"
 
-_LOADER = "torch.utils.data.DataLoader"
 _PACKAGE, _CLASS = "torch.utils.data.distributed", "DistributedSampler"
+_FULL_NAME = f"torch.utils.data.{_CLASS}"
 
 _NONE = Const(None, "NoneType")
 
@@ -34,17 +30,16 @@ def check(program: Program) -> Iterator[Report]:
         loop = effect.payload.loop
         if not _trains(program, effect, loop) or _at_times(effect, loop):
             continue
-        if any(effect.payload.sampler.things("sampler")):
-            by_loop.setdefault(loop, []).append(effect)
+        by_loop.setdefault(loop, []).append(effect)
     for loop, effects in by_loop.items():
         fix = _set_epoch(effects, loop)
         for effect in effects:
-            sampler = next(effect.payload.sampler.things("sampler"))
             made: tuple[Step, ...] = ()
-            if sampler.site is not None:
-                inside = sampler.site.module is loop.module and sampler.site.stands_in(loop.node)
+            site = effect.payload.made
+            if site is not None:
+                inside = site.module is loop.module and site.stands_in(loop.node)
                 each = ", anew in each iteration, and begins with epoch 0" if inside else ""
-                made = (Step(sampler.site, f"the sampler is made here{each}"),)
+                made = (Step(site, f"the sampler is made here{each}"),)
             anew = _at_its_end(effect, loop)
             often = "each time it is iterated anew in" if anew else "in each iteration of"
             called = (
@@ -237,38 +232,24 @@ class _Sampler:
 def _sampler(effect: Effect[EpochRepeated], loop: Site) -> _Sampler | None:
     """The sampler, by the variable that it was put into, or as a part of its loader."""
     for name, value in effect.payload.names:
-        if not all(_is(atom, "sampler") or atom == _NONE for atom in value.atoms):
+        if not all(_is_sampler(atom) or atom == _NONE for atom in value.atoms):
             continue
         if value.only is None:
             return _Sampler(name, f"{name} is not None")
         if not value.choices[0].when:
             return _Sampler(name)
     for name, value in effect.payload.names:
-        if all(_is(atom, "loader") and atom.name == _LOADER for atom in value.atoms):
-            return _of_loader(name, list(value.things("loader")), loop)
+        if "." not in name:
+            continue
+        if value.only is not None:
+            return _Sampler(name)
+        called = spelled(loop.module, f"{_PACKAGE}.{_CLASS}") or spelled(loop.module, _FULL_NAME)
+        needs = () if called else importing(loop.module, _CLASS, _PACKAGE)
+        if needs is None:
+            return None
+        return _Sampler(name, f"isinstance({name}, {called or _CLASS})", needs)
     return None
 
 
-def _is(atom: Atom, kind: str) -> TypeGuard[Thing]:
-    return isinstance(atom, Thing) and atom.kind == kind
-
-
-def _of_loader(name: str, given: list[Thing], loop: Site) -> _Sampler | None:
-    """The sampler of what `name` is, any of these loaders."""
-    if any(loader.part("batch_sampler") is not None for loader in given):
-        own = given[0].part("batch_sampler")
-        if len(given) > 1 or own is None or len(own.choices) > 1:
-            return None
-        name = f"{name}.batch_sampler"
-        return _Sampler(f"{name}.sampler" if any(own.things("batch-sampler")) else name)
-    name = f"{name}.sampler"
-    own = given[0].part("sampler")
-    if len(given) == 1 and own is not None and len(own.choices) == 1:
-        return _Sampler(name)
-    called = spelled(loop.module, f"{_PACKAGE}.{_CLASS}") or spelled(
-        loop.module, f"torch.utils.data.{_CLASS}"
-    )
-    needs = () if called else importing(loop.module, _CLASS, _PACKAGE)
-    if needs is None:
-        return None
-    return _Sampler(name, f"isinstance({name}, {called or _CLASS})", needs)
+def _is_sampler(atom: Atom) -> bool:
+    return isinstance(atom, Instance) and atom.cls.extends(_FULL_NAME)

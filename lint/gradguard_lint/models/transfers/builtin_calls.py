@@ -22,6 +22,7 @@ from gradguard_lint.domain.values import (
     COUNT,
     NOTHING,
     NUMBER,
+    STUB,
     UNKNOWN,
     WIDTH,
     Atom,
@@ -57,7 +58,7 @@ from gradguard_lint.engine.containers import (
 )
 from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.flows import flow
-from gradguard_lint.engine.iteration import following, is_lazy, opened
+from gradguard_lint.engine.iteration import following, is_lazy, iterated_object
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import as_unknown, compare
@@ -90,7 +91,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         if isinstance(only, Generator):
             return following(m, frame, node, only, args.get(1))
     if short == "iter" and first is not None:
-        return opened(m, frame, node, first).map(_iterator)
+        return iterated_object(m, frame, node, first).map(_iterator)
     if short in _LAZY and args.positional:
         return _LAZY[short](m, frame, node, args)
     if short == "zip" and args.rest is not None:
@@ -197,7 +198,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 def _given(m: Machine, frame: Frame, node: ast.AST, args: Args) -> list[Value]:
     """What a call is given, with what iterating it gives in place of objects of the project."""
-    return [opened(m, frame, node, value) for value in args.positional]
+    return [iterated_object(m, frame, node, value) for value in args.positional]
 
 
 def _enumerate(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
@@ -425,7 +426,9 @@ def is_of(m: Machine, value: Value, kind: Value) -> Value:
         if isinstance(only, Instance) and only.cls.plain and asked.name in _TOLD_APART:
             return constant(False)
     if isinstance(asked, Class) and isinstance(only, Instance):
-        return constant(asked is only.cls or asked in only.cls.above)
+        known = asked is only.cls or asked in only.cls.above
+        seen = not asked.module.is_stub or only.cls.plain or only.cls.what == STUB
+        return constant(known) if known or seen else UNKNOWN  # its base may extend that class
     if isinstance(asked, Class) and isinstance(only, (Const, Items, Table, Tensor)):
         return constant(False) if asked.plain else UNKNOWN  # members of an Enum are values here
     told = data_parallel.is_wrapper(m, value, kind)

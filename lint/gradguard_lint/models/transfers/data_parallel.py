@@ -481,17 +481,3 @@ def handed_over(m: Machine, name: str, args: Args) -> None:
                     m.store[top, AVERAGED] = constant(True)
             for sampler in samplers(m, of(atom)):
                 m.store[sampler.ident, PASSED] = UNKNOWN
-
-
-def attribute(atom: Thing, name: str) -> Value | None:
-    """``wrapper.module``, ``loader.sampler``, ``loader.batch_sampler``."""
-    if name == "module" and atom.kind == "model":
-        return atom.part("module")
-    if atom.kind == "batch-sampler" and name == "sampler":
-        return atom.part("sampler")
-    if atom.kind == "loader" and name in ("sampler", "batch_sampler"):
-        own = atom.part(name)
-        if own is None and name == "batch_sampler" and atom.part("sampler") is not None:
-            return of(replace(atom, kind="batch-sampler"))
-        return own
-    return None

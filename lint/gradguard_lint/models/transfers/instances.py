@@ -23,11 +23,9 @@ from gradguard_lint.models.transfers import (
     data_parallel,
     estimators,
     frozen,
-    loaders,
     named_tuples,
     optimizers,
     parallel,
-    samplers,
     tensorflow_calls,
     torch_modules,
     unknown_calls,
@@ -35,8 +33,6 @@ from gradguard_lint.models.transfers import (
 from pytest_gradguard.records import replace
 
 _MADE = {
-    "loader": loaders.init_instance,
-    "sampler": samplers.init_instance,
     optimizers.KIND: optimizers.init_instance,
     "estimator": estimators.init_instance,
     "gpu-estimator": estimators.init_instance,

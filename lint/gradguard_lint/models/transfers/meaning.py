@@ -36,7 +36,7 @@ from gradguard_lint.engine import caching
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import is_fixed
+from gradguard_lint.engine.tree import is_fixed, sets_attributes
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.primitives import PRIMITIVES
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
@@ -54,7 +54,6 @@ from gradguard_lint.models.transfers import (
     frozen,
     getters,
     instances,
-    loaders,
     module_parts,
     objects,
     optimizers,
@@ -70,6 +69,7 @@ from gradguard_lint.models.transfers import (
     torch_tensors,
     unknown_calls,
     work,
+    wrapping,
 )
 from gradguard_lint.models.transfers.devices import (
     asks_for_cpu,
@@ -468,7 +468,7 @@ class Meaning(Known):
 
     def of_kind(self, m: Machine, kind: Value) -> Value | None:
         atom = kind.only
-        if isinstance(atom, Class) and atom.module.is_stub:
+        if isinstance(atom, Class) and atom.module.is_stub and not sets_attributes(atom.node):
             ident = m.ident_of(("given", atom.full_name))
             return of(Instance(atom, ident, m.worker_ident))
         name = self.registry.canonical(atom.name) if isinstance(atom, External) else ""
@@ -497,10 +497,9 @@ class Meaning(Known):
     def parts_of(self, m: Machine, atom: Atom) -> Value | None:
         return module_parts.iterated(m, atom)
 
-    def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
+    def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
         samplers.passed(m, frame, node, value)
-        for thing in loaders.loaders_in(m, value):
-            loaders.iterate_loader(m, frame, node, thing)
+        return value.map(wrapping.within)
 
     def mapping(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
         return attribute_tables.as_dict(m, frame, node, value)

@@ -33,16 +33,13 @@ from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,
     collectives,
-    data_parallel,
     environment,
     estimators,
     frozen,
-    loaders,
     optimizers,
     options,
     own_gradients,
     part_calls,
-    samplers,
     tensorflow_calls,
     torch_modules,
     torch_tensors,
@@ -95,16 +92,14 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         return _super_attribute(m, frame, node, atom, name)
     if kind == "namespace":
         return options.namespace_attribute(m, atom, name)
-    if kind == loaders.INFO:
-        return loaders.info_attribute(atom, node, name)
     if kind == "device":
         if name == "type":
             return constant(atom.name.split(":")[0])
         return UNKNOWN
-    part = data_parallel.attribute(atom, name)
-    if part is not None:
-        return part
     if kind == "model":
+        wrapped = atom.part(name) if name == "module" else None
+        if wrapped is not None:
+            return wrapped
         if name == "grad":
             return UNKNOWN
         if name == "training" and atom.name.startswith("torch.nn."):
@@ -183,8 +178,6 @@ def set_attribute(
     m: Machine, frame: Frame, target: ast.Attribute, atom: Atom, value: Value
 ) -> Value | None:
     """``atom.name = value``; what `atom` is then, where it changed."""
-    if target.attr == "epoch" and any(samplers.samplers(m, of(atom))):
-        samplers.epoch_set(m, atom, value)
     if isinstance(atom, Instance):
         asked = m.program.buffers or m.program.returned
         old = m.read(atom.ident, target.attr) if asked else None

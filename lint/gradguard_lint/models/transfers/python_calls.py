@@ -36,6 +36,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import builtin_calls, estimators, frozen, torch_modules
 from gradguard_lint.models.transfers.tensors import operation
+from gradguard_lint.models.transfers.wrapping import goes_through
 from pytest_gradguard.records import replace
 
 
@@ -43,7 +44,7 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     """What gives its argument, or a shallow copy of it."""
     value = args.get(*row.argument, "iterable") or args.get(0) or UNKNOWN
     if row.keeps:
-        value = value.map(lambda atom: _wrapped(atom, name))
+        value = value.map(lambda atom: goes_through(m, atom))
     if row.keeps and is_lazy([value]):
         return value
     value = m.iterated(frame, node, value)
@@ -68,12 +69,6 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
         return of(replace(atom, ident=0) if isinstance(atom, Table) else atom)
 
     return adopted(m, node, value.map(copied))
-
-
-def _wrapped(atom: Atom, name: str) -> Value:
-    """A loader in what goes through its batches has no attributes of a loader."""
-    loader = isinstance(atom, Thing) and atom.kind == "loader"
-    return of(replace(atom, name=name) if loader else atom)
 
 
 def nothing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

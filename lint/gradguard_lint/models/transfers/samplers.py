@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from math import inf
 
@@ -18,17 +18,15 @@ from gradguard_lint.domain.values import (
     Function,
     Instance,
     Site,
-    Thing,
     Value,
     constant,
+    join,
     of,
 )
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import stored_names
-from gradguard_lint.models.known import registry_of
-from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.loaders import loaders_in
+from gradguard_lint.engine.tree import descend, stored_names
+from gradguard_lint.models.transfers.loaders import LOADER
+from gradguard_lint.models.transfers.wrapping import within
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 
@@ -45,43 +43,26 @@ EPOCH = "<epoch>"
 AGAIN = "<again>"
 """Of a sampler: whether it was given that epoch again."""
 
-_OF_GROUP = "of the group"
-"""The part of a sampler that is made as the group of processes says: it raises where there is
-none."""
-
-_SHUFFLE = "<shuffle>"
-"""Whether an object of a subclass shuffles."""
-
-
-def sampler(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``DistributedSampler(dataset, ...)``."""
-    ident = m.ident_at(node, "sampler")
-    anew = _gives_the_same(m, frame, node, ident)
-    parts: tuple[tuple[str, Value], ...] = (("shuffle", _made(m, ident, args, row, anew=anew)),)
-    if any(_left_out(args.get(*it)) for it in _SHARES):
-        parts = (*parts, (_OF_GROUP, constant(True)))
-    site = m.site(frame, node)
-    return of(Thing("sampler", name, ident, m.worker_ident, parts=parts, site=site))
-
+_SAMPLER = "torch.utils.data.DistributedSampler"
+_BATCHES = "torch.utils.data.BatchSampler"
 
 _SHARES = ((1, "num_replicas"), (2, "rank"))
 """The arguments that say which share of the data a process gets."""
 
 
-def _left_out(value: Value | None) -> bool:
-    return value is None or all(isinstance(it, Const) and it.value is None for it in value.atoms)
-
-
-def _made(m: Machine, ident: int, args: Args, row: Row, *, anew: bool = False) -> Value:
-    """A sampler is made, that has given no order so far, unless it is one `anew` that begins with
-    the order of the one before; whether it shuffles."""
-    if not anew:
-        m.store[ident, PASSED] = NOTHING
-    m.store[ident, EPOCH] = constant(0)
-    m.store[ident, AGAIN] = NOTHING
+def begins(m: Machine, frame: Frame, node: ast.AST, sampler: Instance) -> None:
+    """A sampler is made, that has given no order so far, unless it is one made anew that begins
+    with the order of the one before."""
+    if not _gives_the_same(m, frame, node, sampler.ident):
+        m.store[sampler.ident, PASSED] = NOTHING
+    m.store[sampler.ident, EPOCH] = constant(0)
+    m.store[sampler.ident, AGAIN] = NOTHING
     m.store[0, PASSED] = constant(True)
-    shuffle = args.get(*row.argument)
-    return shuffle or constant(True)
+
+
+def _needs_group(m: Machine, sampler: Instance) -> bool:
+    """Whether a sampler is made as the group of processes says: it raises where there is none."""
+    return any((m.read(sampler.ident, name) or NOTHING).is_none for _, name in _SHARES)
 
 
 def _gives_the_same(m: Machine, frame: Frame, node: ast.AST, ident: int) -> bool:
@@ -175,25 +156,31 @@ _OF_TRAINING = words("step zero_grad parameters train fit")
 """What is asked of models and of their optimizers."""
 
 
-def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
-    """``DistributedSampler.__init__`` of an object of a project's subclass."""
-    row = registry_of(m).exact["torch.utils.data.DistributedSampler"]
-    m.store[instance.ident, _SHUFFLE] = _made(m, instance.ident, args, row)
-    return NOTHING
+def _of_program(m: Machine, instance: Instance, name: str) -> list[Function]:
+    """The methods called `name` by which the program's class extends the library's."""
+    found = m.find_in_class(instance.cls, name)
+    own = found.of(Function) if found is not None else ()
+    return [function for function in own if not function.module.is_stub]
 
 
-def _own(m: Machine, instance: Instance) -> Thing | None:
-    """An object of a subclass as the sampler that it is, where it gives its order by the epoch."""
-    shuffle = m.read(instance.ident, _SHUFFLE)
-    if shuffle is None or m.find_in_class(instance.cls, "set_epoch") is not None:
-        return None
-    order = m.find_in_class(instance.cls, "__iter__")
-    if order is not None and not all(
-        isinstance(atom, Function) and _goes_by_the_epoch(atom.node) for atom in order.atoms
-    ):
-        return None
-    parts = (("shuffle", shuffle),)
-    return Thing("sampler", instance.cls.name, instance.ident, m.worker_ident, parts=parts)
+def _gives_its_order(m: Machine, sampler: Instance) -> bool:
+    """Whether a sampler gives its order by the epoch."""
+    orders = _of_program(m, sampler, "__iter__")
+    return not _of_program(m, sampler, "set_epoch") and all(
+        _goes_by_the_epoch(order.node) for order in orders
+    )
+
+
+def _gives_batches(m: Machine, instance: Instance) -> bool:
+    """Whether to iterate an object of a subclass is to iterate as the library's class does."""
+    own = _of_program(m, instance, "__iter__")
+    return not own or any(
+        isinstance(part, ast.Attribute)
+        and part.attr == "__iter__"
+        and not isinstance(part.value, ast.Attribute)
+        for function in own
+        for part in descend(function.node)
+    )
 
 
 def _goes_by_the_epoch(order: ast.AST) -> bool:
@@ -212,26 +199,20 @@ def _goes_by_the_epoch(order: ast.AST) -> bool:
     return bool(uses) and all(id(it) in seeds for it in uses)
 
 
-def batch_sampler(
-    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
-) -> Value:
-    """``BatchSampler(sampler, ...)``."""
-    parts = (("sampler", args.get(*row.argument) or UNKNOWN),)
-    return of(Thing("batch-sampler", name, m.ident_at(node), m.worker_ident, parts=parts))
-
-
-def samplers(m: Machine, value: Value) -> Iterable[Thing]:
+def samplers(m: Machine, value: Value) -> Iterator[Instance]:
     """The samplers that a loader, or what it is made of, draws from."""
-    for instance in value.of(Instance):
-        own = _own(m, instance)
-        if own is not None:
-            yield own
-    yield from value.things("sampler")
-    for thing in (*value.things("batch-sampler"), *loaders_in(m, value)):
-        for name in ("sampler", "batch_sampler"):
-            part = thing.part(name)
-            if part is not None:
-                yield from samplers(m, part)
+    for instance in value.map(within).of(Instance):
+        if instance.cls.extends(_SAMPLER):
+            if _gives_its_order(m, instance):
+                yield instance
+        elif _draws(instance) and _gives_batches(m, instance):
+            for name in ("sampler", "batch_sampler"):
+                yield from samplers(m, m.read(instance.ident, name) or UNKNOWN)
+
+
+def _draws(instance: Instance) -> bool:
+    """Whether it is a loader or the like, which draws from a sampler."""
+    return instance.cls.extends(LOADER) or instance.cls.extends(_BATCHES)
 
 
 def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
@@ -242,14 +223,14 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         return
     turns = m.place.turns.numbers()
     given = list(samplers(m, value))
-    if any(_keeps_order(thing) for thing in given):
+    if any(_keeps_order(m, thing) for thing in given):
         return  # as for an evaluation: which of several loaders this is, is not known
     for thing in given:
-        shuffle = thing.part("shuffle")
+        shuffle = m.read(thing.ident, "shuffle")
         before = m.read(thing.ident, PASSED)
         if before is None or shuffle is None or shuffle.constants() != [True]:
             continue
-        if thing.part(_OF_GROUP) is not None and _trains_alone(m):
+        if _needs_group(m, thing) and _trains_alone(m):
             continue
         if not all(isinstance(atom, Const) for atom in shuffle.atoms):
             continue
@@ -268,7 +249,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
                     node,
                     ast.unparse(node),
                     EpochRepeated(
-                        of(thing),
+                        m.facts.origins.get((thing.ident, "shuffle")),
                         m.place.turns.loops[place].site,
                         same_epoch=again is not None and again.constant is True,
                         names=tuple(_names(m, frame, node, m.place.turns.loops[place].site, thing)),
@@ -277,9 +258,9 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         m.store[thing.ident, PASSED] = constant(turns)
 
 
-def _keeps_order(sampler: Thing) -> bool:
+def _keeps_order(m: Machine, sampler: Instance) -> bool:
     """Whether a sampler is told not to shuffle."""
-    shuffle = sampler.part("shuffle")
+    shuffle = m.read(sampler.ident, "shuffle")
     return shuffle is not None and False in shuffle.constants()
 
 
@@ -320,9 +301,9 @@ def _loop_between(m: Machine, site: Site, earlier: object, turns: tuple[int, ...
 
 
 def _names(
-    m: Machine, frame: Frame, used: ast.AST, loop: Site, sampler: Thing
+    m: Machine, frame: Frame, used: ast.AST, loop: Site, sampler: Instance
 ) -> Iterator[tuple[str, Value]]:
-    """What a sampler, and the loaders that draw from it, are called where a turn of `loop` begins.
+    """What a sampler is called where a turn of `loop` begins, at last as a part of its loaders.
 
     What the loop itself gives a value does not count, nor what another loop does, which may have
     had several. Names that stand in the loop come first, and those in what is `used`.
@@ -344,14 +325,33 @@ def _names(
         for node in ast.walk(other)
         if isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(node.ctx, ast.Load)
     }
+    parts: list[tuple[str, Value]] = []
     for node in (*ast.walk(loop.node), *ast.walk(used), *nodes):
         value = _held(m, scope, node)
         if value is None or not any(it.ident == sampler.ident for it in samplers(m, value)):
             continue
         name = ast.unparse(node)
-        if name not in seen:
-            seen.add(name)
-            yield name, value.map(lambda atom: _as_thing(m, atom))
+        if name in seen:
+            continue
+        seen.add(name)
+        if any(map(_draws, value.of(Instance))):
+            parts += _within(m, name, value)
+        else:
+            yield name, value
+    yield from parts
+
+
+def _within(m: Machine, name: str, value: Value) -> Iterator[tuple[str, Value]]:
+    """How a program names the samplers of loaders, or of batch samplers, that are called `name`."""
+    for part in ("sampler", "batch_sampler"):
+        held = [m.read(it.ident, part) or UNKNOWN for it in value.of(Instance)]
+        if len(held) == len(value.atoms) and any(samplers(m, join(held))):
+            inner = join(held)
+            if any(map(_draws, inner.of(Instance))):
+                yield from _within(m, f"{name}.{part}", inner)
+            else:
+                yield f"{name}.{part}", inner
+            return
 
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -359,12 +359,6 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 def _is_in(site: Site, loop: Site) -> bool:
     return site.module is loop.module and site.stands_in(loop.node)
-
-
-def _as_thing(m: Machine, atom: Atom) -> Value:
-    if not isinstance(atom, Instance):
-        return of(atom)
-    return of(_own(m, atom) or next(loaders_in(m, of(atom)), atom))
 
 
 def _held(m: Machine, scope: Frame, node: ast.AST) -> Value | None:
@@ -401,6 +395,8 @@ def may_train(m: Machine, frame: Frame, node: ast.AST) -> None:
 def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
     """``something.set_epoch(epoch)``: of a sampler, or of what may hold any."""
     known = [thing.ident for thing in samplers(m, of(receiver))]
+    if isinstance(receiver, Instance) and receiver.cls.extends(_SAMPLER):
+        known = [receiver.ident]
     number = (
         epoch.only if epoch is not None and not m.place.yield_receivers else None
     )  # generators begin again
@@ -417,7 +413,7 @@ def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
         m.store[ident, SET_IN] = constant(m.place.turns.numbers())
 
 
-def _loops_that_set(m: Machine, thing: Thing) -> float:
+def _loops_that_set(m: Machine, thing: Instance) -> float:
     """How many loops there were around where the epoch of a sampler was set; without end where it
     was not, or outside of all."""
     turns = m.read(thing.ident, SET_IN)

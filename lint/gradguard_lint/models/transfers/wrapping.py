@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.values import (
+    STUB,
     UNKNOWN,
     Atom,
     Delayed,
     External,
     Frame,
     Function,
+    Instance,
     Thing,
     Value,
     of,
@@ -67,3 +69,22 @@ def keeping(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if given is not None and any(given.of(Function)):
         return mark(given, CACHED)
     return UNKNOWN if given is not None and given.constant == 0 else of(External(row.flag))
+
+
+THROUGH = "through"
+"""What goes through the items of another object, and has none of its attributes: ``tqdm(it)``."""
+
+
+def goes_through(m: Machine, atom: Atom) -> Value:
+    """What goes through the items of `atom`; a container stands for itself."""
+    if not isinstance(atom, Instance) or atom.cls.what != STUB:
+        return of(atom)
+    if m.find_in_class(atom.cls, "__iter__") is None:
+        return of(atom)
+    return of(Thing(THROUGH, THROUGH, atom.ident, parts=((THROUGH, of(atom)),)))
+
+
+def within(atom: Atom) -> Value:
+    """What `atom` goes through, or `atom` itself."""
+    gone = atom.part(THROUGH) if isinstance(atom, Thing) and atom.kind == THROUGH else None
+    return of(atom) if gone is None else gone

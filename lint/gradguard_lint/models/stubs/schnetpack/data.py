@@ -1,0 +1,5 @@
+"""SchNetPack's loader, which is torch's with more options."""
+
+from torch.utils.data import DataLoader as _Loader
+
+AtomsLoader = _Loader

@@ -1,0 +1,5 @@
+"""TorchDrug's loader, which is torch's with more options."""
+
+from torch.utils.data import DataLoader as _Loader
+
+DataLoader = _Loader
