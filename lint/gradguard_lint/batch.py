@@ -10,7 +10,7 @@ from functools import cache
 from gradguard_lint.analysis import Analysed, Result, analyse
 from gradguard_lint.domain.options import Options
 from gradguard_lint.garbage import collect
-from gradguard_lint.models.own_stubs import rows_of_folder, short_form
+from gradguard_lint.models.own_stubs import short_form
 from gradguard_lint.models.rows import Row
 from gradguard_lint.project.files import UNCHANGED, Trouble, absolute
 from gradguard_lint.project.reader import Reader
@@ -209,16 +209,15 @@ def own_rows(
     delayed: tuple[str, ...],
     parallel: tuple[str, ...],
     models: tuple[tuple[tuple[str, Any], ...], ...],
-    stubs: tuple[str, ...] = (),
 ) -> tuple[Row, ...]:
-    """What the configuration says of libraries: the short forms, and the folders of `stubs`."""
+    """What tables of the configuration say of libraries."""
     short = (
         Row(" ".join(names), does)
         for names, does in ((delayed, "task"), (parallel, "parallel"))
         if names
     )
     tables = [row for model in models for row in short_form(dict(model))]
-    return (*short, *tables, *(row for folder in stubs for row in rows_of_folder(folder)))
+    return (*short, *tables)
 
 
 def default_start(target: tuple[int, int] | None) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gradguard_lint.batch import Raw, Result, Sought
+    from gradguard_lint.models.rows import Row
     from gradguard_lint.reading.notebooks import Notebook
 
 CHECKED_IN_FULL = 64 * 1024
@@ -208,9 +209,8 @@ def _results(
         start = request.start_method or settings.start_method
         target = request.target_version or settings.target_version or targets.of(path)
         start = start or default_start(target)
-        rows = own_rows(
-            settings.delayed, settings.parallel, settings.models, settings.stub_folders()
-        )
+        rows = own_rows(settings.delayed, settings.parallel, settings.models)
+        rows += tuple(row for folder in settings.stub_folders() for row in stub_rows(folder))
         sought = entries.get(path, "workers")
         return Task(path, contents[path], settings.root, rows, start, sought)
 
@@ -366,6 +366,13 @@ def _check_comments(contents: dict[str, bytes], outcome: Outcome) -> None:
             outcome.warnings += [Trouble(path, line, why) for line, why in unusable(data, codes())]
 
 
+def stub_rows(folder: str) -> tuple[Row, ...]:
+    """The rows for the user's stubs in `folder`."""
+    from gradguard_lint.models.own_stubs import rows_of_folder
+
+    return rows_of_folder(folder)
+
+
 def _prefilter(request: Request, contents: dict[str, bytes]) -> Prefilter:
     """The byte search, with the user's own names of what starts workers."""
     settings = {path: request.configurations.of(path).settings for path in contents}
@@ -377,12 +384,11 @@ def _prefilter(request: Request, contents: dict[str, bytes]) -> Prefilter:
         for model in of_file.models
         for name in dict(model)["name"]
     }
-    folders = {folder for of_file in settings.values() for folder in of_file.stub_folders()}
-    if folders:
-        from gradguard_lint.models.own_stubs import rows_of_folder
-
-        wrappers |= {row.names for folder in folders for row in rows_of_folder(folder)}
-    return Prefilter(contents, _tops(request), wrappers)
+    ranked: set[str] = set()
+    for folder in {folder for of_file in settings.values() for folder in of_file.stub_folders()}:
+        for row in stub_rows(folder):
+            (wrappers if row.does == "pool" else ranked).add(row.names)
+    return Prefilter(contents, _tops(request), wrappers, ranked)
 
 
 def _tops(request: Request) -> tuple[str, ...]:

@@ -199,6 +199,9 @@ class Relevance:
         found = self.seen.mentioning(self._said(ranks))
         if self.seen.has_star or not ranks:
             return found
+        trainers = self._renamed(self.words.trains)
+        for mentioned, extended in self.seen.inheriting:
+            mentioned |= extended & trainers  # the class that it extends calls it, and trains
         training = self.seen.mentioning(self._said(self.words.trains | self._brought("trains")))
         if training - found:
             found |= self.seen.mentioning(self._brought("trains-together"))

@@ -85,17 +85,25 @@ def short_form(model: Mapping[str, Any]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-@cache
 def rows_of_folder(folder: str) -> tuple[Row, ...]:
     """The rows for all that the stubs in `folder` define.
 
     Raises:
-        StubError: one of them cannot be read, or calls a primitive that there is not.
+        StubError: one of them cannot be read, or calls a primitive that does not exist.
     """
     if not os.path.isdir(folder):
         raise StubError(f"stubs: {folder!r} is not a folder")
+    files = stubs_in(folder)
+    return _rows_of_files(
+        tuple((module, path, os.stat(path).st_mtime_ns) for module, path in files.items())
+    )
+
+
+@cache
+def _rows_of_files(files: tuple[tuple[str, str, int], ...]) -> tuple[Row, ...]:
+    """The rows for stub files: the module, the path, and when it was changed."""
     rows: list[Row] = []
-    for module, path in stubs_in(folder).items():
+    for module, path, _ in files:
         try:
             with open(path, "rb") as stream:
                 stub = Stub(module, path, stream.read().decode("utf-8", "replace"))

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stubs")
 
 
-@cache
 def stubs_in(folder: str) -> dict[str, str]:
     """The stub files of a folder, by the full names of the modules that they describe."""
     found: dict[str, str] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 
@@ -52,6 +52,12 @@ def _loads(file: File) -> bool:
 _MEETING = (_has_dask_arrays, attrgetter("has_keras"))
 
 
+def _any_of(names: Iterable[str]) -> bytes | None:
+    """A pattern for any of `names`; None where there are none."""
+    words = b"|".join(sorted(re.escape(os.fsencode(name)) for name in names))
+    return rb"\b(?:" + words + rb")\b" if words else None
+
+
 class Prefilter:
     """Decides, from bytes alone, which files are worth reading as programs."""
 
@@ -60,12 +66,13 @@ class Prefilter:
         contents: Mapping[str, bytes],
         tops: Sequence[str] = (),
         wrappers: Collection[str] = (),
+        ranked: Collection[str] = (),
     ) -> None:
-        """Look at `contents`; `tops` as for `Reader`, `wrappers` are names of the user's own that
-        start workers."""
+        """Look at `contents`; `tops` as for `Reader`. Of the user's own names, `wrappers` start
+        workers, and `ranked` train, or wrap or gather for ranks."""
         own = frozenset(name.rpartition(".")[2] for name in wrappers)
-        words = b"|".join(re.escape(os.fsencode(name)) for name in own)
-        self._wrappers = rb"\b(?:" + words + rb")\b" if own else None
+        self._wrappers = _any_of(own)
+        self._ranked = _any_of(name.rpartition(".")[2] for name in ranked)
         self._handing_on: dict[tuple[File, int], bool] = {}
         self._naming: dict[Callable[[File], bool], set[bytes]] = {}
         self._helping: dict[File, bool] = {}
@@ -92,7 +99,7 @@ class Prefilter:
         return self._links.importers(paths)
 
     def _may(self, path: str, file: File) -> bool:
-        if file.alone:
+        if file.alone or (self._ranked is not None and re.search(self._ranked, file.data)):
             return True
         if b"sklearn" in file.imported and self._has_estimator(path, file):
             return True
