@@ -23,6 +23,9 @@ Imported = tuple[str, str, str]
 """A module (a relative one with its dots), a name in it ("" for the module itself, "*" for all),
 and the name where it is imported."""
 
+Way = tuple[str, frozenset[str]]
+"""A method, and what it leads to."""
+
 Key = tuple[int, int]
 """What stands for a function: the line and the column of its definition."""
 
@@ -199,19 +202,30 @@ class Footprint:
         known: frozenset[str] = self.answers[key]
         return known
 
-    def ways_from(self, lead: Set[str], *, tables: bool) -> list[tuple[str, frozenset[str]]]:
-        """The methods of the classes among `lead`, and of those that these lead to, each with what
-        it leads to."""
-        found: list[tuple[str, frozenset[str]]] = []
-        seen: set[str] = set()
-        waiting = [lead]
-        while waiting:
-            for name in (waiting.pop() & self.methods.keys()) - seen:
-                seen.add(name)
-                ways = [(it, self.leads_to(name, it, tables=tables)) for it in self.methods[name]]
-                found += ways
-                waiting += (way for _, way in ways)
-        return found
+    def ways_from(self, name: str, *, tables: bool) -> tuple[list[Way], frozenset[str]]:
+        """The methods of the classes that `name` leads to, and of those that these lead to; and all
+        that is mentioned behind `name` and in them."""
+        key = ("ways", name, tables)
+        if key not in self.answers:
+            lead = self.leads_to(name, tables=tables)
+            found: list[Way] = []
+            seen: set[str] = set()
+            waiting = [lead]
+            while waiting:
+                for it in (waiting.pop() & self._classes) - seen:
+                    seen.add(it)
+                    ways = [
+                        (way, self.leads_to(it, way, tables=tables)) for way in self.methods[it]
+                    ]
+                    found += ways
+                    waiting += {way for _, way in ways}
+            self.answers[key] = found, lead.union(*{way for _, way in found})
+        known: tuple[list[Way], frozenset[str]] = self.answers[key]
+        return known
+
+    @cached_property
+    def _classes(self) -> frozenset[str]:
+        return frozenset(self.methods)
 
     def reached(self, words: Set[str]) -> tuple[set[str], dict[int, set[str]]]:
         """`words`, and the names of what mentions one of them, or does in turn; and the same of the

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from gradguard_lint.engine.footprint import ITSELF, Footprint
+from gradguard_lint.engine.footprint import ITSELF, Footprint, Way
 from gradguard_lint.engine.relevance import brought, ways_of
 from gradguard_lint.project.imports import dotted_names
 from gradguard_lint.project.marks import LIBRARY_TOPS, joins_a_group, joins_none, worth_following
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from gradguard_lint.engine.ports import What
 
-    Led: TypeAlias = tuple[
-        frozenset[str], list[tuple[str, frozenset[str]]], list[tuple[str, str, str, str]]
-    ]
+    Led: TypeAlias = tuple[frozenset[str], list[Way], list[tuple[str, str, str, str]]]
     """What a name leads to in its module; the methods of what it gives, with what these lead to;
     and what of other modules stands behind them, as `brought` gives it."""
 
@@ -329,11 +327,10 @@ class Modules:
         key = (name, wanted, tables)
         if key not in self._led:
             lead, among, imports = frozenset[str](), None, seen.imports
-            ways: list[tuple[str, frozenset[str]]] = []
+            ways: list[Way] = []
             if wanted is not None:
                 lead = seen.leads_to(wanted, tables=tables)
-                ways = seen.ways_from(lead, tables=tables)
-                among = lead.union(*(way for _, way in ways))
+                ways, among = seen.ways_from(wanted, tables=tables)
                 imports = seen.imports_of(among)
             package = self._package(name)
             behind = (brought(self, seen, package, it, among) for it in imports)
