@@ -67,8 +67,17 @@ class Record:
 
 def replace(record: T, **changes: Any) -> T:
     """A copy of `record`, of a class with `fields`, with other values of some of them."""
-    fields = {name: getattr(record, name) for name in _names(type(record))}
-    return type(record)(**{**fields, **changes})
+    made = object.__new__(type(record))
+    own = made.__dict__
+    own.update(record.__dict__)
+    for name in _LEARNED:
+        own.pop(name, None)
+    own.update(changes)
+    return made
+
+
+_LEARNED = ("_hash", "_same")
+"""What a `Record` has found out about itself."""
 
 
 def _names(cls: type) -> tuple[str, ...]:

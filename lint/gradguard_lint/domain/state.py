@@ -217,19 +217,19 @@ def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditi
     merged.changed, merged.below = apart(first, second)
     own, shared = first._own, first._shared
     there, shared_there = second._own, second._shared
-    for place in list(merged.changed):  # many, of which few differ
+    put = merged._own  # all of them count as changed
+    for place in merged.changed:  # many, of which few differ
         one = own[place] if place in own else shared.get(place)
         other = there[place] if place in there else shared_there.get(place)
         if one is other:
             continue
         if one is None and other is not None:
-            merged[place] = guarded(other, sides[1])
+            if sides[1]:
+                put[place] = guarded(other, sides[1])
         elif other is None and one is not None:
-            merged[place] = guarded(one, sides[0])
-        elif one is None or other is None:
-            continue
-        elif one != other:
-            merged[place] = _joined_values(one, other, sides)
+            put[place] = guarded(one, sides[0])
+        elif one is not None and other is not None and one != other:
+            put[place] = _joined_values(one, other, sides)
     return merged
 
 

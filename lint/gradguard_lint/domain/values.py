@@ -309,6 +309,7 @@ class Frame:
         parent: the lexical scope around it.
         born: the worker that made it (0: the parent).
         lent: the generator expressions that read its variables when they are iterated.
+        name: the name of the function around it, as reports show it.
     """
 
     __slots__ = (
@@ -320,6 +321,7 @@ class Frame:
         "lent",
         "loop_names",
         "module",
+        "name",
         "outer",
         "parent",
         "self_class",
@@ -348,11 +350,7 @@ class Frame:
         self.shared = False
         self.lent: set[int] = set()
         self.cls: Class | None = None
-
-    @property
-    def name(self) -> str | None:
-        """The name of the function around it, as reports show it."""
-        return self.function.qualified_name if self.function is not None else None
+        self.name = function.qualified_name if function is not None else None
 
     @property
     def root(self) -> Frame:
@@ -651,6 +649,8 @@ def joined(choices: Sequence[Choice]) -> Value:
     """The same of alternatives."""
     if len(choices) == 1:
         return Value((choices[0],))
+    if 1 < len(choices) <= WIDTH and len({choice.atom for choice in choices}) == len(choices):
+        return Value(tuple(choices))  # most often, no alternative is repeated
     seen: dict[Atom, list[Choice]] = {}
     for choice in choices:
         known = seen.get(choice.atom)

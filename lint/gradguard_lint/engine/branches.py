@@ -38,7 +38,7 @@ from gradguard_lint.engine.containers import hold, length
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
-from gradguard_lint.engine.truth import compare, denies_gpu, truth_of
+from gradguard_lint.engine.truth import compare, denying_gpu, truth_of
 from pytest_gradguard.records import replace
 
 ALTERNATIVES = 6
@@ -142,9 +142,10 @@ def assume_test(m: Machine, test: Value, truth: bool) -> bool:
 
 def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> bool:
     """Assume what the parts of a test tell by themselves; False where one of them cannot be so."""
-    if denies_gpu(node, truth):
+    denying = denying_gpu(node)
+    if denying is truth:
         m.assumed[GPU_PRESENT] = False
-    elif GPU_PRESENT not in m.assumed and denies_gpu(node, not truth):
+    elif denying is not None and GPU_PRESENT not in m.assumed:
         m.assumed[GPU_PRESENT] = True
     if isinstance(node, ast.Compare) and type(node.ops[0]) is (ast.In if truth else ast.NotIn):
         _has_key(m, frame, node)

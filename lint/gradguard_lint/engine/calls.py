@@ -190,12 +190,12 @@ def _one_switch(m: Machine, node: ast.AST, found: Value) -> Value:
 
 
 def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Value:
+    if isinstance(atom, Function):
+        return apply(m, frame, node, atom, args)
     if isinstance(atom, Method) and isinstance(atom.receiver, Generator):
         return m.parts.generator_method(m, frame, node, atom.receiver, atom.name)
     if _not_seen(atom):
         args = m.parts.given_away(m, frame, node, atom, args)
-    if isinstance(atom, Function):
-        return apply(m, frame, node, atom, args)
     if isinstance(atom, Bound):
         if isinstance(atom.receiver, Instance):
             m.facts.executed_methods.add((id(atom.function.node), id(atom.receiver.cls.node)))

@@ -188,7 +188,10 @@ def grown(m: Machine, atom: Items, added: Parts, at: int | None = None) -> Items
 
 def adopted(m: Machine, node: ast.AST, value: Value) -> Value:
     """`value`, in which containers that can change have an identity from here on."""
-    if not any(_changeable(choice.atom) for choice in value.choices):
+    for choice in value.choices:
+        if _changeable(choice.atom):
+            break
+    else:
         return value
     choices = []
     for number, choice in enumerate(value.choices):

@@ -133,6 +133,7 @@ def import_named(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
 
 def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
     base = frame.module.base_of(node)
+    ran = False
     for alias in node.names:
         if frame.module.is_stub:
             own = m.models.external(m, f"{base}.{alias.name}")
@@ -157,8 +158,9 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
         m.write(frame, name, of(Imported(base, alias.name)))
         if base and m.project.is_module(f"{base}.{alias.name}"):
             _run_unnamed(m, frame, f"{base}.{alias.name}", name)
-        else:
+        elif not ran:
             _run_early(m, frame, base)
+            ran = True
 
 
 def _noted(m: Machine, frame: Frame, node: ast.AST, *names: str) -> None:

@@ -87,7 +87,7 @@ def _identify(m: Machine, frame: Frame, test: ast.expr) -> None:
         elif isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name):
                 waiting += node.args
-            elif isinstance(node.func, ast.Attribute) and node.func.attr in (*UNCHANGING, "get"):
+            elif isinstance(node.func, ast.Attribute) and node.func.attr in _LOOKING:
                 waiting.append(node.func.value)
         elif isinstance(node, ast.BinOp):
             waiting += (node.left, node.right)
@@ -97,6 +97,10 @@ def _identify(m: Machine, frame: Frame, test: ast.expr) -> None:
             if isinstance(node, ast.Attribute):
                 waiting.append(node.value)
             identify(m, frame, node)
+
+
+_LOOKING = UNCHANGING | {"get"}
+"""Methods whose receiver is what a test asks about."""
 
 
 def _turns_told(m: Machine, frame: Frame, node: ast.expr, test: Value) -> dict[Key, Hashable]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 
 from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.questions import Key, is_question
@@ -44,31 +45,26 @@ GPU_FLAGS = words(
 """Options that say whether a GPU is to be used."""
 
 
-def denies_gpu(node: ast.expr, truth: bool) -> bool:
-    """Whether a test says by its words that no GPU is used: ``gpus == 0``, ``use_cuda`` false,
-    ``device == "cpu"``."""
+@lru_cache(maxsize=4096)
+def denying_gpu(node: ast.expr) -> bool | None:
+    """The truth by which a test says in its words that no GPU is used: ``gpus == 0``, ``use_cuda``
+    false, ``device == "cpu"``; None where it says nothing of that."""
     if _flag(node):
-        return not truth
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        right = node.comparators[0]
-        if (
-            isinstance(right, ast.Constant)
-            and right.value in ("cpu", "CPU")
-            and "device" in ast.unparse(node.left).lower()
-        ):
-            return isinstance(node.ops[0], ast.Eq if truth else ast.NotEq)
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and _flag(node.left):
-        right = node.comparators[0]
-        if isinstance(right, ast.Constant):
-            if isinstance(node.ops[0], (ast.Eq, ast.Is)) and not right.value:
-                return truth
-            if isinstance(node.ops[0], (ast.NotEq, ast.IsNot)) and not right.value:
-                return not truth
-            if (isinstance(node.ops[0], ast.Gt) and right.value == 0) or (
-                isinstance(node.ops[0], ast.GtE) and right.value == 1
-            ):
-                return not truth
-    return False
+        return False
+    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+        return None
+    op, right = type(node.ops[0]), node.comparators[0]
+    if not isinstance(right, ast.Constant):
+        return None
+    if right.value in ("cpu", "CPU") and "device" in ast.unparse(node.left).lower():
+        return {ast.Eq: True, ast.NotEq: False}.get(op)
+    if not _flag(node.left):
+        return None
+    if not right.value and op in _EQUALITY:
+        return op not in _NEGATIVE
+    if (op is ast.Gt and right.value == 0) or (op is ast.GtE and right.value == 1):
+        return False
+    return None
 
 
 def _flag(node: ast.expr) -> bool:
@@ -89,6 +85,7 @@ def truth_of(atom: Atom) -> bool | None:
         return bool(atom.items) if atom.items is not None else (True if atom.ends else None)
     if isinstance(atom, Table):
         return True if atom.entries else None
+<<<<<<< HEAD
     if isinstance(atom, (Function, Class, Bound, Partial, Delayed, TaskCall, Generator)):
         return True
     if isinstance(atom, Thing) and atom.kind not in ("number", "state", "namespace"):
@@ -96,6 +93,15 @@ def truth_of(atom: Atom) -> bool | None:
     if isinstance(atom, Instance) and atom.cls.module.is_stub:
         return True
     return None
+=======
+    if isinstance(atom, Thing):
+        return None if atom.kind in ("number", "state", "namespace") else True
+    return True if type(atom) in _TRUE else None
+
+
+_TRUE = frozenset({Function, Class, Bound, Partial, Delayed, TaskCall, Generator})
+"""What is always true."""
+>>>>>>> 0fae2f1f (engine: do less for each expression)
 
 
 def truthy(value: Value | None) -> bool:
@@ -141,6 +147,11 @@ _DEVICES = frozenset({"cpu", "mps", "xpu", "meta"})
 _KNOWN_APART = (Function, Class)
 """What one statement of the program makes, of which another makes another."""
 
+_IDENTITY = frozenset({ast.Is, ast.IsNot})
+_EQUALITY = frozenset({ast.Eq, ast.NotEq, ast.Is, ast.IsNot})
+_CONTAINING = frozenset({ast.In, ast.NotIn})
+_NEGATIVE = frozenset({ast.NotEq, ast.IsNot, ast.NotIn})
+
 _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: lambda a, b: a < b,
     ast.LtE: lambda a, b: a <= b,
@@ -151,12 +162,13 @@ _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
     """What ``left op right`` is."""
-    if not isinstance(op, (ast.Is, ast.IsNot)):
+    kind = type(op)
+    if kind not in _IDENTITY:
         left, right = as_unknown(left), as_unknown(right)
     elif isinstance(left, Unknown):
         right = as_unknown(right)
-    negative = isinstance(op, (ast.NotEq, ast.IsNot, ast.NotIn))
-    if isinstance(op, (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)):
+    negative = kind in _NEGATIVE
+    if kind in _EQUALITY:
         if isinstance(left, Const) and isinstance(right, Const):
             return Const((left.value == right.value) is not negative, "bool")
         if isinstance(left, Const) or (_device(left) and not _device(right)):
@@ -197,7 +209,7 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
         if _device(left) and _device(right) and left.gpu is not right.gpu:
             return Const(negative, "bool")
         return Unknown()
-    if isinstance(op, (ast.In, ast.NotIn)):
+    if kind in _CONTAINING:
         if isinstance(left, Const) and isinstance(right, Items) and right.items is not None:
             values = [item.only for item in right.items]
             if all(isinstance(item, Const) for item in values):
