@@ -85,23 +85,15 @@ def truth_of(atom: Atom) -> bool | None:
         return bool(atom.items) if atom.items is not None else (True if atom.ends else None)
     if isinstance(atom, Table):
         return True if atom.entries else None
-<<<<<<< HEAD
-    if isinstance(atom, (Function, Class, Bound, Partial, Delayed, TaskCall, Generator)):
-        return True
-    if isinstance(atom, Thing) and atom.kind not in ("number", "state", "namespace"):
-        return True
-    if isinstance(atom, Instance) and atom.cls.module.is_stub:
-        return True
-    return None
-=======
     if isinstance(atom, Thing):
         return None if atom.kind in ("number", "state", "namespace") else True
+    if isinstance(atom, Instance):  # of a class of a library
+        return True if atom.cls.module.is_stub else None
     return True if type(atom) in _TRUE else None
 
 
 _TRUE = frozenset({Function, Class, Bound, Partial, Delayed, TaskCall, Generator})
 """What is always true."""
->>>>>>> 0fae2f1f (engine: do less for each expression)
 
 
 def truthy(value: Value | None) -> bool:
