@@ -126,14 +126,6 @@ def private_parts(
     return frozenset(positions), frozenset(keywords)
 
 
-def private_items(frame: Frame, node: ast.expr, count: int) -> frozenset[int]:
-    """The positions that are per turn, of the `count` items of what `node` makes."""
-    names = bound_per_turn(frame)
-    if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == count:
-        return frozenset(i for i, item in enumerate(node.elts) if names and varies(item, names))
-    return frozenset(range(count)) if names and varies(node, names) else frozenset()
-
-
 def varies(item: ast.AST, names: frozenset[str]) -> bool:
     """Whether `item` differs from turn to turn, as it calls something or has one of `names`."""
     return any(

@@ -33,7 +33,5 @@ LIBRARY = Library(
             "asyncio.run asyncio.create_task asyncio.ensure_future asyncio.wait_for asyncio.shield",
             "identity",
         ),
-        Row("concurrent.futures.as_completed asyncio.as_completed", "elements", argument=(0, "fs")),
-        Row("concurrent.futures.wait", "waited", argument=(0, "fs")),
     ),
 )

@@ -23,8 +23,6 @@ LIBRARY = Library(
         Row("dask.distributed.LocalCluster", "dask-cluster"),
         Row("dask_cuda.LocalCUDACluster", "dask-cluster", gpu=True),
         Row("dask.compute dask.persist dask.base.compute", "dask-compute"),
-        Row("dask.distributed.as_completed", "dask-completed", argument=(0, "futures")),
-        Row("dask.distributed.wait", "waited", argument=(0, "fs")),
         Row("dask.bag.from_sequence", "bag", argument=(0, "seq")),
         Row("dask.config.set", "dask-config"),
         Row(

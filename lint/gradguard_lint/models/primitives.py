@@ -247,8 +247,8 @@ def ask_for_end(at: At, worker: Value) -> Value:
 
 @primitive
 def results(at: At, futures: Value) -> Value:
-    """What `futures` hold, for which the program waits."""
-    return sequence(work.result_of(at.m, element_of(at.m, futures)))
+    """What a future holds, or each of a list of `futures`, for which the program waits."""
+    return work.result_of(at.m, at.m.filtered(futures))
 
 
 @primitive

@@ -15,8 +15,6 @@ LIBRARY = Library(
             start="ray",
             flag="num_gpus",
         ),
-        Row("ray.get", "results", argument=(0, "object_refs")),
-        Row("ray.wait", "waited", argument=(0, "ray_waitables")),
         Row("ray.put", "identity"),
         Row(
             "ray.util.multiprocessing.Pool",

@@ -12,3 +12,6 @@ class AbstractEventLoop:
 
 def to_thread(func, /, *args, **kwargs):
     return concurrent.futures.ThreadPoolExecutor().submit(func, *args, **kwargs)
+
+
+as_completed = concurrent.futures.as_completed

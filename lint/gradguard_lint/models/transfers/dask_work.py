@@ -25,7 +25,6 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out, in_line, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers import work
 from gradguard_lint.words import words
 
 CLIENT = (0, "dask client")
@@ -54,18 +53,6 @@ def leave_config(m: Machine, config: Thing) -> None:
         m.store.drop(SCHEDULER)
     else:
         m.store[SCHEDULER] = before
-
-
-def completed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``as_completed(futures)``: each of them, or each with what it holds."""
-    futures = work.elements(m, frame, node, name, args, row)
-    paired = args.get(2, "with_results")
-    if paired is None or paired.constant is False:
-        return futures
-    if paired.constant is not True:
-        return UNKNOWN
-    future = element_of(m, futures)
-    return sequence(items("tuple", (future, work.result_of(m, future))))
 
 
 def compute_all(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -101,15 +101,6 @@ def start_in(m: Machine, context: Value | None, library: str) -> Value:
     return context
 
 
-_SAY_HOW = ("mp_context", "context", "multiprocessing_context", "start_method")
-"""The arguments that say how workers start."""
-
-
-def start_value(m: Machine, row: Row, args: Args) -> Value:
-    """What says how the workers of a call start."""
-    return constant(row.start) if row.start else start_in(m, args.get(None, *_SAY_HOW), row.names)
-
-
 def start_of(m: Machine, value: Value | None) -> Start | None:
     """The way to start workers that `value` names; None where they may be threads."""
     if value is None:

@@ -34,7 +34,6 @@ from gradguard_lint.models.transfers import (
     torch_calls,
     torch_tensors,
     unknown_calls,
-    work,
 )
 from gradguard_lint.models.transfers.devices import asked_for_gpus, driver_started
 from gradguard_lint.models.transfers.wrapping import keeping, mark
@@ -107,7 +106,6 @@ TRANSFERS: dict[str, Transfer] = {
     "copied": python_calls.copied,
     "current-process": starting.current_process,
     "process-number": starting.process_number,
-    "dask-completed": dask_work.completed,
     "dask-compute": dask_work.compute_all,
     "dask-config": dask_work.config,
     "data-parallel": data_parallel.data_parallel,
@@ -119,7 +117,6 @@ TRANSFERS: dict[str, Transfer] = {
     "distribution": torch_calls.distribution,
     "draw": arrays.draw,
     "draw-function": tensorflow_calls.draw_function,
-    "elements": work.elements,
     "environ-get": environment.environ_get,
     "environ-patch": environment.environ_patch,
     "environ-pop": environment.environ_pop,
@@ -179,7 +176,6 @@ TRANSFERS: dict[str, Transfer] = {
     "replaced": named_tuples.replaced,
     "fields-as-dict": attribute_tables.fields_as_dict,
     "fields": attribute_tables.fields,
-    "results": work.results,
     "saved": torch_calls.saved,
     "search": estimators.search,
     "seed": arrays.seed,
@@ -201,7 +197,6 @@ TRANSFERS: dict[str, Transfer] = {
     "variable": torch_calls.variable,
     "variates": arrays.variates,
     "visible-devices": tensorflow_calls.visible_devices,
-    "waited": work.waited,
     "wraps": python_calls.wraps,
     "at-fork": starting.at_fork,
 }

@@ -31,7 +31,6 @@ from gradguard_lint.engine.truth import truthy
 from gradguard_lint.engine.turns import in_loop
 from gradguard_lint.engine.waiting import forget_start, moment_of, started, wait_for
 from gradguard_lint.models.known import Known
-from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import RANK
 from gradguard_lint.models.transfers.processes import class_attribute
 from gradguard_lint.models.transfers.starting import default_start, start_of, starts_of
@@ -136,27 +135,6 @@ def result_of(m: Machine, value: Value) -> Value:
         return UNKNOWN if isinstance(atom, (Thing, Unknown)) else of(atom)
 
     return value.map(change)
-
-
-def results(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``get(futures)``."""
-    return result_of(m, m.filtered(args.get(*row.argument) or UNKNOWN))
-
-
-def elements(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``as_completed(futures)``."""
-    futures = element_of(m, args.get(*row.argument) or UNKNOWN)
-    result_of(m, futures)
-    return sequence(futures)
-
-
-def waited(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``wait(futures)``: those that are done, and those that are not."""
-    element = element_of(m, args.get(*row.argument) or UNKNOWN)
-    if not args.keywords.keys() & {"timeout", "return_when"}:
-        result_of(m, element)
-    futures = sequence(element)
-    return of(Items("tuple", (futures, futures), futures))
 
 
 def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:

@@ -1,5 +1,7 @@
 """dask's client, with which dask computes from when it is made, and local clusters."""
 
+import concurrent.futures
+
 from gradguard_lint.models.primitives import (
     certainly,
     drop_client,
@@ -9,6 +11,7 @@ from gradguard_lint.models.primitives import (
     results,
     set_client,
     task,
+    unknown,
     wait_for,
 )
 
@@ -57,3 +60,14 @@ class Client:
 
     def scatter(self, data, *args, **kwargs):
         return data  # it stands for what was sent, wherever a task gets it
+
+
+def as_completed(futures, loop=None, with_results=False, **kwargs):
+    if certainly(with_results is False):
+        return concurrent.futures.as_completed(futures)
+    if certainly(with_results is True):
+        return [(it, results(it)) for it in futures]
+    return unknown()
+
+
+wait = concurrent.futures.wait

@@ -5,6 +5,7 @@ from gradguard_lint.models.primitives import (
     each,
     hand_out,
     place,
+    results,
     start_method,
     task,
     wait_for,
@@ -55,3 +56,16 @@ class ThreadPoolExecutor(Executor):
 
     def __init__(self, max_workers=None, thread_name_prefix="", initializer=None, initargs=()):
         super().__init__(max_workers, None, initializer, initargs)
+
+
+def as_completed(fs, timeout=None):
+    futures = list(fs)
+    results(futures)
+    return futures
+
+
+def wait(fs, timeout=None, return_when="ALL_COMPLETED"):
+    futures = list(fs)
+    if timeout is None and return_when == "ALL_COMPLETED":
+        results(futures)
+    return futures, futures
