@@ -10,6 +10,7 @@ from gradguard_lint.domain.shapes import ABSENT, where_absent
 from gradguard_lint.domain.state import Mark
 from gradguard_lint.domain.values import (
     NOTHING,
+    STUB,
     UNKNOWN,
     Atom,
     Bound,
@@ -423,7 +424,9 @@ def _stands_in(m: Machine, method: Value) -> bool:
 
 def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value:
     """Make an object of a class of the project."""
-    instance = Instance(cls, m.ident_at(node, id(cls.node)), m.worker_ident)
+    # Objects of a library that turns make are told apart: what each was made to do is its own.
+    turns = m.place.turns.items if cls.what == STUB else ()
+    instance = Instance(cls, m.ident_at(node, id(cls.node), turns), m.worker_ident)
     caching.reset_cached_properties(m, instance)
     init = m.find_in_class(cls, "__init__")
     if m.find_in_class(cls, "__new__") is not None or any(

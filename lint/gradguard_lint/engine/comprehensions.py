@@ -125,7 +125,8 @@ def _collected(m: Machine, frame: Frame, node: Comprehension, kind: str, source:
     is_whole = len(node.generators) == 1 and not first.ifs
     known = known_items(source) if len(node.generators) == 1 else None
     if known and len(known) <= UNROLLED:
-        made = [_turn(m, frame, node, item, several=len(known) > 1) for item in known]
+        turns = m.place.turns.item_by_item(known)
+        made = [_turn(m, frame, node, item, several=len(known) > 1) for item in turns]
         results = [element for element, _ in made if element is not None]
         if all(certain for _, certain in made) or not results:
             return adopted(m, node, items(kind, results))

@@ -134,7 +134,7 @@ def repeat(
             _as_given(m, frame, written, generator, exits, go)
             doubt(m.store, mark)
         elif known is not None:
-            for item in known:
+            for item in m.place.turns.item_by_item(known):
                 told = _turn(m, exits, partial(go, item))
                 assume(m.assumed, lasting(told, m.assumed))
         else:

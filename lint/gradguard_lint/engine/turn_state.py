@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Set
+from collections.abc import Iterator, Set
 
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import Atom, Function, Site
+from gradguard_lint.domain.values import Atom, Function, Site, Value
 from pytest_gradguard.records import record
 
 
@@ -41,6 +41,7 @@ class Turns:
         loop_invariant_fields: what all turns give a single attribute, by object and name.
         per_turn_args: values that only one turn passes to a constructor, by object.
         rewriting: the places where loops that are being run replace each item of a container.
+        items: which item each loop and comprehension around has, of those run item by item.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,17 @@ class Turns:
         self.loop_invariant_fields: dict[tuple[int, str], Set[int]] = {}
         self.per_turn_args: dict[int, Set[Atom]] = {}
         self.rewriting: set[ast.AST] = set()
+        self.items: tuple[int, ...] = ()
+
+    def item_by_item(self, known: tuple[Value, ...]) -> Iterator[Value]:
+        """The items of a sequence, each while a turn has it."""
+        around = self.items
+        try:
+            for number, item in enumerate(known):
+                self.items = (*around, number)
+                yield item
+        finally:
+            self.items = around
 
     def sites(self) -> tuple[Site, ...]:
         """The loops around, as places in the program."""
