@@ -11,12 +11,12 @@ import os
 from functools import cache
 
 from gradguard_lint.models.rows import COMMON, Row, registry
-from gradguard_lint.models.stub_files import Stub, parsed, stubs_in
+from gradguard_lint.models.stub_files import Stub, load, parsed, stubs_in
 from gradguard_lint.reading.source import SourceError
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
 PRIMITIVES = "gradguard_lint.models.primitives."
@@ -102,7 +102,7 @@ def rows_of_folder(folder: str) -> tuple[Row, ...]:
 @cache
 def _rows_of_files(files: tuple[tuple[str, str, int], ...]) -> tuple[Row, ...]:
     """The rows for stub files: the module, the path, and when it was changed."""
-    rows: list[Row] = []
+    stubs: list[Stub] = []
     for module, path, _ in files:
         try:
             with open(path, "rb") as stream:
@@ -113,8 +113,9 @@ def _rows_of_files(files: tuple[tuple[str, str, int], ...]) -> tuple[Row, ...]:
         except SourceError as error:
             raise StubError(f"{path}:{error.line}: {error}") from None
         _check(tree, path)
-        rows += _rows(stub, tree)
-    return tuple(rows)
+        stubs.append(stub)
+    known = _Stubs(stubs)
+    return tuple(row for stub in stubs for row in known.rows(stub))
 
 
 def _check(tree: ast.Module, path: str) -> None:
@@ -130,23 +131,58 @@ def _check(tree: ast.Module, path: str) -> None:
                     raise StubError(f"{path}:{node.lineno}: {said}")
 
 
-def _rows(stub: Stub, tree: ast.Module) -> Iterator[Row]:
-    """A row for each public name that `tree` defines."""
-    imports = dict(_imports(tree))
-    code = {
-        name: node
-        for node in tree.body
-        for name in _defined(node)
-    }  # fmt: skip
-    for name, node in code.items():
-        if name.startswith("_"):
-            continue
-        does = _does(node, imports, code, set())
-        methods = frozenset[str]()
-        if isinstance(node, ast.ClassDef) and does == "pool":
-            own = {it for part in node.body for it in _defined(part) if not it.startswith("_")}
-            methods = frozenset(own) - COMMON
-        yield Row(f"{stub.module}.{name}", does, methods=methods, stub=stub)
+class _Stubs:
+    """What the names of stubs do, of one folder and of the libraries known."""
+
+    def __init__(self, stubs: Iterable[Stub]) -> None:
+        self._stubs = {stub.module: stub for stub in stubs}
+        self._known = registry()
+        self._contents: dict[str, tuple[dict[str, str], dict[str, ast.stmt]]] = {}
+
+    def rows(self, stub: Stub) -> Iterator[Row]:
+        """A row for each public name that a stub defines."""
+        _, code = self._names_in(stub.module)
+        for name, node in code.items():
+            if name.startswith("_"):
+                continue
+            does = self.category(f"{stub.module}.{name}") or "stub"
+            methods = set[str]()
+            for part in node.body if isinstance(node, ast.ClassDef) and does == "pool" else ():
+                methods.update(it for it in _defined(part) if not it.startswith("_"))
+            full = f"{stub.module}.{name}"
+            yield Row(full, does, methods=frozenset(methods) - COMMON, stub=stub)
+
+    def category(self, name: str, seen: frozenset[str] = frozenset()) -> str:
+        """The category of what `name` does; "" where it is none that matters before it runs."""
+        if name.startswith(PRIMITIVES):
+            return _DOES.get(name[len(PRIMITIVES) :], "")
+        name = name if name.rpartition(".")[0] in self._stubs else self._known.canonical(name)
+        module, _, own = name.rpartition(".")
+        imports, code = self._names_in(module)
+        if name in seen or own not in code:
+            row = self._known.row(name)
+            does = "" if row is None else row.does
+            return "pool" if does in ("executor", "process", "spawn", "task") else does
+        mentioned = set(_references(code[own], imports))
+        for part in ast.walk(code[own]):
+            if isinstance(part, ast.Name) and part.id in code:
+                mentioned.add(f"{module}.{part.id}")
+        found = {self.category(it, seen | {name}) for it in mentioned}
+        return next((it for it in dict.fromkeys(_DOES.values()) if it in found), "")
+
+    def _names_in(self, module: str) -> tuple[dict[str, str], dict[str, ast.stmt]]:
+        """The names that the stub of a module imports, with their full names, and the code of those
+        that it defines."""
+        if module not in self._contents:
+            stub, path = self._stubs.get(module), self._known.stubs.get(module)
+            body: list[ast.stmt] = []
+            if stub is not None:
+                body = parsed(stub).tree.body
+            elif path is not None:
+                body = load(path, module).tree.body
+            code = {name: node for node in body for name in _defined(node)}
+            self._contents[module] = dict(_imports(body)), code
+        return self._contents[module]
 
 
 def _defined(node: ast.stmt) -> list[str]:
@@ -157,9 +193,9 @@ def _defined(node: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def _imports(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     """The names that a stub imports, with their full names."""
-    for node in tree.body:
+    for node in body:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.partition(".")[0]
@@ -167,18 +203,6 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             for alias in node.names:
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-
-
-def _does(
-    node: ast.AST, imports: Mapping[str, str], code: Mapping[str, ast.stmt], seen: set[str]
-) -> str:
-    """The category of what `node` does; "stub" where it is none that matters before it runs."""
-    found = {_category(name) for name in _references(node, imports)}
-    for part in ast.walk(node):
-        name = part.id if isinstance(part, ast.Name) else ""
-        if name in code and name not in seen and code[name] is not node:
-            found.add(_does(code[name], imports, code, seen | {name}))
-    return next((it for it in dict.fromkeys(_DOES.values()) if it in found), "stub")
 
 
 def _references(node: ast.AST, imports: Mapping[str, str]) -> Iterator[str]:
@@ -191,14 +215,3 @@ def _references(node: ast.AST, imports: Mapping[str, str]) -> Iterator[str]:
                 yield f"{imports[top]}.{rest}"
         elif isinstance(part, ast.Name) and part.id in imports:
             yield imports[part.id]
-
-
-def _category(name: str) -> str:
-    if name.startswith(PRIMITIVES):
-        return _DOES.get(name[len(PRIMITIVES) :], "")
-    known = registry()
-    row = known.row(known.canonical(name))
-    if row is not None:
-        return "pool" if row.does in ("executor", "process", "spawn", "task") else row.does
-    module, _, own = known.canonical(name).rpartition(".")
-    return "pool" if module in known.stubs and own.startswith(("Base", "Exec")) else ""
