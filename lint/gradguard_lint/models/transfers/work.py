@@ -72,7 +72,7 @@ def give_work(
         in_line(m, frame, calls)
         return UNKNOWN
     single = _says(m, pool, "_single")
-    initializers = (m.read(pool.ident, "_initializer") or UNKNOWN).of(TaskCall)
+    initializer = next((m.read(pool.ident, "_initializer") or UNKNOWN).of(TaskCall), None)
     place = next((m.read(pool.ident, "_place") or UNKNOWN).things("place"), None)
     results = [
         hand_out(
@@ -83,7 +83,7 @@ def give_work(
             start,
             str(class_attribute(m, pool, "_library").constant),
             many=(many or in_loop(m, frame)) and not single,
-            initializer=next(initializers, None),
+            initializer=initializer,
             when=when,
             since=since,
             forking_pickler=class_attribute(m, pool, "_torch_pickles").constant is True,
