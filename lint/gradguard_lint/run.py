@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
+from functools import cache, reduce
 
 from gradguard_lint.garbage import postponed
 from gradguard_lint.project.configuration import Configuration, Configurations
@@ -203,6 +203,7 @@ def _results(
     from gradguard_lint.project.target import Targets
 
     targets = Targets()
+    stub_rows = cache(_stub_rows)  # the folder is looked through once, not for each file
 
     def task_of(path: str) -> Task:
         settings = request.configurations.of(path).settings
@@ -366,7 +367,7 @@ def _check_comments(contents: dict[str, bytes], outcome: Outcome) -> None:
             outcome.warnings += [Trouble(path, line, why) for line, why in unusable(data, codes())]
 
 
-def stub_rows(folder: str) -> tuple[Row, ...]:
+def _stub_rows(folder: str) -> tuple[Row, ...]:
     """The rows for the user's stubs in `folder`."""
     from gradguard_lint.models.own_stubs import rows_of_folder
 
@@ -386,7 +387,7 @@ def _prefilter(request: Request, contents: dict[str, bytes]) -> Prefilter:
     }
     ranked: set[str] = set()
     for folder in {folder for of_file in settings.values() for folder in of_file.stub_folders()}:
-        for row in stub_rows(folder):
+        for row in _stub_rows(folder):
             (wrappers if row.does == "pool" else ranked).add(row.names)
     return Prefilter(contents, _tops(request), wrappers, ranked)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Q = TypeVar("Q", bound=Payload)
 
     class _About(Generic[P]):
-        """What is generic in its payload."""
+        """A class that is generic in the payload of its effect."""
 
 else:
     P = None
@@ -183,8 +183,8 @@ class ParallelCall:
         ]
 
     def certain(self, *kinds: type[Q]) -> list[Effect[Q]]:
-        """What of `earlier` no thread does for which nobody had waited: it may not have come to
-        that yet."""
+        """The effects of `earlier` without those of threads that nobody had waited for, which may
+        not have happened yet."""
         return [effect for effect in self.earlier(*kinds) if self._is_done(effect)]
 
     def _is_done(self, effect: Effect) -> bool:

@@ -61,7 +61,7 @@ class Payload:
 
 
 class Event(Payload):
-    """What is kept in the past of a way, for who asks what came before."""
+    """A payload whose effect is kept in the past of a way: rules ask what came before."""
 
 
 @fields

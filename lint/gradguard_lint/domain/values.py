@@ -28,6 +28,9 @@ WIDTH = 16
 STUB = "stub"
 """What a class is that extends one of a library's stub, which says all that it does."""
 
+PRIMITIVES = "gradguard_lint.models.primitives."
+"""Where the full names of the primitives begin that stubs call."""
+
 WAYS = 4
 """How many ways to come by one alternative are told apart."""
 

@@ -86,7 +86,7 @@ def reset_cached_properties(m: Machine, instance: Instance) -> None:
 def has_set_attribute(m: Machine, instance: Instance, name: str) -> Value:
     """Whether `instance` has the attribute `name`; unknown where nobody has set it."""
     if m.worker_ident != instance.born:
-        return UNKNOWN  # what of it arrives is not asked here
+        return UNKNOWN  # its copy in the worker is not followed here
     missing = (("has", instance.ident, name), False)
     m.facts.queried_attributes.add((instance.ident, name))
     value = m.read(instance.ident, name)

@@ -10,6 +10,7 @@ from gradguard_lint.domain.shapes import ABSENT, where_absent
 from gradguard_lint.domain.state import Mark
 from gradguard_lint.domain.values import (
     NOTHING,
+    PRIMITIVES,
     STUB,
     UNKNOWN,
     Atom,
@@ -54,9 +55,6 @@ RESIZING = words(
 )
 """The methods after which a container may be longer or shorter."""
 
-
-PRIMITIVES = "gradguard_lint.models.primitives."
-"""Where the full names of the primitives begin that stubs call."""
 
 UNCHANGING = words(
     "casefold count endswith find index isdigit lower partition removeprefix removesuffix replace "

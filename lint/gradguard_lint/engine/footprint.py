@@ -69,7 +69,7 @@ class Binding:
 
 @fields
 class Footprint:
-    """What a file defines, imports and mentions; and what of that was asked already."""
+    """Definitions, imports and mentions of a file, with the answers computed from them so far."""
 
     loaded: set[str] = field(default_factory=set)
     """The names and attributes that are read."""
@@ -86,7 +86,7 @@ class Footprint:
     """The methods of each class that are not called by calling or making an object, and what each
     mentions."""
     bodies: dict[str, set[str]] = field(default_factory=dict)
-    """What is mentioned right in each class, outside its methods."""
+    """Mentions in the body of each class, outside its methods."""
     decorators: dict[str, set[tuple[str, bool]]] = field(default_factory=dict)
     """The names that decorate each function and class of the module, themselves or by a method."""
     filled: dict[str, set[str]] = field(default_factory=dict)

@@ -10,6 +10,7 @@ import ast
 import os
 from functools import cache
 
+from gradguard_lint.domain.values import PRIMITIVES
 from gradguard_lint.models.rows import COMMON, Row, registry
 from gradguard_lint.models.stub_files import Stub, load, parsed, stubs_in
 from gradguard_lint.reading.source import SourceError
@@ -18,8 +19,6 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
-
-PRIMITIVES = "gradguard_lint.models.primitives."
 
 _DOES = {
     "hand_out": "pool",

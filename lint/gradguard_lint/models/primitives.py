@@ -33,9 +33,9 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
+from gradguard_lint.domain.values import PRIMITIVES as PREFIX
 from gradguard_lint.domain.values import unknown as value_of
 from gradguard_lint.engine import turns, waiting
-from gradguard_lint.engine.calls import PRIMITIVES as PREFIX
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

@@ -1,7 +1,7 @@
 """Stub files: which modules of libraries have one, and its program.
 
 A stub of the module ``torch.utils.data`` is the file ``torch/utils/data.py`` of a stub folder. The
-engine runs it as a module of the program; see `gradguard_lint.engine.stubs`.
+engine runs it as a module of the program; see `gradguard_lint.engine.stub_calls`.
 """
 
 from __future__ import annotations

@@ -21,17 +21,15 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tasks import hand_out, in_line
 from gradguard_lint.engine.turns import in_loop
-from gradguard_lint.models.transfers.starting import default_start, starts_of
+from gradguard_lint.models.transfers.starting import start_in, starts_of
 
 
 def start_instance(m: Machine, frame: Frame, node: ast.AST, worker: Instance) -> None:
     """Start an object of a class of processes or threads: it calls its class's own ``run``, or what
     it was made to call."""
     run = m.find_in_class(worker.cls, "run")
-    start = class_attribute(m, worker, "_start")
     library = str(class_attribute(m, worker, "_library").constant)
-    if start.is_none:
-        start = default_start(m, library)
+    start = start_in(m, class_attribute(m, worker, "_start"), library)
     maker = None
     if any(not function.module.is_stub for function in (run or UNKNOWN).of(Function)):
         function = m.bind(frame, node, run or UNKNOWN, worker)

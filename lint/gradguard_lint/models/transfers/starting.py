@@ -92,9 +92,9 @@ def start_method_now(
     return told or NOTHING
 
 
-def start_in(m: Machine, context: Value | None, library: str) -> Value:
-    """How the workers of `library` start that are given `context`, if any."""
-    if context is None or context.is_none:
+def start_in(m: Machine, context: Value, library: str) -> Value:
+    """How the workers of `library` start that are given `context`, or None."""
+    if context.is_none:
         return default_start(m, library)
     for instance in context.of(Instance):
         return m.read(instance.ident, "_method") or UNKNOWN

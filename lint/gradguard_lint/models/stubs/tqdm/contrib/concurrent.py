@@ -16,13 +16,13 @@ class _Threads(_Processes):
     _start = "thread"
 
 
+def _mapped(pool, tasks, max_workers):
+    return run_here(tasks) if max_workers == 1 else hand_out(pool, tasks)
+
+
 def process_map(fn, *iterables, max_workers=None, **kwargs):
-    if max_workers == 1:
-        return run_here(each(fn, *iterables))
-    return hand_out(_Processes(), each(fn, *iterables))
+    return _mapped(_Processes(), each(fn, *iterables), max_workers)
 
 
 def thread_map(fn, *iterables, max_workers=None, **kwargs):
-    if max_workers == 1:
-        return run_here(each(fn, *iterables))
-    return hand_out(_Threads(), each(fn, *iterables))
+    return _mapped(_Threads(), each(fn, *iterables), max_workers)
