@@ -51,6 +51,19 @@ class Unknown(Atom):
     key: Key = None
     sent: Key = None
     """As which argument of which task it came to a worker."""
+    identity: Key = None
+    """What evidence about it is kept under, where that is not its key. It answers no question:
+    in another turn of a loop, something else may have the same identity."""
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether it may be another thing each time that the program comes by."""
+        return self.key is None and self.sent is None
+
+    @property
+    def subject(self) -> Key:
+        """What evidence about it is kept under."""
+        return self.identity if self.identity is not None else self.key
 
 
 @record
@@ -438,6 +451,9 @@ class Tensor(Atom):
     certain: bool = False
     """Whether it is one tensor whichever way the program takes: otherwise it may be several, or
     something else."""
+    behind: frozenset[Key] = frozenset()
+    """The unknown things that it is computed from, where nothing else that it is computed from may
+    have a graph; None among them: something else may."""
 
     @property
     def tracked(self) -> bool:
@@ -532,6 +548,12 @@ class Value(Record):
         if len(choices) == 1:
             return isinstance(choices[0].atom, Unknown)
         return all(isinstance(choice.atom, Unknown) for choice in choices)
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether nothing at all is known of it, not even whether it is the same another time."""
+        only = self.choices[0].atom if len(self.choices) == 1 else None
+        return isinstance(only, Unknown) and only.is_nameless
 
     @property
     def is_none(self) -> bool:
@@ -652,6 +674,8 @@ def joined(choices: Sequence[Choice]) -> Value:
     """The same of alternatives."""
     if len(choices) == 1:
         return Value((choices[0],))
+    if sum(type(it.atom) is Unknown and it.atom.identity is not None for it in choices) > 0:
+        choices = _without_identities(choices)
     if 1 < len(choices) <= WIDTH and len({choice.atom for choice in choices}) == len(choices):
         return Value(tuple(choices))  # most often, no alternative is repeated
     seen: dict[Atom, list[Choice]] = {}
@@ -680,3 +704,23 @@ def joined(choices: Sequence[Choice]) -> Value:
     for atom, ways in seen.items():
         found += ways if len(ways) <= WAYS else [Choice(atom, any_of(it.when for it in ways))]
     return Value(tuple(found))
+
+
+def _without_identities(choices: Sequence[Choice]) -> Sequence[Choice]:
+    """`choices` in which what has one key, or none, is one thing, of no identity unless all of it
+    has the same."""
+    identities: dict[tuple[Key, Key], set[Key]] = {}
+    for choice in choices:
+        if isinstance(choice.atom, Unknown):
+            atom = choice.atom
+            identities.setdefault((atom.key, atom.sent), set()).add(atom.identity)
+    if all(len(it) == 1 for it in identities.values()):
+        return choices
+    found = []
+    for choice in choices:
+        it = choice.atom
+        if isinstance(it, Unknown) and len(identities[it.key, it.sent]) > 1:
+            found.append(Choice(Unknown(it.key, it.sent), choice.when))
+        else:
+            found.append(choice)
+    return found

@@ -31,6 +31,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.containers import element_of, hold
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.proofs import as_proved
 from pytest_gradguard.records import replace
 
 SOME = 3
@@ -181,9 +182,10 @@ def _left_out(
 
 def _split_by_value(value: Value, inner: Frame, name: str) -> Value:
     """An argument of which nothing is known is the same thing each time that it is asked for."""
-    if value != UNKNOWN or inner.module.is_stub:
+    if not value.is_nameless or inner.module.is_stub:
         return value
-    return unknown(("given", inner.ident, name))
+    key = ("given", inner.ident, name)
+    return value.map(lambda atom: of(Unknown(key, identity=getattr(atom, "identity", None))))
 
 
 def _annotated(
@@ -198,8 +200,8 @@ def _annotated(
         return value
     if only.key is None:
         only = Unknown(("argument", id(function.node), name), only.sent)
-    m.facts.unknown_modules.add(only.key)
-    return of(only)
+    m.facts.evidence.prove(only.subject, "module")
+    return as_proved(m, of(only))
 
 
 def standalone_arguments(m: Machine, function: Function, skip: int) -> Args:
@@ -235,7 +237,7 @@ def any_or(m: Machine, node: ast.AST, name: str, default: Value | None) -> Value
     """What the argument `name` of the function or class `node` is where it may be given: anything,
     or its default."""
     key = ("argument", id(node), name)
-    anything = unknown(key)
+    anything = as_proved(m, unknown(key))
     if default is None:
         return anything
     only = default.only

@@ -43,6 +43,7 @@ from gradguard_lint.engine.containers import (
     element_of,
     grown,
     hold,
+    item_of,
     items_changed,
     resized,
 )
@@ -52,6 +53,7 @@ from gradguard_lint.engine.iteration import iterated
 from gradguard_lint.engine.lookups import identify
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
+from gradguard_lint.engine.proofs import as_proved
 from gradguard_lint.engine.tree import takes_all
 from gradguard_lint.engine.turns import changed_in_place, note_field, note_shared_field
 from gradguard_lint.engine.variables import HEAP
@@ -197,8 +199,8 @@ def _part(m: Machine, index: int, count: int, star: int, atom: Atom) -> Value:
         return at_one_place(element_of(m, of(atom)))
     if known is not None and len(known) == count:
         return known[index]
-    if isinstance(atom, Unknown) and atom.key is not None:
-        return of(Unknown(("item", atom.key, index)))
+    if isinstance(atom, Unknown):
+        return as_proved(m, of(item_of(atom, index)))
     return at_one_place(element_of(m, of(atom)))
 
 
@@ -247,7 +249,7 @@ def _set_on_unknown(
     if not isinstance(key, str):
         items_changed(m, owner.key)
         return
-    home = identify(m, frame, target.value) if owner == Unknown() else owner.key
+    home = identify(m, frame, target.value) if owner.is_nameless else owner.key
     if home is not None:
         m.facts.written_on_unknown.add(key)
         m.store[0, str(("item", home, key))] = value

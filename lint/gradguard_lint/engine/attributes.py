@@ -51,12 +51,13 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.branches import each_way
 from gradguard_lint.engine.caching import CACHED_PROPERTY, cache_as_attribute
-from gradguard_lint.engine.containers import hold, item_of_unknown
+from gradguard_lint.engine.containers import hold, item_of, item_of_unknown
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.imports import module_frame, star_import
 from gradguard_lint.engine.lookups import looked_up
 from gradguard_lint.engine.machine import ARRIVED, Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.proofs import as_proved
 from gradguard_lint.engine.truth import asks_on_gpu
 from gradguard_lint.engine.variables import HEAP
 from pytest_gradguard.records import replace
@@ -89,8 +90,15 @@ def captured(
 
 
 def on_Attribute(m: Machine, frame: Frame, node: ast.Attribute) -> Value:
-    receiver = m.eval(frame, node.value)
-    return attribute(m, frame, node, receiver, node.attr)
+    value = called_attribute(m, frame, node)
+    if any(isinstance(it.atom, Method) for it in value.choices):
+        return m.models.read_attribute(m, value)
+    return value
+
+
+def called_attribute(m: Machine, frame: Frame, node: ast.Attribute) -> Value:
+    """``receiver.name`` as it is called: a method, where it may be one."""
+    return attribute(m, frame, node, m.eval(frame, node.value), node.attr)
 
 
 def attribute(m: Machine, frame: Frame, node: ast.AST, receiver: Value, name: str) -> Value:
@@ -129,7 +137,8 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
             return shown
         key = asks_on_gpu(base) if name == "is_cuda" else ("attr", base, name)
         fixed = m.store.get((0, str(key))) if name in m.facts.written_on_unknown else None
-        return fixed if fixed is not None else unknown(key)
+        identity = None if atom.identity is None else ("attr", atom.identity, name)
+        return fixed if fixed is not None else as_proved(m, of(Unknown(key, identity=identity)))
     if isinstance(atom, Const) and name == "value":
         return of(atom)  # a member of an enumeration
     if isinstance(atom, Function) and name in ("__name__", "__doc__"):
@@ -370,11 +379,11 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
         return of(_part(m.models.indexed(m, frame, node, atom), written, index))
     if isinstance(atom, (Thing, Method)):
         return m.models.item(m, frame, node, atom, index)
-    if isinstance(atom, Unknown) and atom.key is not None:
+    if isinstance(atom, Unknown) and (atom.key is not None or atom.identity is not None):
         if isinstance(index.only, Const):
-            return item_of_unknown(m, atom, index.constant)
+            return as_proved(m, item_of_unknown(m, atom, index.constant))
         if isinstance(written, ast.Slice) and _is_fixed(written):
-            return unknown(("item", atom.key, ast.unparse(written)))
+            return as_proved(m, of(item_of(atom, ast.unparse(written))))
     if isinstance(atom, External) and atom.name == "os.environ":
         return unknown(("env", index.constant))
     if isinstance(atom, Const) and isinstance(atom.value, str):

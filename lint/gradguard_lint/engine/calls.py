@@ -43,6 +43,7 @@ from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.fields import give_fields
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.proofs import identified, sources_of_call
 from gradguard_lint.engine.stub_calls import Caller
 from gradguard_lint.engine.tree import yields
 from gradguard_lint.engine.turns import changed_in_place, note_arguments
@@ -66,12 +67,18 @@ UNCHANGING = words(
 def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
     if isinstance(node.func, ast.Name) and node.func.id == "super":
         return _super(m, frame, node)
-    function = m.eval(frame, node.func)
+    if isinstance(node.func, ast.Attribute):
+        function = m.called_attribute(frame, node.func)
+    else:
+        function = m.eval(frame, node.func)
     args = arguments(m, frame, node)
     if frame.module.is_stub:
         result = call_from_stub(m, frame, node, function, args)
     else:
         result = call(m, frame, node, function, args)
+        if any(isinstance(it.atom, Unknown) for it in result.choices):
+            sources = sources_of_call(function, args.values())
+            result = identified(m, frame, node, result, sources)
     _change_receiver(m, frame, node, function, args)
     return result
 

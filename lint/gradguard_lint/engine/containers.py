@@ -34,7 +34,6 @@ from gradguard_lint.domain.values import (
     Value,
     join,
     of,
-    unknown,
 )
 from gradguard_lint.engine.machine import SIZE, Machine
 from gradguard_lint.engine.variables import HEAP
@@ -114,9 +113,16 @@ def _place_of_length(atom: Atom) -> Place | None:
 
 def item_of_unknown(m: Machine, atom: Unknown, index: Hashable) -> Value:
     """What something unknown has at `index`."""
-    key = ("item", atom.key, index)
-    fixed = m.store.get((0, str(key))) if index in m.facts.written_on_unknown else None
-    return fixed if fixed is not None else unknown(key)
+    item = item_of(atom, index)
+    asked = item.key is not None and index in m.facts.written_on_unknown
+    fixed = m.store.get((0, str(item.key))) if asked else None
+    return fixed if fixed is not None else of(item)
+
+
+def item_of(atom: Unknown, *index: Hashable) -> Unknown:
+    """An item of something unknown: the one at `index`, or one that stands for all."""
+    key = None if atom.key is None else ("item", atom.key, *index)
+    return Unknown(key, identity=None if atom.identity is None else ("item", atom.identity, *index))
 
 
 def items_changed(m: Machine, owner: Key) -> None:
@@ -151,8 +157,7 @@ def element_of(m: Machine, value: Value) -> Value:
         elif isinstance(atom, Const) and isinstance(atom.value, (str, type(None))):
             found.append(UNKNOWN)
         else:
-            key = atom.key if isinstance(atom, Unknown) else None
-            found.append(unknown(("item", key)) if key is not None else UNKNOWN)
+            found.append(of(item_of(atom)) if isinstance(atom, Unknown) else UNKNOWN)
     return m.filtered(join(found)) if found else UNKNOWN
 
 

@@ -48,8 +48,8 @@ def _contents(
     for choice in m.filtered(value).choices:
         atom = choice.atom
         yield path, atom, choice.when
-        if isinstance(atom, Unknown) and atom.key in m.facts.unknown_modules:
-            yield path, Thing("model", "Module", m.ident_of(atom.key)), choice.when
+        if isinstance(atom, Unknown) and m.facts.evidence.is_proved(atom.subject, "module"):
+            yield path, Thing("model", "Module", m.ident_of(atom.subject)), choice.when
         if depth <= 0:
             continue
         parts = _parts(m, atom, path)

@@ -62,6 +62,7 @@ from gradguard_lint.engine.iteration import iterated, iterated_object, run
 from gradguard_lint.engine.lookups import this_time
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.proofs import identified, sources_of
 from gradguard_lint.engine.texts import put_together, with_percent
 from gradguard_lint.engine.truth import compare_values, truth_of
 from gradguard_lint.words import words
@@ -196,7 +197,7 @@ def on_Dict(m: Machine, frame: Frame, node: ast.Dict) -> Value:
 
 def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
     test = m.eval(frame, node.test)
-    if test == UNKNOWN:
+    if test.is_nameless:
         test = unknown(this_time(m))
     found: list[tuple[Value, Conditions]] = []
     assumed = m.assumed
@@ -223,7 +224,10 @@ def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
 def on_BinOp(m: Machine, frame: Frame, node: ast.BinOp) -> Value:
     left = m.eval(frame, node.left)
     right = m.eval(frame, node.right)
-    return operate(m, frame, node, node.op, left, right)
+    value = operate(m, frame, node, node.op, left, right)
+    if any(isinstance(it.atom, Unknown) for it in value.choices):
+        value = identified(m, frame, node, value, sources_of((left, right)))
+    return value
 
 
 def operate(

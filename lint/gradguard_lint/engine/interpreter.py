@@ -75,6 +75,7 @@ PARTS = Parts(
     },
     calls.call,
     attributes.attribute,
+    attributes.called_attribute,
     attributes.bind,
     assignments.assign,
     imports.resolve,
@@ -92,11 +93,16 @@ def interpret(
     return _Run(Machine(project, models, options, PARTS), relevance).program()
 
 
+AGAIN = 2
+"""So often a root is run again with what its own use of values has proved."""
+
+
 class _Run:
     """One program: the module's own code, and the roots that follow it."""
 
-    def __init__(self, machine: Machine, relevance: Relevance) -> None:
+    def __init__(self, machine: Machine, relevance: Relevance, again: int = AGAIN) -> None:
         self.m = machine
+        self.again = again
         self.relevance = relevance
         self.seen = relevance.seen
         self.module = module = relevance.module
@@ -113,6 +119,10 @@ class _Run:
         frame.shared = True
         m.facts.frames[module.name] = frame
         self._root(partial(imports.run_module, m, frame, module, constant("__main__")), State())
+        if self.again and self._has_late_evidence(0):
+            anew = Machine(m.project, m.models, m.options, PARTS)
+            anew.facts.evidence = m.facts.evidence.lasting()
+            return _Run(anew, self.relevance, self.again - 1).program()
         self.after = m.state
         self.after.dead = False
         self.after.assumed = Assumed()
@@ -244,17 +254,30 @@ class _Run:
     def _root(self, start: Callable[[], None], state: State) -> None:
         m = self.m
         m.place.root += 1
-        m.budget.begin(first=m.place.root == 1)
-        m.state = state
-        m.state.assumed, m.state.dead = Assumed(), False
-        Position(Place()).restore(m.place)
-        self.begun_with = self.frame if m.place.root == 1 else None
-        try:
-            start()
-        except OutOfSteps:
-            m.state.dead = False
+        for left in reversed(range(AGAIN + 1)):
+            recorded, before = iteration.Recorded(m), state.copy()
+            m.budget.begin(first=m.place.root == 1)
+            m.state = state
+            m.facts.evidence.is_late = m.facts.evidence.is_open = False
+            m.state.assumed, m.state.dead = Assumed(), False
+            Position(Place()).restore(m.place)
+            self.begun_with = self.frame if m.place.root == 1 else None
+            try:
+                start()
+            except OutOfSteps:
+                m.state.dead = False
+            if m.place.root == 1 or not left or not self._has_late_evidence(recorded.calls):
+                break
+            recorded.put_back(m)
+            state = before
         if m.budget.is_cutting and self.begun_with is not None:
             m.leave_unfinished(self.begun_with)
+
+    def _has_late_evidence(self, calls: int) -> bool:
+        """Whether the last root proved something that may matter to what it did: it started workers
+        (there were so many `calls` before), or did something else that is open."""
+        evidence = self.m.facts.evidence
+        return evidence.is_late and (evidence.is_open or len(self.m.program.calls) > calls)
 
     def _object(self, cls: ast.ClassDef, *, prepare: bool) -> tuple[Instance, State] | None:
         """An object of `cls` as its methods find it: from the module's own code, or made here
@@ -376,7 +399,7 @@ def _calling_its_own(
     cls: ast.ClassDef, here: Mapping[str, ast.ClassDef]
 ) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """The methods that `cls` inherits from classes that are `here`, and that call methods which it
-    has instead of theirs."""
+    has itself."""
     own = {it.name for it in cls.body if isinstance(it, _FUNCTIONS)} - {"__init__"}
     above: dict[str, ast.ClassDef] = {}
     waiting = [cls] if own else []
@@ -387,7 +410,6 @@ def _calling_its_own(
                 above[name] = here[name]
                 waiting.append(here[name])
     methods = [it for base in above.values() for it in base.body if isinstance(it, _FUNCTIONS)]
-    own &= {it.name for it in methods}
     inherited = [it for it in methods if it.name not in own]
     found: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
     while True:

@@ -13,7 +13,6 @@ from gradguard_lint.domain.values import (
     COUNT,
     NUMBER,
     ONE,
-    UNKNOWN,
     WIDTH,
     Atom,
     Const,
@@ -51,7 +50,7 @@ def looked_up(
         other: what another key gives; None where that raises.
         closed: whether the known keys are all that there are.
     """
-    if not held or len(held) > WIDTH or anything == UNKNOWN or index.only is None:
+    if not held or len(held) > WIDTH or anything.is_nameless or index.only is None:
         return anything
     key = _identity(m, frame, written, index.only)
     if key is None:
@@ -71,7 +70,7 @@ def looked_up(
 def _identity(m: Machine, frame: Frame, written: ast.expr | None, index: Atom) -> Key:
     """What `index` is known by; None where that may be another each time."""
     key = index.key if isinstance(index, Unknown) else None
-    if index == Unknown() and written is not None:
+    if isinstance(index, Unknown) and index.is_nameless and written is not None:
         key = identify(m, frame, written)
     if isinstance(index, Instance) and not index.cls.plain:
         key = object_key(index)
@@ -108,10 +107,10 @@ def identify(m: Machine, frame: Frame, node: ast.expr) -> Key:
         held = m.read(atom.ident, node.attr) if isinstance(atom, Instance) else None
     if held is None or not isinstance(held.only, (Unknown, Thing)):
         return None
-    if held not in (UNKNOWN, NUMBER, COUNT):
+    if not held.is_nameless and held not in (NUMBER, COUNT):
         return None
     calls = (id(step.site.node) for step in m.place.chain[:-3])
     one = (ONE, m.ident_at(node, *m.place.turns.numbers(), *calls))
-    key = one if held == UNKNOWN else ("number", *one)
+    key = one if held.is_nameless else ("number", *one)
     rebind(m, frame, node, unknown(key))
     return key

@@ -64,6 +64,7 @@ class Parts:
     statements: Mapping[type[ast.AST], Callable[[Machine, Frame, Any], None]]
     call: Callable[[Machine, Frame, ast.AST, Value, Args], Value]
     attribute: Callable[[Machine, Frame, ast.AST, Value, str], Value]
+    called_attribute: Callable[[Machine, Frame, ast.Attribute], Value]
     bind: Callable[[Machine, Frame, ast.AST, Value, Atom], Value]
     assign: Callable[[Machine, Frame, ast.expr, Value], None]
     resolve: Callable[[Machine, int, str, Value], Value]
@@ -178,6 +179,13 @@ class Machine(Variables):
     def attribute(self, frame: Frame, node: ast.AST, receiver: Value, name: str) -> Value:
         """``receiver.name``."""
         return self.parts.attribute(self, frame, node, receiver, name)
+
+    def called_attribute(self, frame: Frame, node: ast.Attribute) -> Value:
+        """``receiver.name``, which is called."""
+        self.budget.left -= 1
+        if self.budget.left < 0:
+            self.run_out(frame)
+        return self.parts.called_attribute(self, frame, node)
 
     def bind(self, frame: Frame, node: ast.AST, value: Value, receiver: Atom) -> Value:
         """A class attribute seen through an object."""

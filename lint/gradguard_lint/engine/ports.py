@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from typing import Literal, Protocol, TypeVar
 
     from gradguard_lint.domain.effects import ParallelCall
+    from gradguard_lint.domain.evidence import Kind
+    from gradguard_lint.domain.questions import Key
     from gradguard_lint.reading.source import Module
 
     What = Literal[
@@ -270,6 +272,9 @@ class Models(Protocol[M]):
         """What the field `name` of an object is, of which the class says `stated`, and which the
         object is `given`."""
 
+    def proved(self, m: M, subject: Key, kind: Kind) -> Atom:
+        """What stands for something unknown that is proved to be of that `kind`."""
+
     def swallows(self, m: M, value: Value) -> bool:
         """Whether an exception of its body ends where ``with value`` is left."""
 
@@ -299,6 +304,9 @@ class Models(Protocol[M]):
 
     def grad_after_pickling(self, tensor: Tensor) -> str:
         """What `tensor` is for autograd once it was pickled."""
+
+    def read_attribute(self, m: M, value: Value) -> Value:
+        """`value`, an attribute that is read and not called, perhaps of what a library gives."""
 
     def refuses_pickling(self, atom: Atom, *, standard: bool) -> bool:
         """Whether `atom` itself certainly cannot be pickled, by the `standard` pickler or any."""

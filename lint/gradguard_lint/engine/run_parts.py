@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradguard_lint.domain.effects import Modes
+from gradguard_lint.domain.evidence import Evidence
 from gradguard_lint.engine.turn_state import Turns
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -139,8 +140,7 @@ class Facts:
         self.recorded: dict[tuple[Hashable, ...], Effect] = {}
         self.handed_out: list[ParallelCall] = []
         """All calls that are in the past of any way."""
-        self.unknown_modules: set[Key] = set()
-        """Unknown things that are torch modules, as their use shows."""
+        self.evidence = Evidence()
         self.ended_frames: set[int] = set()
         """Frames of calls that ended, and to whose variables nothing refers."""
         self.signals: dict[

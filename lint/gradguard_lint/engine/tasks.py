@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import partial
 
 from gradguard_lint.domain.conditions import NONE, Conditions, assume
 from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun, of_kinds
@@ -51,6 +52,7 @@ from pytest_gradguard.records import replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    from gradguard_lint.domain.questions import Key
     from gradguard_lint.reading.source import Module
 
 AT_FORK = "<at fork>"
@@ -376,11 +378,11 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
         if process:
             value = arrived(value, m.worker_ident)
             sent = ("sent", run.ident, name, private)
-            return of(Unknown(sent=sent)) if value == UNKNOWN else value
+            return value.map(partial(_sent, sent)) if value.is_nameless else value
         if not private:
             return value
-        if value == UNKNOWN:
-            value = of(Unknown(sent=("sent", run.ident, name, private)))
+        if value.is_nameless:
+            value = value.map(partial(_sent, ("sent", run.ident, name, private)))
         run.own.update(atom for atom in inner(value) if isinstance(atom, (Const, Unknown)))
         return owned(value, run.ident)
 
@@ -389,6 +391,11 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
         [(name, place(value, name, name in task.private_names)) for name, value in task.keywords],
         exact=task.exact,
     )
+
+
+def _sent(place: Key, atom: Atom) -> Value:
+    """Something unknown that came to a worker as the argument at `place`."""
+    return of(replace(atom, sent=place)) if isinstance(atom, Unknown) else of(atom)
 
 
 def _bound(m: Machine, function: Value) -> set[Atom]:
@@ -404,4 +411,4 @@ def _bound(m: Machine, function: Value) -> set[Atom]:
         found.update(
             item for value in given for item in value.atoms if isinstance(item, (Const, Unknown))
         )
-    return found - {Unknown()}
+    return {it for it in found if not (isinstance(it, Unknown) and it.is_nameless)}

@@ -320,7 +320,7 @@ def prepared(at: At, by: str, *values: Value) -> Value:
     def change(atom: Atom) -> Value:
         if optimizers.optimizers(at.m, of(atom)):
             return of(atom)
-        shown = isinstance(atom, Unknown) and atom.key in at.m.facts.unknown_modules
+        shown = isinstance(atom, Unknown) and at.m.facts.evidence.is_proved(atom.subject, "module")
         model = isinstance(atom, Thing) and atom.kind == "model"
         if shown or model or isinstance(atom, Instance):
             return data_parallel.wrap(at.m, at.node, by, atom)

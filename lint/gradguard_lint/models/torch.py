@@ -55,7 +55,10 @@ HOOKS = words("register_hook register_post_accumulate_grad_hook")
 STAYS_BEHIND = "stays-behind"
 """The mark of a hook that is meant to stay where it was registered."""
 
-MODULE_METHODS = ("parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad")
+MODULE_METHODS = words(
+    "buffers children modules named_buffers named_children named_modules named_parameters "
+    "parameters"
+)
 """What only a torch module has."""
 
 PARAMETERS = words("weight bias in_proj_weight in_proj_bias")

@@ -270,6 +270,7 @@ _TRAINERS = {
 
 TRAINS = (
     b".backward(",
+    b".backward)",
     b".manual_backward(",
     b"autograd.grad(",
     *(

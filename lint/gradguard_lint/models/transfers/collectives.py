@@ -77,6 +77,8 @@ def cut_off(
     """
     lost = ("leaf", "history", "parameter") if leaves else ("history",)
     cut: frozenset[int] = frozenset()
+    if m.modes.grad and any(map(_has_graph, inner(given))):
+        m.facts.evidence.is_open = True
     if m.modes.grad and any(
         isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad in lost
         for atom in inner(given)

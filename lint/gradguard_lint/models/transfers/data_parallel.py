@@ -37,6 +37,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.branches import stored_at
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.proofs import prove
 from gradguard_lint.models.distributed import LIGHTNING
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
@@ -223,10 +224,11 @@ def data_parallel(
 
 def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
     """The wrapper around `atom`; it goes by the same identity, as it has the same parameters."""
+    m.facts.evidence.is_open = True
     if isinstance(atom, Unknown):
-        ident = m.ident_of(atom.key) if atom.key is not None else m.ident_at(node, "module")
-        if atom.key is not None:
-            m.facts.unknown_modules.add(atom.key)
+        named = atom.subject is not None
+        ident = m.ident_of(atom.subject) if named else m.ident_at(node, "module")
+        prove(m, of(atom), "module")
         atom = Thing("model", "Module", ident, m.worker_ident)
     elif isinstance(atom, Tensor) and atom.grad == "unknown" and atom.ident > 0:
         # Something unknown that was moved: what is wrapped is a module.

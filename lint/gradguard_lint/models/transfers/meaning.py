@@ -83,6 +83,11 @@ from gradguard_lint.models.transfers.tensors import certainly, derived, gpu_used
 from gradguard_lint.models.transfers.wrapping import marked
 from pytest_gradguard.records import replace
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.evidence import Kind
+    from gradguard_lint.domain.questions import Key
+
 MODELS = ("model", "net", "encoder", "decoder", "policy", "backbone", "classifier", "critic")
 """What parameters of functions are called that are modules to be trained: losses and transforms
 are modules, too."""
@@ -334,6 +339,9 @@ class Meaning(Known):
     def attribute(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:
         return objects.attribute(m, frame, node, atom, name)
 
+    def read_attribute(self, m: Machine, value: Value) -> Value:
+        return value.map(lambda atom: of(torch_tensors.part_of_output(m, atom)))
+
     def inherited_attribute(
         self, m: Machine, frame: Frame, node: ast.AST, atom: Instance, name: str
     ) -> Value:
@@ -447,6 +455,23 @@ class Meaning(Known):
         given: Value | None,
     ) -> Value | None:
         return stated_fields.value_of(m, frame, node, name, stated, given)
+
+    def proved(self, m: Machine, subject: Key, kind: Kind) -> Atom:
+        ident = m.ident_of(subject)
+        if kind == "module":
+            return Thing("model", "Module", ident, m.worker_ident)
+        if kind == "optimizer":
+            parts = (("parameters", UNKNOWN),)
+            return Thing(kind, "Optimizer", ident, m.worker_ident, parts=parts)
+        if kind == "keras":
+            return Thing("keras-model", "Model", ident, m.worker_ident)
+        if kind == "variable":
+            return Tensor("tensorflow", kind, False, m.worker_ident, ident)
+        if kind == "leaf":
+            return Tensor("torch", kind, False, m.worker_ident, ident)
+        if kind == "graph":
+            return Tensor("torch", "history", born=m.worker_ident, sources=frozenset({ident}))
+        return Tensor("torch", "unknown", born=m.worker_ident, behind=frozenset({subject}))
 
     def swallows(self, m: Machine, value: Value) -> bool:
         return contexts.swallows(m, value)

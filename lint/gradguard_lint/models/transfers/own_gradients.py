@@ -23,6 +23,7 @@ from gradguard_lint.domain.values import (
     constant,
 )
 from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.proofs import prove, prove_graph
 from gradguard_lint.models.transfers import data_parallel
 
 _CLEARED = "<cleared after>"
@@ -50,6 +51,8 @@ def asked_for(
     m: Machine, frame: Frame, node: ast.AST, what: str, target: Value, asked: Value
 ) -> None:
     """Gradients of `target` are computed, with respect to `asked`."""
+    prove_graph(m, target)
+    prove(m, asked, "leaf")
     m.effect(frame, node, what, Autograd())
     of_element = _is_of_an_element(m, frame, node)
     m.effect(frame, node, what, Backward(target, asked, of_element))

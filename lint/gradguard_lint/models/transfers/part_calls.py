@@ -40,7 +40,7 @@ def called(m: Machine, frame: Frame, node: ast.AST, part: Atom, args: Args) -> V
     """A call of a part of a module; None where it is not known what that is."""
     modules = module_parts.meant(m, part)
     whole = torch_modules.module_of(part)
-    if modules is None and isinstance(whole, Thing) and _place_of(part) in m.facts.unknown_modules:
+    if modules is None and isinstance(whole, Thing) and _is_module(m, part):
         model = Thing("model", "Module", whole.ident, whole.born, whole.gpu)
         return torch_modules.model_call(m, frame, node, model, args)
     if modules is None or whole is None or len(modules.atoms) > 1:
@@ -52,6 +52,10 @@ def called(m: Machine, frame: Frame, node: ast.AST, part: Atom, args: Args) -> V
         return of(replace(atom, sources=atom.sources | {whole.ident}))
 
     return m.call(frame, node, modules, args).map(of_whole)
+
+
+def _is_module(m: Machine, part: Atom) -> bool:
+    return m.facts.evidence.is_proved(_place_of(part), "module")
 
 
 def _place_of(part: Atom) -> Key:
@@ -81,7 +85,7 @@ def method(
     if whole is None:
         return None
     if name in MODULE_METHODS and part.name not in PARAMETERS:
-        m.facts.unknown_modules.add(_place_of(part))
+        m.facts.evidence.prove(_place_of(part), "module")
     if name in ("train", "eval"):  # it counts as the module's
         torch_modules.set_training(m, whole, UNKNOWN)
         return of(part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.conditions import NONE, Conditions, parts_of
+from gradguard_lint.domain.evidence import owner_of
 from gradguard_lint.domain.payloads import (
     Compute,
     Draw,
@@ -41,6 +42,7 @@ from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.defaults import far_fetched_here
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.proofs import prove
 from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.python import LAST_BASES
 from gradguard_lint.models.rows import Row
@@ -64,6 +66,7 @@ from gradguard_lint.models.transfers.tensors import (
     worked,
 )
 from gradguard_lint.models.transfers.wrapping import mark
+from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -468,18 +471,25 @@ def _frozen(m: Machine, model: Thing | Instance) -> bool:
     return value is not None and True in value.constants()
 
 
+_VARIABLES = words("trainable_variables trainable_weights")
+"""Attributes that models and layers have, with variables in them."""
+
+
 def tape_method(
     m: Machine, frame: Frame, node: ast.AST, tape: Thing, name: str, args: Args
 ) -> Value:
     """``tape.gradient(...)``, ``tape.watch(...)``."""
     if name == PAUSES:
         return of(Thing("tape-paused", name))
+    if name == "watch":
+        prove(m, args.get(0, "tensor") or UNKNOWN, "variable")
     if name in ("gradient", "jacobian", "batch_jacobian"):
-        m.effect(
-            frame,
-            node,
-            f"`tape.{name}()`",
-            TapeGradient(args.get(0, "target") or UNKNOWN, args.get(1, "sources") or UNKNOWN),
-        )
+        sources = args.get(1, "sources") or UNKNOWN
+        prove(m, sources, "variable")
+        for atom in sources.of(Unknown):
+            if isinstance(atom.subject, tuple) and atom.subject[-1] in _VARIABLES:
+                prove(m, of(Unknown(owner_of(atom))), "keras")
+        asked = TapeGradient(args.get(0, "target") or UNKNOWN, sources)
+        m.effect(frame, node, f"`tape.{name}()`", asked)
         return sequence(of(Tensor("tensorflow", "none", False, m.worker_ident, GRADIENT)))
     return UNKNOWN

@@ -8,6 +8,7 @@ from math import prod
 
 from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, any_of
 from gradguard_lint.domain.payloads import Compute, GpuUse, Graph, MemoryUse
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import inner, is_certain, items, result_call, sequence
 from gradguard_lint.domain.values import (
     ANYTHING,
@@ -33,6 +34,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.proofs import sources_of
 from gradguard_lint.engine.tree import last_name
 from gradguard_lint.models.jax import LARGE, OPERATORS, SHARED_OUT
 from gradguard_lint.models.torch import (
@@ -264,8 +266,11 @@ def operation(
     if any(result_call(atom) is not None for value in values for atom in value.atoms):
         found = tensors_in(values)
     worked(m, frame, node, found, heavy=matmul or name in HEAVY)
-    value = combine(m, found, smooth=smooth and name not in NOT_SMOOTH)
+    smooth = smooth and name not in NOT_SMOOTH
+    value = combine(m, found, smooth=smooth)
     value = with_anything(value, values)
+    if smooth:
+        value = with_sources(m, value, values)
     if _has_tensor(node, values):
         value = certainly(value)
     if len(found) == 1 and found[0][0].framework == "numpy" and not matmul:
@@ -289,6 +294,25 @@ def certainly(value: Value) -> Value:
     def change(atom: Atom) -> Value:
         known = isinstance(atom, Tensor) and atom.framework == "torch"
         return of(replace(atom, certain=True) if known else atom)
+
+    return value.map(change)
+
+
+def with_sources(m: Machine, value: Value, given: Iterable[Value]) -> Value:
+    """`value`, a torch tensor computed from `given`: where something unknown there may have a
+    graph, it may have one."""
+    if not m.modes.grad:
+        return value
+    behind: frozenset[Key] | None = None
+
+    def change(atom: Atom) -> Value:
+        nonlocal behind
+        open_ = isinstance(atom, Tensor) and atom.framework == "torch" and not atom.tracked
+        if not isinstance(atom, Tensor) or not open_:
+            return of(atom)
+        if behind is None:
+            behind = sources_of(given)
+        return of(replace(atom, grad="unknown", behind=behind) if behind else atom)
 
     return value.map(change)
 

@@ -93,6 +93,7 @@ from gradguard_lint.models.transfers.tensors import (
     several,
     tensors_in,
     unsettled,
+    with_sources,
     worked,
     written,
 )
@@ -310,6 +311,8 @@ def function(
                 else of(atom)
             )
         )
+    if smooth:
+        value = with_sources(m, value, _of_tensors(short, args))
     if short in JOINING and found and all(_is_of_gradients(tensor) for tensor, _ in found):
         value = value.map(lambda atom: of(replace(atom, ident=GRADIENTS)))
     value = collectives.with_own_slot(m, node, args.values(), value, short)

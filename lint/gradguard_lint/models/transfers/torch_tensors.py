@@ -17,6 +17,7 @@ from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
     NUMBERS,
+    OUTPUT,
     UNKNOWN,
     Atom,
     Choice,
@@ -53,15 +54,19 @@ from gradguard_lint.models.torch import (
     NOT_SMOOTH,
     NOT_WRITING,
     OF_MODULES,
+    OF_TENSORS,
     ONE_OF_ALL,
     PARAMETERS,
     QUESTIONS,
     RESHAPES,
+    SEVERAL,
     STAYS_BEHIND,
     STOPS,
+    TO_ONE,
     TURNS,
     VIEWS,
     WHOLE,
+    WITH_INDICES,
 )
 from gradguard_lint.models.transfers import (
     collectives,
@@ -92,6 +97,7 @@ from gradguard_lint.models.transfers.tensors import (
     several,
     tensors_in,
     viewed,
+    with_sources,
     worked,
     written,
 )
@@ -134,6 +140,33 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
     ):
         return UNKNOWN
     return of(Method(tensor, name))
+
+
+def part_of_output(m: Machine, atom: Atom) -> Atom:
+    """A part of what a model gives, ``model(batch).logits``, where `atom` is no method."""
+    whole = atom.receiver if isinstance(atom, Method) else None
+    if not isinstance(atom, Method) or not isinstance(whole, Tensor):
+        return atom
+    if whole.ident != OUTPUT or whole.certain or atom.name in _METHODS or atom.name[-1] == "_":
+        return atom
+    return replace(derived(m, whole), ident=OUTPUT)
+
+
+_METHODS = frozenset().union(
+    *(
+        CASTS,
+        COUNTS,
+        HEAVY,
+        HOOKS,
+        METHODS_GIVE_ONE,
+        NOT_SMOOTH,
+        OF_MODULES,
+        OF_TENSORS,
+        ONE_OF_ALL,
+    ),
+    *(QUESTIONS, SEVERAL, STOPS, TO_ONE, TURNS, VIEWS, WITH_INDICES, GIVE_ONE),
+)
+"""What an attribute of a tensor is called that is a method."""
 
 
 def _device_of(tensor: Tensor, node: ast.AST) -> Key:
@@ -244,6 +277,8 @@ def tensor_method(
     if name not in OF_MODULES:
         worked(m, frame, node, found, heavy=name in HEAVY)
     value = combine(m, found, smooth=smooth, framework="torch")
+    if smooth:
+        value = with_sources(m, value, (of(tensor), *args.values()))
     value = as_figure(m, found, name, args.positional, args, value)
     same = name in CASTS and same_element(tensor.memory, constant(name))
     is_view = same or (name in VIEWS and not (tensor.strided and name in RESHAPES))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 
+from gradguard_lint.domain.evidence import owner_of
 from gradguard_lint.domain.payloads import (
     Backward,
     ComputeThreads,
@@ -36,6 +37,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.proofs import prove_graph
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import HOOKS, MODULE_METHODS, PARAMETERS
@@ -83,19 +85,22 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     whole = whole_of(atom)
     if whole is not None:
         return part_calls.each_called(m, frame, node, whole, args)
-    owner = key[1] if name is not None and isinstance(key, tuple) else None
-    if m.place.worker is not None and signals.waits(owner, name):
+    base = key[1] if name is not None and isinstance(key, tuple) else None
+    if m.place.worker is not None and signals.waits(base, name):
         m.place.worker.waits = True
-    if isinstance(owner, tuple) and owner[0] == signals.SIGNAL and isinstance(name, str):
-        answer = signals.method(m, node, owner, name, args)
+    if isinstance(base, tuple) and base[0] == signals.SIGNAL and isinstance(name, str):
+        answer = signals.method(m, node, base, name, args)
         if answer is not None:
             return answer
-    if name in _PARTS and is_own(unknown(owner)):
+    if name in _PARTS and is_own(unknown(base)):
         part = of_own(id(node))
         return sequence(part) if str(name).endswith(("split", "partition")) else part
     result = result_call(atom)
     samplers.may_train(m, frame, node)
+    owner = owner_of(atom)
     if name == "backward":
+        if not args.positional and args.rest is None:
+            prove_graph(m, of(Unknown(base, identity=owner)))
         data_parallel.unknown_backward(m)
         loss = args.get(0, "loss")
         if loss is not None and any(it.grad == "history" or it.severed for it in loss.tensors()):
@@ -108,8 +113,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         return of(Thing("tape-paused", name))
     data_parallel.handed_over(m, str(name), args)
     handed_on(m, frame, node, args)
-    if m.place.worker is not None and isinstance(owner, tuple) and owner[0] == "instance":
-        held = [value for _, value in m.fields(owner[1])]  # what its object extends has it, too
+    if m.place.worker is not None and isinstance(base, tuple) and base[0] == "instance":
+        held = [value for _, value in m.fields(base[1])]  # what its object extends has it, too
         handed_on(m, frame, node, Args(held if name != "__init__" else []))
     if name == "backward" and result is not None:
         target = of(Tensor("torch", "unknown", maybe=frozenset({result})))
@@ -121,20 +126,20 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         return part_calls.each_method(m, frame, node, whole, str(name), args)
     if name == "requires_grad_":
         part_calls.frozen_behind(m, Unknown(base))
-    if (
-        (name in MODULE_METHODS or (name in ("train", "eval") and switches(args)))
-        and isinstance(base, tuple)
-        and base[0] != "node"
+    if owner is not None and (
+        name in MODULE_METHODS or (name in ("train", "eval") and switches(args))
     ):
-        m.facts.unknown_modules.add(base)
+        m.facts.evidence.prove(owner, "module", m.assumed.facts)
         if name in ("parameters", "named_parameters"):
-            model = Thing("model", "Module", m.ident_of(base), m.worker_ident)
+            model = Thing("model", "Module", m.ident_of(owner), m.worker_ident)
             return torch_modules.model_method(m, frame, node, model, model.ident, False, name, args)
-    if key in m.facts.unknown_modules:
-        model = Thing("model", "Module", m.ident_of(key), m.worker_ident)
+    if m.facts.evidence.is_proved(atom.subject, "module"):
+        model = Thing("model", "Module", m.ident_of(atom.subject), m.worker_ident)
         return torch_modules.model_call(m, frame, node, model, args)
     if name in HOOKS and isinstance(base, tuple) and base[-1] in PARAMETERS:
         return torch_tensors.hooked(m, frame, node, Unknown(base), args)
+    if name in ("register_hook", "retain_grad"):  # of what requires no grad they raise
+        prove_graph(m, of(Unknown(base, identity=owner)))
     if isinstance(name, str):
         given_a_gpu(m, frame, node, f".{name}", args)
         contexts.unknown_lock_method(m, node, name)

@@ -1,0 +1,173 @@
+"""Proofs: what a use of a value proves of the unknown things in it (`Evidence`)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.shapes import result_call
+from gradguard_lint.domain.values import (
+    Atom,
+    Bound,
+    Choice,
+    Class,
+    External,
+    Frame,
+    Function,
+    Instance,
+    Items,
+    Method,
+    Partial,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    is_number,
+    of,
+)
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.words import words
+from pytest_gradguard.records import replace
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.evidence import Kind
+
+ANOTHER = frozenset({None})
+"""Something else may have the graph."""
+
+_PURE = words("abs list max min next reversed sorted sum tuple zip")
+"""Functions of Python's own that add no graph to that of their arguments."""
+
+_OF_TENSORS = words(
+    "abs add clamp cos cosh div double exp flatten float log log1p log_softmax logsumexp matmul "
+    "mean mm mul neg norm permute pow relu reshape sigmoid sin softmax sqrt square squeeze std sub "
+    "sum tanh to transpose unsqueeze var view"
+)
+"""Methods of tensors that give a tensor computed from theirs and their arguments alone."""
+
+
+def as_proved(m: Machine, value: Value) -> Value:
+    """`value`, with what is proved of the unknown things in it in their place."""
+    if len(value.choices) == 1 and not isinstance(value.choices[0].atom, Unknown):
+        return value
+    return value.map(lambda atom: _as_proved(m, atom))
+
+
+def _as_proved(m: Machine, atom: Atom) -> Value:
+    if not isinstance(atom, Unknown) or not (proved := m.facts.evidence.of(atom.subject)):
+        return of(atom)
+    kind, when = min(proved.items(), key=lambda it: len(it[1]))
+    shown = m.models.proved(m, atom.subject, kind)
+    if not when:
+        return of(shown)
+    other = frozenset((key, not truth) for key, truth in when) if len(when) == 1 else frozenset()
+    return Value((Choice(shown, when), Choice(atom, other)))
+
+
+def identified(
+    m: Machine, frame: Frame, node: ast.AST, value: Value, sources: frozenset[Key]
+) -> Value:
+    """What the expression `node` gives, `value`, by an identity where nothing is known of it.
+
+    Args:
+        sources: the unknown things that its graph may be of.
+    """
+    only = value.choices[0].atom if len(value.choices) == 1 else None
+    if not isinstance(only, Unknown) or frame.module.is_stub:
+        return value
+    if only.identity is None and only.sent is None:
+        calls = tuple(id(step.site.node) for step in m.place.chain[-3:])
+        if m.place.worker is not None:
+            calls += (id(m.place.worker.task.site.node),)
+        only = replace(only, identity=("made", id(node), calls))
+        value = Value((Choice(only, value.choices[0].when),))
+        m.facts.evidence.sources[only.identity] = sources
+    return as_proved(m, value)
+
+
+def sources_of_call(function: Value, values: Iterable[Value]) -> frozenset[Key]:
+    """The unknown things of which the result of `function` on `values` may have a graph."""
+    only = function.only
+    if isinstance(only, External) and only.name.rpartition(".")[::2] in _BUILTIN:
+        return sources_of(values)
+    key = only.key if isinstance(only, Unknown) else None
+    if isinstance(key, tuple) and key[0] == "attr" and key[2] in _OF_TENSORS:
+        base = only.identity if isinstance(only, Unknown) else None
+        return frozenset({base[1] if isinstance(base, tuple) else key[1]}).union(sources_of(values))
+    return ANOTHER
+
+
+_BUILTIN = frozenset(("builtins", name) for name in _PURE)
+
+
+def sources_of(values: Iterable[Value], depth: int = 2) -> frozenset[Key]:
+    """The unknown things among `values`, or in them, of which a graph may be; None among them
+    where something else may have one."""
+    found: set[Key] = set()
+    for value in values:
+        for choice in value.choices:
+            atom = choice.atom
+            while isinstance(atom, Method):
+                atom = atom.receiver
+            if isinstance(atom, Unknown):
+                if not is_number(atom):
+                    found.add(atom.subject)
+            elif isinstance(atom, Tensor):
+                if atom.tracked or (atom.grad == "unknown" and not (atom.behind or atom.maybe)):
+                    found.add(None)
+                elif atom.behind:
+                    found |= atom.behind
+                elif atom.grad == "unknown":
+                    found.update(("result", call) for call in atom.maybe)
+            elif isinstance(atom, Items) and depth:
+                parts = atom.items if atom.items is not None else (atom.element,)
+                found |= sources_of(parts, depth - 1)
+            elif isinstance(atom, Table) and depth:
+                found |= sources_of((*(it for _, it in atom.entries), atom.rest), depth - 1)
+            elif isinstance(atom, _HOLDING) or (isinstance(atom, Thing) and atom.kind == "model"):
+                found.add(None)
+    return frozenset(found)
+
+
+_HOLDING = (Bound, Class, Function, Instance, Items, Partial, Table)
+"""What may hold something with a graph that is not seen here."""
+
+
+def prove(m: Machine, value: Value, kind: Kind) -> None:
+    """The program goes on only where `value`, or each item of it, is of that `kind`."""
+    only = value.only
+    if isinstance(only, Items):
+        for part in only.items if only.items is not None else (only.element,):
+            prove(m, part, kind)
+    elif isinstance(only, Unknown) and only.subject is not None:
+        m.facts.evidence.prove(only.subject, kind, m.assumed.facts)
+
+
+def prove_graph(m: Machine, value: Value) -> None:
+    """The program goes on only where `value` has a graph: so has the one unknown thing that it is
+    computed from, where nothing else in it can have one."""
+    waiting, seen = sources_of([value]), set[Key]()
+    while len(waiting) == 1:
+        (subject,) = waiting
+        if subject is None or subject in seen:
+            return
+        seen.add(subject)
+        call = result_call(Unknown(subject))
+        if call is not None:
+            _prove_result(m, call)
+            return
+        m.facts.evidence.prove(subject, "graph", m.assumed.facts)
+        waiting = m.facts.evidence.sources.get(subject, ANOTHER)
+
+
+def _prove_result(m: Machine, ident: int) -> None:
+    """A result of the parallel call `ident` has a graph, or requires grad: where its tasks return
+    at one place, what they return there does."""
+    for call in m.program.calls:
+        if call.ident == ident:
+            ends = [value for task in call.tasks for value, _ in task.returns]
+            if len(ends) == 1:
+                prove_graph(m, ends[0])
