@@ -36,6 +36,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.machine import SIZE, Machine
+from gradguard_lint.engine.proofs import as_proved
 from gradguard_lint.engine.variables import HEAP
 from pytest_gradguard.records import replace
 
@@ -157,7 +158,8 @@ def element_of(m: Machine, value: Value) -> Value:
         elif isinstance(atom, Const) and isinstance(atom.value, (str, type(None))):
             found.append(UNKNOWN)
         else:
-            found.append(of(item_of(atom)) if isinstance(atom, Unknown) else UNKNOWN)
+            item = of(item_of(atom)) if isinstance(atom, Unknown) else UNKNOWN
+            found.append(as_proved(m, item))
     return m.filtered(join(found)) if found else UNKNOWN
 
 

@@ -470,7 +470,8 @@ class Meaning(Known):
         if kind == "leaf":
             return Tensor("torch", kind, False, m.worker_ident, ident)
         if kind == "graph":
-            return Tensor("torch", "history", born=m.worker_ident, sources=frozenset({ident}))
+            own = frozenset({ident})
+            return Tensor("torch", "history", False, m.worker_ident, ident, sources=own)
         return Tensor("torch", "unknown", born=m.worker_ident, behind=frozenset({subject}))
 
     def swallows(self, m: Machine, value: Value) -> bool:
