@@ -152,6 +152,7 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
 def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, name: str) -> Value:
     value = m.read(atom.ident, name)
     if value is not None:
+        value = as_proved(m, value)
         if m.place.worker is not None and atom.born != m.place.worker.ident:
             shipped = m.in_process_worker and m.place.worker.call.channel.ships
             if shipped and m.pickles_itself(atom) and (atom.ident, ARRIVED) not in m.store:

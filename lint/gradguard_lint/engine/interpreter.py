@@ -355,10 +355,13 @@ class _Run:
         if id(node) in m.budget.cut and not m.budget.preparing:
             m.program.unsure.add(m.place.root)
         for atom in value.of(Function) if value is not None else ():
-            if atom.node is not node:
+            inside = atom.wraps
+            if atom.node is not node and (inside is None or inside.node is not node):
                 continue
             bound = receiver is not None and "static" not in atom.marks
-            args = standalone_arguments(m, atom, skip=1 if bound else 0)
+            args = standalone_arguments(m, inside or atom, skip=1 if bound else 0)
+            if inside is not None:
+                args = _by_place(args, inside)
             target = Bound(atom, receiver) if receiver is not None and bound else atom
             self.begun_with = atom
             result = m.iterated(frame, node, m.call(frame, node, of(target), args))
@@ -369,6 +372,18 @@ class _Run:
         if value is not None and not any(value.of(Function)):
             # A decorator made something else of it: run that.
             m.call(frame, node, value, Args(rest=UNKNOWN, open=True))
+
+
+def _by_place(args: Args, function: Function) -> Args:
+    """`args`, which `function` is given by their names, by their places: what wraps it may call
+    them otherwise."""
+    spec = function.node.args
+    names = [it.arg for it in (*spec.posonlyargs, *spec.args) if it.arg in args.keywords]
+    return Args(
+        [args.keywords[name] for name in names],
+        {name: value for name, value in args.keywords.items() if name not in names},
+        open=args.open,
+    )
 
 
 def _definitions(tree: ast.Module) -> list[Definition]:

@@ -275,6 +275,19 @@ class Models(Protocol[M]):
     def proved(self, m: M, subject: Key, kind: Kind) -> Atom:
         """What stands for something unknown that is proved to be of that `kind`."""
 
+    def computed(
+        self,
+        m: M,
+        frame: Frame,
+        node: ast.AST,
+        subject: Key,
+        function: Value,
+        args: Args,
+        is_whole: bool,
+    ) -> Value | None:
+        """What `function`, of which nothing is known, gives for `args`: what is known as `subject`
+        and has a graph, as a whole or a part of it."""
+
     def swallows(self, m: M, value: Value) -> bool:
         """Whether an exception of its body ends where ``with value`` is left."""
 

@@ -28,6 +28,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -57,9 +58,10 @@ def as_proved(m: Machine, value: Value) -> Value:
 
 
 def _as_proved(m: Machine, atom: Atom) -> Value:
-    if not isinstance(atom, Unknown) or not (proved := m.facts.evidence.of(atom.subject)):
+    proved = m.facts.evidence.of(atom.subject) if isinstance(atom, Unknown) else None
+    if proved is None or not isinstance(atom, Unknown):
         return of(atom)
-    kind, when = min(proved.items(), key=lambda it: len(it[1]))
+    kind, when = proved
     shown = m.models.proved(m, atom.subject, kind)
     if not when:
         return of(shown)
@@ -68,23 +70,33 @@ def _as_proved(m: Machine, atom: Atom) -> Value:
 
 
 def identified(
-    m: Machine, frame: Frame, node: ast.AST, value: Value, sources: frozenset[Key]
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    value: Value,
+    sources: frozenset[Key],
+    call: tuple[Value, Args] | None = None,
 ) -> Value:
     """What the expression `node` gives, `value`, by an identity where nothing is known of it.
 
     Args:
         sources: the unknown things that its graph may be of.
+        call: what is called there, and the arguments.
     """
     only = value.choices[0].atom if len(value.choices) == 1 else None
     if not isinstance(only, Unknown) or frame.module.is_stub:
         return value
-    if only.identity is None and only.sent is None:
+    if only.identity is None and only.sent is None and result_call(only) is None:
         calls = tuple(id(step.site.node) for step in m.place.chain[-3:])
         if m.place.worker is not None:
             calls += (id(m.place.worker.task.site.node),)
         only = replace(only, identity=("made", id(node), calls))
         value = Value((Choice(only, value.choices[0].when),))
         m.facts.evidence.sources[only.identity] = sources
+    if call is not None and only.subject in m.facts.evidence.giving:
+        is_whole = m.facts.evidence.is_proved(only.subject, "graph")
+        computed = m.models.computed(m, frame, node, only.subject, *call, is_whole)
+        value = computed if computed is not None else value
     return as_proved(m, value)
 
 
@@ -113,7 +125,10 @@ def sources_of(values: Iterable[Value], depth: int = 2) -> frozenset[Key]:
             while isinstance(atom, Method):
                 atom = atom.receiver
             if isinstance(atom, Unknown):
-                if not is_number(atom):
+                call = result_call(atom)
+                if call is not None:
+                    found.add(("result", call))
+                elif not is_number(atom):
                     found.add(atom.subject)
             elif isinstance(atom, Tensor):
                 if atom.tracked or (atom.grad == "unknown" and not (atom.behind or atom.maybe)):

@@ -6,6 +6,7 @@ import ast
 import sys
 from collections.abc import Callable
 
+from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
 from gradguard_lint.domain.values import (
@@ -79,7 +80,15 @@ from gradguard_lint.models.transfers.devices import (
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
 from gradguard_lint.models.transfers.table import TRANSFERS
-from gradguard_lint.models.transfers.tensors import certainly, derived, gpu_used, operation, viewed
+from gradguard_lint.models.transfers.tensors import (
+    certainly,
+    combine,
+    derived,
+    gpu_used,
+    operation,
+    tensors_in,
+    viewed,
+)
 from gradguard_lint.models.transfers.wrapping import marked
 from pytest_gradguard.records import replace
 
@@ -473,6 +482,28 @@ class Meaning(Known):
             own = frozenset({ident})
             return Tensor("torch", "history", False, m.worker_ident, ident, sources=own)
         return Tensor("torch", "unknown", born=m.worker_ident, behind=frozenset({subject}))
+
+    def computed(
+        self,
+        m: Machine,
+        frame: Frame,
+        node: ast.AST,
+        subject: Key,
+        function: Value,
+        args: Args,
+        is_whole: bool,
+    ) -> Value | None:
+        only = function.only
+        receiver = only.receiver if isinstance(only, Method) else None
+        if isinstance(receiver, Thing) and receiver.kind == "model":
+            return torch_modules.model_call(m, frame, node, receiver, args)
+        proved, ident = self.proved(m, subject, "graph") if is_whole else None, m.ident_of(subject)
+        if not isinstance(proved, Tensor):
+            return None
+        found = [*tensors_in(args.values()), (proved, NONE)]
+        return combine(m, found, framework="torch").map(
+            lambda atom: of(replace(atom, ident=ident)) if isinstance(atom, Tensor) else of(atom)
+        )
 
     def swallows(self, m: Machine, value: Value) -> bool:
         return contexts.swallows(m, value)

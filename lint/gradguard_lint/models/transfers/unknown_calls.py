@@ -31,13 +31,14 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    is_number,
     join,
     of,
     unknown,
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.proofs import prove_graph
+from gradguard_lint.engine.proofs import prove, prove_graph
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import HOOKS, MODULE_METHODS, PARAMETERS
@@ -59,6 +60,10 @@ from gradguard_lint.models.transfers.devices import gpu_hinted, placed, shown
 from gradguard_lint.models.transfers.frozen import whole_of
 from gradguard_lint.words import words
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.evidence import Kind
+
 SPREADS = frozenset({"auto", "balanced", "balanced_low_0", "sequential", "cuda"})
 """Words by which a model is put on the GPUs that there are."""
 
@@ -70,6 +75,10 @@ _PARTS = words(
 
 _BUILTIN = frozenset(dir(builtins)) - {"eval", "exec"}
 """Names of Python's own, exceptions above all, which compute nothing with tensors."""
+
+
+_OF_OPTIMIZERS: dict[object, Kind] = {"step": "steps", "zero_grad": "clears"}
+"""Methods that no other thing than an optimizer has together."""
 
 
 def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> Value | None:
@@ -98,6 +107,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     result = result_call(atom)
     samplers.may_train(m, frame, node)
     owner = owner_of(atom)
+    if name in _OF_OPTIMIZERS:
+        prove(m, of(Unknown(owner)), _OF_OPTIMIZERS[name])
     if name == "backward":
         if not args.positional and args.rest is None:
             prove_graph(m, of(Unknown(base, identity=owner)))
@@ -154,7 +165,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     may_seed(m, frame, node, called.id if isinstance(called, ast.Name) else "", unknown=True)
     if (
         m.place.worker is not None
-        and args.positional
+        and not all(_is_plain(value) for value in args.positional)
         and isinstance(called, ast.Name)
         and called.id not in _BUILTIN
         and not any(it.framework == "numpy" for arg in args.positional for it in arg.tensors())
@@ -164,6 +175,11 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         given = key is not None and not (isinstance(key, tuple) and key[0] == ONE)
         m.effect(frame, node, "an unknown callable", UnknownCall(given))
     return None
+
+
+def _is_plain(value: Value) -> bool:
+    """Whether `value` is a number or a constant."""
+    return all(isinstance(atom, Const) or is_number(atom) for atom in value.atoms)
 
 
 def given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> None:
