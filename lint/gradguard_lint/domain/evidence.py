@@ -29,7 +29,11 @@ if TYPE_CHECKING:
         "variable",  # a tensor that a TensorFlow tape watches
     ]
 
-_STABLE = frozenset({"argument", "attr", "call", "item", "made"})
+MADE = "made"
+"""How the identity begins of what an expression gives: that, the calls that lead there, and the task
+of a worker that it is in."""
+
+_STABLE = frozenset({"argument", "attr", "call", "item", MADE})
 """How the keys begin of what is the same in another run of the program."""
 
 
@@ -98,9 +102,15 @@ def _owners(key: Key) -> Iterator[Key]:
         yield key
 
 
+def is_of_a_task(subject: Key) -> bool:
+    """Whether a task of a worker makes what is known as `subject`."""
+    *_, first = (subject, *_owners(subject))
+    return isinstance(first, tuple) and first[0] == MADE and bool(first[3])
+
+
 def _is_stable(key: Key) -> bool:
     while isinstance(key, tuple) and key and key[0] in _STABLE:
-        if key[0] in ("argument", "made"):
+        if key[0] in ("argument", MADE):
             return True
         key = key[1]
     return False

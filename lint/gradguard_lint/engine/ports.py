@@ -272,8 +272,9 @@ class Models(Protocol[M]):
         """What the field `name` of an object is, of which the class says `stated`, and which the
         object is `given`."""
 
-    def proved(self, m: M, subject: Key, kind: Kind) -> Atom:
-        """What stands for something unknown that is proved to be of that `kind`."""
+    def proved(self, m: M, subject: Key, kind: Kind, born: int) -> Atom:
+        """What stands for something unknown that is proved to be of that `kind`; `born`: the worker
+        that made it."""
 
     def computed(
         self,

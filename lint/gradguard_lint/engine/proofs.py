@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from gradguard_lint.domain.evidence import MADE, is_of_a_task
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import result_call
+from gradguard_lint.domain.shapes import arrived, result_call
 from gradguard_lint.domain.values import (
     Atom,
     Bound,
@@ -62,7 +63,10 @@ def _as_proved(m: Machine, atom: Atom) -> Value:
     if proved is None or not isinstance(atom, Unknown):
         return of(atom)
     kind, when = proved
-    shown = m.models.proved(m, atom.subject, kind)
+    born = m.worker_ident if is_of_a_task(atom.subject) else 0
+    shown = m.models.proved(m, atom.subject, kind, born)
+    if m.in_process_worker and not born:
+        shown = arrived(of(shown), m.worker_ident).choices[0].atom
     if not when:
         return of(shown)
     other = frozenset((key, not truth) for key, truth in when) if len(when) == 1 else frozenset()
@@ -88,9 +92,8 @@ def identified(
         return value
     if only.identity is None and only.sent is None and result_call(only) is None:
         calls = tuple(id(step.site.node) for step in m.place.chain[-3:])
-        if m.place.worker is not None:
-            calls += (id(m.place.worker.task.site.node),)
-        only = replace(only, identity=("made", id(node), calls))
+        task = 0 if m.place.worker is None else id(m.place.worker.task.site.node)
+        only = replace(only, identity=(MADE, id(node), calls, task))
         value = Value((Choice(only, value.choices[0].when),))
         m.facts.evidence.sources[only.identity] = sources
     if call is not None and only.subject in m.facts.evidence.giving:

@@ -282,6 +282,9 @@ TRAINS = (
 )
 """What takes gradients, or gives a library a loss."""
 
+SHOWS_MODULES = (b".named_parameters(", b".parameters(", b".requires_grad", b".zero_grad(")
+"""What else shows that something is a module, or a tensor with a gradient."""
+
 _METHODS = sorted(
     {f".{method}".encode() for _, row, _ in _ROWS for method in row.methods}
     | {last.encode() for _, row, last in _ROWS if row.does in ("task", "spawn")}

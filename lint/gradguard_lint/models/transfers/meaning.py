@@ -465,23 +465,23 @@ class Meaning(Known):
     ) -> Value | None:
         return stated_fields.value_of(m, frame, node, name, stated, given)
 
-    def proved(self, m: Machine, subject: Key, kind: Kind) -> Atom:
+    def proved(self, m: Machine, subject: Key, kind: Kind, born: int) -> Atom:
         ident = m.ident_of(subject)
         if kind == "module":
-            return Thing("model", "Module", ident, m.worker_ident)
+            return Thing("model", "Module", ident, born)
         if kind == "optimizer":
             parts = (("parameters", UNKNOWN),)
-            return Thing(kind, "Optimizer", ident, m.worker_ident, parts=parts)
+            return Thing(kind, "Optimizer", ident, born, parts=parts)
         if kind == "keras":
-            return Thing("keras-model", "Model", ident, m.worker_ident)
+            return Thing("keras-model", "Model", ident, born)
         if kind == "variable":
-            return Tensor("tensorflow", kind, False, m.worker_ident, ident)
+            return Tensor("tensorflow", kind, False, born, ident)
         if kind == "leaf":
-            return Tensor("torch", kind, False, m.worker_ident, ident)
+            return Tensor("torch", kind, False, born, ident)
         if kind == "graph":
             own = frozenset({ident})
-            return Tensor("torch", "history", False, m.worker_ident, ident, sources=own)
-        return Tensor("torch", "unknown", born=m.worker_ident, behind=frozenset({subject}))
+            return Tensor("torch", "history", False, born, ident, sources=own)
+        return Tensor("torch", "unknown", born=born, behind=frozenset({subject}))
 
     def computed(
         self,
@@ -497,7 +497,10 @@ class Meaning(Known):
         receiver = only.receiver if isinstance(only, Method) else None
         if isinstance(receiver, Thing) and receiver.kind == "model":
             return torch_modules.model_call(m, frame, node, receiver, args)
-        proved, ident = self.proved(m, subject, "graph") if is_whole else None, m.ident_of(subject)
+        proved, ident = (
+            self.proved(m, subject, "graph", m.worker_ident) if is_whole else None,
+            m.ident_of(subject),
+        )
         if not isinstance(proved, Tensor):
             return None
         found = [*tensors_in(args.values()), (proved, NONE)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 
-from gradguard_lint.domain.evidence import owner_of
+from gradguard_lint.domain.evidence import is_of_a_task, owner_of
 from gradguard_lint.domain.payloads import (
     Backward,
     ComputeThreads,
@@ -63,6 +63,7 @@ from gradguard_lint.words import words
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from gradguard_lint.domain.evidence import Kind
+    from gradguard_lint.domain.questions import Key
 
 SPREADS = frozenset({"auto", "balanced", "balanced_low_0", "sequential", "cuda"})
 """Words by which a model is put on the GPUs that there are."""
@@ -142,14 +143,14 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     ):
         m.facts.evidence.prove(owner, "module", m.assumed.facts)
         if name in ("parameters", "named_parameters"):
-            model = Thing("model", "Module", m.ident_of(owner), m.worker_ident)
+            model = _module(m, owner)
             return torch_modules.model_method(m, frame, node, model, model.ident, False, name, args)
     if m.facts.evidence.is_proved(atom.subject, "module"):
-        model = Thing("model", "Module", m.ident_of(atom.subject), m.worker_ident)
+        model = _module(m, atom.subject)
         return torch_modules.model_call(m, frame, node, model, args)
     if name in HOOKS and isinstance(base, tuple) and base[-1] in PARAMETERS:
         return torch_tensors.hooked(m, frame, node, Unknown(base), args)
-    if name in ("register_hook", "retain_grad"):  # of what requires no grad they raise
+    if name == "retain_grad":  # of what requires no grad it raises
         prove_graph(m, of(Unknown(base, identity=owner)))
     if isinstance(name, str):
         given_a_gpu(m, frame, node, f".{name}", args)
@@ -175,6 +176,12 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         given = key is not None and not (isinstance(key, tuple) and key[0] == ONE)
         m.effect(frame, node, "an unknown callable", UnknownCall(given))
     return None
+
+
+def _module(m: Machine, subject: Key) -> Thing:
+    """The module that something unknown is proved to be."""
+    here = m.in_process_worker or is_of_a_task(subject)
+    return Thing("model", "Module", m.ident_of(subject), m.worker_ident if here else 0)
 
 
 def _is_plain(value: Value) -> bool:
