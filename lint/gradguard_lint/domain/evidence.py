@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Kind = Literal[
         "clears",  # it has the method `zero_grad`
+        "is-given-parameters",  # a call made it of parameters
         "graph",  # a torch tensor with a graph
         "keras",  # a model or layer of Keras
         "leaf",  # a torch tensor that requires grad, and is a leaf or has a graph
@@ -30,11 +31,15 @@ if TYPE_CHECKING:
     ]
 
 MADE = "made"
-"""How the identity begins of what an expression gives: that, the calls that lead there, and the task
-of a worker that it is in."""
+"""How the identity begins of what an expression gives: that, the calls that lead there, and the
+task of a worker that it is in."""
 
 _STABLE = frozenset({"argument", "attr", "call", "item", MADE})
 """How the keys begin of what is the same in another run of the program."""
+
+
+_PARTIAL = frozenset({"clears", "is-given-parameters", "steps"})
+"""What of a thing is no proof alone: two of them show an optimizer."""
 
 
 class Evidence:
@@ -62,8 +67,9 @@ class Evidence:
         known[kind] = when if old is None else any_of((old, when))
         if kind == "graph":
             self.giving |= {subject, *_owners(subject)}
-        if {"clears", "steps"} <= known.keys() and "optimizer" not in known:
-            self.prove(subject, "optimizer", known["clears"] | known["steps"])
+        for one in ("clears", "is-given-parameters"):
+            if {one, "steps"} <= known.keys() and "optimizer" not in known:
+                self.prove(subject, "optimizer", known[one] | known["steps"])
         self.is_late = self.is_late or known[kind] != old
 
     def of(self, subject: Key) -> tuple[Kind, Conditions] | None:
@@ -71,7 +77,7 @@ class Evidence:
         known = self._proved.get(subject)
         if known is None:
             return None
-        kinds = [(kind, when) for kind, when in known.items() if kind not in ("clears", "steps")]
+        kinds = [(kind, when) for kind, when in known.items() if kind not in _PARTIAL]
         return min(kinds, key=lambda it: len(it[1]), default=None)
 
     def is_proved(self, subject: Key, kind: Kind) -> bool:

@@ -277,17 +277,10 @@ class Models(Protocol[M]):
         that made it."""
 
     def computed(
-        self,
-        m: M,
-        frame: Frame,
-        node: ast.AST,
-        subject: Key,
-        function: Value,
-        args: Args,
-        is_whole: bool,
+        self, m: M, frame: Frame, node: ast.AST, subject: Key, function: Value, args: Args
     ) -> Value | None:
-        """What `function`, of which nothing is known, gives for `args`: what is known as `subject`
-        and has a graph, as a whole or a part of it."""
+        """What `function` gives for `args`, where what is proved of `subject`, which this is known
+        as, says more with these than alone."""
 
     def swallows(self, m: M, value: Value) -> bool:
         """Whether an exception of its body ends where ``with value`` is left."""

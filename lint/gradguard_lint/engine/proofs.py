@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gradguard_lint.domain.evidence import MADE, is_of_a_task
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import arrived, result_call
+from gradguard_lint.domain.shapes import arrived, inner, result_call
 from gradguard_lint.domain.values import (
     Atom,
     Bound,
@@ -96,11 +96,18 @@ def identified(
         only = replace(only, identity=(MADE, id(node), calls, task))
         value = Value((Choice(only, value.choices[0].when),))
         m.facts.evidence.sources[only.identity] = sources
-    if call is not None and only.subject in m.facts.evidence.giving:
-        is_whole = m.facts.evidence.is_proved(only.subject, "graph")
-        computed = m.models.computed(m, frame, node, only.subject, *call, is_whole)
+    if call is not None:
+        if any(it.grad == "parameter" for it in _first_tensors(call[1])):
+            prove(m, value, "is-given-parameters")
+        computed = m.models.computed(m, frame, node, only.subject, *call)
         value = computed if computed is not None else value
     return as_proved(m, value)
+
+
+def _first_tensors(args: Args) -> list[Tensor]:
+    """The tensors in the first of `args`."""
+    first = args.positional[0] if args.positional else None
+    return [] if first is None else [it for it in inner(first, 1) if isinstance(it, Tensor)]
 
 
 def sources_of_call(function: Value, values: Iterable[Value]) -> frozenset[Key]:

@@ -491,20 +491,25 @@ class Meaning(Known):
         subject: Key,
         function: Value,
         args: Args,
-        is_whole: bool,
     ) -> Value | None:
+        evidence = m.facts.evidence
+        if evidence.is_proved(subject, "optimizer"):
+            parts = (("parameters", args.get(0) or UNKNOWN),)
+            return of(
+                Thing("optimizer", "Optimizer", m.ident_of(subject), m.worker_ident, parts=parts)
+            )
+        if subject not in evidence.giving:
+            return None
         only = function.only
         receiver = only.receiver if isinstance(only, Method) else None
         if isinstance(receiver, Thing) and receiver.kind == "model":
             return torch_modules.model_call(m, frame, node, receiver, args)
-        proved, ident = (
-            self.proved(m, subject, "graph", m.worker_ident) if is_whole else None,
-            m.ident_of(subject),
-        )
-        if not isinstance(proved, Tensor):
+        if not evidence.is_proved(subject, "graph"):
             return None
-        found = [*tensors_in(args.values()), (proved, NONE)]
-        return combine(m, found, framework="torch").map(
+        ident = m.ident_of(subject)
+        own = Tensor("torch", "history", False, m.worker_ident, ident, sources=frozenset({ident}))
+        value = combine(m, [*tensors_in(args.values()), (own, NONE)], framework="torch")
+        return value.map(
             lambda atom: of(replace(atom, ident=ident)) if isinstance(atom, Tensor) else of(atom)
         )
 

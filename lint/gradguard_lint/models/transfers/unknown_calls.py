@@ -108,7 +108,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     result = result_call(atom)
     samplers.may_train(m, frame, node)
     owner = owner_of(atom)
-    if name in _OF_OPTIMIZERS:
+    if name in _OF_OPTIMIZERS and not args.positional:
         prove(m, of(Unknown(owner)), _OF_OPTIMIZERS[name])
     if name == "backward":
         if not args.positional and args.rest is None:
