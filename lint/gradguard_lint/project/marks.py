@@ -271,6 +271,7 @@ _TRAINERS = {
 TRAINS = (
     b".backward(",
     b".backward)",
+    b".gradient(",
     b".manual_backward(",
     b"autograd.grad(",
     *(
