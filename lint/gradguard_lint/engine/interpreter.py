@@ -443,7 +443,7 @@ def _calling_its_own(cls: Class) -> list[tuple[Module, ast.FunctionDef | ast.Asy
 
 def _lacks_an_attribute(cls: Class) -> bool:
     """Whether `cls` uses attributes of its objects that neither it has nor what it extends."""
-    if any(getattr(base, "name", "") not in _BASES for base in cls.outside()):
+    if any(getattr(base, "name", "").rpartition(".")[2] not in _BASES for base in cls.outside()):
         return False
     nodes = [part for it in (cls, *cls.above) for part in descend(it.node)]
     own = [it for it in nodes if isinstance(it, ast.Attribute) and last_name(it.value) == "self"]
@@ -453,7 +453,7 @@ def _lacks_an_attribute(cls: Class) -> bool:
     return not {it.attr for it in own} <= has | _OF_OBJECTS
 
 
-_BASES = frozenset({"abc.ABC", "builtins.object", "typing.Generic", "typing.Protocol"})
+_BASES = frozenset({"ABC", "Generic", "Protocol", "object"})
 """The classes outside the project of which it is known that they have no methods to call."""
 
 _OF_OBJECTS = frozenset(dir(object))

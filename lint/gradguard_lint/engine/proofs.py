@@ -73,6 +73,13 @@ def _as_proved(m: Machine, atom: Atom) -> Value:
     return Value((Choice(shown, when), Choice(atom, other)))
 
 
+def identity_at(m: Machine, node: ast.AST) -> Key:
+    """What evidence about what `node` gives here is kept under."""
+    calls = tuple(id(step.site.node) for step in m.place.chain[-3:])
+    task = 0 if m.place.worker is None else id(m.place.worker.task.site.node)
+    return (MADE, id(node), calls, task)
+
+
 def identified(
     m: Machine,
     frame: Frame,
@@ -91,9 +98,7 @@ def identified(
     if not isinstance(only, Unknown) or frame.module.is_stub:
         return value
     if only.identity is None and only.sent is None and result_call(only) is None:
-        calls = tuple(id(step.site.node) for step in m.place.chain[-3:])
-        task = 0 if m.place.worker is None else id(m.place.worker.task.site.node)
-        only = replace(only, identity=(MADE, id(node), calls, task))
+        only = replace(only, identity=identity_at(m, node))
         value = Value((Choice(only, value.choices[0].when),))
         m.facts.evidence.sources[only.identity] = sources
     if call is not None:

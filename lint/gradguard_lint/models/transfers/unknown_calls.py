@@ -38,7 +38,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.proofs import prove, prove_graph
+from gradguard_lint.engine.proofs import identity_at, prove, prove_graph
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import HOOKS, MODULE_METHODS, PARAMETERS
@@ -123,7 +123,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         samplers.epoch_set(m, atom, args.get(0, "epoch"))
     if name == tensorflow_calls.PAUSES:
         return of(Thing("tape-paused", name))
-    data_parallel.handed_over(m, str(name), args)
+    if not m.facts.evidence.is_proved(identity_at(m, node), "optimizer"):
+        data_parallel.handed_over(m, str(name), args)
     handed_on(m, frame, node, args)
     if m.place.worker is not None and isinstance(base, tuple) and base[0] == "instance":
         held = [value for _, value in m.fields(base[1])]  # what its object extends has it, too
