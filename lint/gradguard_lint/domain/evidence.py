@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         "leaf",  # a torch tensor that requires grad, and is a leaf or has a graph
         "module",  # a torch module with parameters
         "optimizer",  # an optimizer of torch
+        "statistics",  # a torch module that keeps running statistics
         "steps",  # it has the method `step`
         "tensor",  # a torch tensor
         "variable",  # a tensor that a TensorFlow tape watches
@@ -66,7 +67,7 @@ class Evidence:
             return
         known[kind] = when if old is None else any_of((old, when))
         if kind == "graph":
-            self.giving |= {subject, *_owners(subject)}
+            self.giving.update(with_owners(subject))
         for one in ("clears", "is-given-parameters"):
             if {one, "steps"} <= known.keys() and "optimizer" not in known:
                 self.prove(subject, "optimizer", known[one] | known["steps"])
@@ -78,7 +79,7 @@ class Evidence:
         if known is None:
             return None
         kinds = [(kind, when) for kind, when in known.items() if kind not in _PARTIAL]
-        return min(kinds, key=lambda it: len(it[1]), default=None)
+        return min(kinds, key=lambda it: (len(it[1]), it[0] == "module"), default=None)
 
     def is_proved(self, subject: Key, kind: Kind) -> bool:
         """Whether `subject` is of that `kind`, on some way."""
@@ -101,8 +102,9 @@ def owner_of(atom: Unknown) -> Key:
     return None if isinstance(owner, tuple) and owner[0] == "node" else owner
 
 
-def _owners(key: Key) -> Iterator[Key]:
-    """What the thing known by `key` is an attribute or item of."""
+def with_owners(key: Key) -> Iterator[Key]:
+    """`key`, and what the thing known by it is an attribute or item of."""
+    yield key
     while isinstance(key, tuple) and key and key[0] in ("attr", "item"):
         key = key[1]
         yield key
@@ -110,7 +112,7 @@ def _owners(key: Key) -> Iterator[Key]:
 
 def is_of_a_task(subject: Key) -> bool:
     """Whether a task of a worker makes what is known as `subject`."""
-    *_, first = (subject, *_owners(subject))
+    *_, first = with_owners(subject)
     return isinstance(first, tuple) and first[0] == MADE and bool(first[3])
 
 

@@ -132,7 +132,7 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
         return m.models.attribute(m, frame, node, atom, name)
     if isinstance(atom, Unknown):
         base = atom.key if atom.key is not None else ("node", id(node))
-        shown = m.models.shown_by_attribute(m, name)
+        shown = m.models.shown_by_attribute(m, name, atom)
         if shown is not None:
             return shown
         key = asks_on_gpu(base) if name == "is_cuda" else ("attr", base, name)

@@ -408,8 +408,8 @@ class Models(Protocol[M]):
     ) -> Value | None:
         """``atom.name = value``; what `atom` is then, where it changed."""
 
-    def shown_by_attribute(self, m: M, name: str) -> Value | None:
-        """What an attribute of something unknown is, where its name shows it."""
+    def shown_by_attribute(self, m: M, name: str, atom: Unknown) -> Value | None:
+        """What an attribute of something unknown, `atom`, is where its name shows it."""
 
     def shown_by_method(self, m: M, node: ast.AST, name: str, args: Args) -> Value | None:
         """What something unknown is after a method that changes it, where its name shows it."""

@@ -361,7 +361,10 @@ class Meaning(Known):
     ) -> Value | None:
         return objects.set_attribute(m, frame, target, atom, value)
 
-    def shown_by_attribute(self, m: Machine, name: str) -> Value | None:
+    def shown_by_attribute(self, m: Machine, name: str, atom: Unknown) -> Value | None:
+        if name == "requires_grad" and atom.key is not None:
+            asked = frozenset({(("attr", atom.key, name), True)})
+            m.facts.evidence.prove(atom.subject, "leaf", asked)
         if name != "grad":
             return None
         return of(Tensor("torch", "none", False, m.worker_ident, GRADIENT))
@@ -467,8 +470,9 @@ class Meaning(Known):
 
     def proved(self, m: Machine, subject: Key, kind: Kind, born: int) -> Atom:
         ident = m.ident_of(subject)
-        if kind == "module":
-            return Thing("model", "Module", ident, born)
+        if kind in ("module", "statistics"):
+            about = (("statistics", constant(True)),) if kind == "statistics" else ()
+            return Thing("model", "Module", ident, born, parts=about)
         if kind == "optimizer":
             parts = (("parameters", UNKNOWN),)
             return Thing(kind, "Optimizer", ident, born, parts=parts)

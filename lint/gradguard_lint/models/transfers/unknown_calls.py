@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 
-from gradguard_lint.domain.evidence import is_of_a_task, owner_of
+from gradguard_lint.domain.evidence import is_of_a_task, owner_of, with_owners
 from gradguard_lint.domain.payloads import (
     Backward,
     ComputeThreads,
@@ -110,6 +110,9 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     owner = owner_of(atom)
     if name in _OF_OPTIMIZERS and not args.positional:
         prove(m, of(Unknown(owner)), _OF_OPTIMIZERS[name])
+    if name == "reset_running_stats":
+        for whole_key in with_owners(owner):
+            m.facts.evidence.prove(whole_key, "statistics", m.assumed.facts)
     if name == "backward":
         if not args.positional and args.rest is None:
             prove_graph(m, of(Unknown(base, identity=owner)))
