@@ -325,11 +325,12 @@ class ModelChange(Event):
 
 @fields
 class ModelUse(Payload):
-    """The model `target` is saved, or its state is asked for; or it runs, and may write its
-    running statistics, in the mode ``train``, ``eval`` or one that is not known (``run``)."""
+    """The model `target` is saved (``save``), or its ``state`` is asked for; or it runs, and may
+    write its running statistics, in the mode ``train``, ``eval`` or one that is not known
+    (``run``)."""
 
     target: Value
-    does: Literal["eval", "run", "save", "train"] = "save"
+    does: Literal["eval", "run", "save", "state", "train"] = "save"
 
 
 @fields
