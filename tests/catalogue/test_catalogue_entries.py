@@ -50,6 +50,7 @@ GG501 collective-cuts-graph error lint runtime
 GG502 ddp-bypassed error lint runtime
 GG503 sampler-epoch-not-set warning lint runtime
 GG504 ddp-unused-parameters error - runtime
+GG506 shared-module-in-ranks error lint -
 """
 
 ROOT = Path(__file__).parents[2]

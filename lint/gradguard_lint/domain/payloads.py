@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         "map",  # a mapping with `values` iterations at once
         "process group",  # this process joins a group of processes that train together
         "removed wrapper",  # a module is used that no longer exists
+        "wrapped on the CPU",  # a worker wraps the modules in `values` to average their gradients
     ]
 
 

@@ -16,10 +16,15 @@ from gradguard_lint.domain.payloads import (
     Write,
 )
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import COPIED, FIGURE, OUTPUT, Atom, Tensor, Thing, Unknown
+from gradguard_lint.domain.values import COPIED, FIGURE, OUTPUT, Atom, Tensor, Unknown
 from gradguard_lint.rules import gg106
 from gradguard_lint.rules.base import Report, after_call, come_to, handed_out, origins, place
-from gradguard_lint.rules.left_behind import has_no_part, trained_objects, with_owners
+from gradguard_lint.rules.left_behind import (
+    has_no_part,
+    stepped,
+    trained_objects,
+    with_owners,
+)
 
 CODE = "GG114"
 
@@ -34,10 +39,10 @@ def check(program: Program) -> Iterator[Report]:
         sent = [(path, own - program.shared) for path, own in trained_objects(task)]
         shipped = {ident for _, own in sent for ident in own}
         steps = of_kinds(task.effects, OptimizerStep)
-        step = next((it for it in steps if _held(it, shipped)), None)
+        step = next((it for it in steps if stepped(it) & shipped), None)
         if step is None:
             continue
-        trained = with_owners(sent, _held(step, shipped))
+        trained = with_owners(sent, stepped(step) & shipped)
         brought = not _returns_none(task, sent, trained) or any(
             _lets_out(it, trained, program.shared) for it in task.effects
         )
@@ -59,17 +64,6 @@ def check(program: Program) -> Iterator[Report]:
             ),
             call=call,
         )
-
-
-def _held(step: Effect, shipped: set[int]) -> set[int]:
-    """What of `shipped` the optimizer steps; nothing if its parameters are not all known."""
-    found: set[int] = set()
-    for atom in step.target.atoms:
-        parameters = atom.part("parameters") if isinstance(atom, Thing) else None
-        if parameters is None or parameters.is_unknown:
-            return set()
-        found |= idents(parameters)
-    return found & shipped
 
 
 def _returns_none(task: TaskRun, sent: list[tuple[str, set[int]]], trained: set[int]) -> bool:

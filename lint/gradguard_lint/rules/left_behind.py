@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import TaskRun, of_kinds
-from gradguard_lint.domain.payloads import Capture
+from gradguard_lint.domain.effects import Effect, TaskRun, of_kinds
+from gradguard_lint.domain.payloads import Capture, OptimizerStep
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     FIGURE,
@@ -25,6 +25,10 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.rules.base import brought, origins
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
 
 def trained_objects(task: TaskRun) -> Iterator[tuple[str, set[int]]]:
     """The trainable objects of the parent in a task, by path: its arguments and captures.
@@ -40,6 +44,13 @@ def trained_objects(task: TaskRun) -> Iterator[tuple[str, set[int]]]:
                 yield effect.what, idents(of(atom))
 
 
+def stepped(step: Effect[OptimizerStep]) -> set[int]:
+    """What the optimizer steps, by identity; nothing if its parameters are not known."""
+    parts = [atom.part("parameters") for atom in step.target.of(Thing)]
+    known = [part for part in parts if part is not None and not part.is_unknown]
+    return set().union(*map(idents, known)) if len(known) == len(step.target.choices) else set()
+
+
 def with_owners(trained: list[tuple[str, set[int]]], reached: set[int]) -> set[int]:
     """The `reached` objects, and the modules of a task that contain them."""
     parts = [path for path, own in trained if own & reached]
@@ -51,6 +62,11 @@ def with_owners(trained: list[tuple[str, set[int]]], reached: set[int]) -> set[i
 def _trainable(atom: Atom) -> bool:
     if isinstance(atom, Tensor):
         return atom.framework == "torch" and atom.tracked
+    return is_module(atom)
+
+
+def is_module(atom: Atom) -> TypeGuard[Instance | Thing]:
+    """Whether `atom` is a torch module."""
     if isinstance(atom, Instance):
         return atom.cls.what == "torch"
     return isinstance(atom, Thing) and atom.kind == "model"
