@@ -26,6 +26,7 @@ GG110 optimizer-state-lost warning - runtime
 GG111 worker-buffers-lost warning lint runtime
 GG112 optimizer-left-behind error lint runtime
 GG113 hooks-lost warning lint runtime
+GG114 trained-copy-dropped warning lint -
 GG201 cuda-init-in-worker warning lint runtime
 GG202 cuda-tensor-to-worker warning lint runtime
 GG203 cuda-after-fork error lint runtime
@@ -49,6 +50,7 @@ GG501 collective-cuts-graph error lint runtime
 GG502 ddp-bypassed error lint runtime
 GG503 sampler-epoch-not-set warning lint runtime
 GG504 ddp-unused-parameters error - runtime
+GG506 shared-module-in-ranks error lint -
 """
 
 ROOT = Path(__file__).parents[2]

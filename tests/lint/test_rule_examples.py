@@ -58,9 +58,9 @@ def test_every_rule_has_programs_of_both_kinds(code):
 
 def test_the_rules_of_the_contract_are_there():
     contract = (
-        *(101, 102, 103, 105, 106, 108, 109, 111, 112, 113),
+        *(101, 102, 103, 105, 106, 108, 109, 111, 112, 113, 114),
         *(201, 202, 203, 204, 205, 206),
         *(301, 302, 303, 304, 305, 306, 307, 308),
-        *(401, 402, 403, 404, 405, 501, 502, 503),
+        *(401, 402, 403, 404, 405, 501, 502, 503, 506),
     )
     assert {f"GG{number}" for number in contract} <= set(codes())

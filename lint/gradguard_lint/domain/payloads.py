@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         "map",  # a mapping with `values` iterations at once
         "process group",  # this process joins a group of processes that train together
         "removed wrapper",  # a module is used that no longer exists
+        "wrapped on the CPU",  # a worker wraps the modules in `values` to average their gradients
     ]
 
 
@@ -325,11 +326,12 @@ class ModelChange(Event):
 
 @fields
 class ModelUse(Payload):
-    """The model `target` is saved, or its state is asked for; or it runs, and may write its
-    running statistics, in the mode ``train``, ``eval`` or one that is not known (``run``)."""
+    """The model `target` is saved (``save``), or its ``state`` is asked for; or it runs, and may
+    write its running statistics, in the mode ``train``, ``eval`` or one that is not known
+    (``run``)."""
 
     target: Value
-    does: Literal["eval", "run", "save", "train"] = "save"
+    does: Literal["eval", "run", "save", "state", "train"] = "save"
 
 
 @fields

@@ -613,6 +613,9 @@ def is_number(atom: Atom) -> bool:
 NUMERIC = ("int", "number")
 """How the keys of numbers that are not known begin."""
 
+RANK = ("int", "rank")
+"""The key of the number of a process."""
+
 NUMBER = of(Thing("number", "number"))
 """A plain number."""
 

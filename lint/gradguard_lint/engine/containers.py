@@ -30,8 +30,10 @@ from gradguard_lint.domain.values import (
     Parts,
     Table,
     Tensor,
+    Thing,
     Unknown,
     Value,
+    is_number,
     join,
     of,
 )
@@ -157,6 +159,8 @@ def element_of(m: Machine, value: Value) -> Value:
             found.append(of(replace(part, extent=part.extent[1:])))
         elif isinstance(atom, Const) and isinstance(atom.value, (str, type(None))):
             found.append(UNKNOWN)
+        elif isinstance(atom, Thing) and is_number(atom):
+            found.append(of(atom))  # of a list of numbers
         else:
             item = of(item_of(atom)) if isinstance(atom, Unknown) else UNKNOWN
             found.append(as_proved(m, item))

@@ -82,6 +82,7 @@ LIBRARY = Library(
         ),
         Row("torch.distributed.is_initialized torch.distributed.is_available", "asks-group"),
         Row("torch.distributed.get_world_size", "asks-world"),
+        Row("torch.distributed.get_rank", "asks-rank"),
         Row("torch.nn.parallel.DistributedDataParallel", "data-parallel", argument=(0, "module")),
         Row("torch.utils.data.DistributedSampler", "sampler"),
         Row(

@@ -19,6 +19,7 @@ from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
+    RANK,
     UNKNOWN,
     Atom,
     Frame,
@@ -55,7 +56,7 @@ from gradguard_lint.models.transfers import (
     starting,
     work,
 )
-from gradguard_lint.models.transfers.devices import RANK, asks_for_cpu, driver_started
+from gradguard_lint.models.transfers.devices import asks_for_cpu, driver_started
 from gradguard_lint.models.transfers.handing import task_given, tasks_of_each, tasks_of_tuples
 from gradguard_lint.models.transfers.own_gradients import goes_backward
 from gradguard_lint.models.transfers.tensors import value_used

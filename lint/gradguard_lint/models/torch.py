@@ -57,7 +57,7 @@ STAYS_BEHIND = "stays-behind"
 
 MODULE_METHODS = words(
     "buffers children modules named_buffers named_children named_modules named_parameters "
-    "parameters"
+    "parameters share_memory"
 )
 """What only a torch module has."""
 

@@ -6,10 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import consistent
-from gradguard_lint.domain.effects import Effect, Program, TaskRun, of_kinds
+from gradguard_lint.domain.effects import Effect, Program, TaskRun
 from gradguard_lint.domain.payloads import (
     Backward,
-    Capture,
     Escape,
     GradClear,
     GradRead,
@@ -23,25 +22,17 @@ from gradguard_lint.domain.payloads import (
 )
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
-    FIGURE,
     GRADIENT,
-    NUMERIC,
     OUTPUT,
-    Atom,
-    Const,
     Instance,
-    Items,
     Method,
     Site,
-    Table,
     Tensor,
     Thing,
-    Unknown,
-    is_number,
-    of,
 )
 from gradguard_lint.engine.tree import parents_in
-from gradguard_lint.rules.base import Report, brought, chain, handed_out, origins, place
+from gradguard_lint.rules.base import Report, chain, handed_out, origins, place
+from gradguard_lint.rules.left_behind import returns_numbers, trained_objects, with_owners
 
 CODE = "GG106"
 
@@ -58,7 +49,7 @@ def check(program: Program) -> Iterator[Report]:
                 call=task.call,
             )
             continue
-        yield from _left_behind(program, task)
+        yield from left_behind(program, task)
 
 
 def _direct_call(task: TaskRun) -> str | None:
@@ -77,16 +68,16 @@ def _direct_call(task: TaskRun) -> str | None:
     return None
 
 
-def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
-    trained = [*_trained_objects(task)]
+def left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
+    trained = [*trained_objects(task)]
     for made in program.process_tasks() if task.call.traits.actor else ():
         if made.call.ident == task.call.traits.actor:
-            trained += _trained_objects(made)
+            trained += trained_objects(made)
     shipped = {ident for _, own in trained for ident in own}
-    stays = _returns_numbers(task) if task.call.channel.answers else _keeps_gradients(task, shipped)
+    stays = returns_numbers(task) if task.call.channel.answers else _keeps_gradients(task, shipped)
     if not shipped or not stays:
         return
-    if not all(map(_returns_numbers, program.of_actor(task.call.traits.actor))):
+    if not all(map(returns_numbers, program.of_actor(task.call.traits.actor))):
         return  # another method may give them back
     if any(map(_leaves_gradients, task.effects)):
         return
@@ -102,8 +93,8 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
         reached = shipped & target
         if not reached:
             continue
-        anew = all(_with_owners(trained, {part}) & cleared for part in reached)
-        use = _used_by_parent(program, task, _with_owners(trained, reached), effect.site, anew=anew)
+        anew = all(with_owners(trained, {part}) & cleared for part in reached)
+        use = _used_by_parent(program, task, with_owners(trained, reached), effect.site, anew=anew)
         if use is not None:
             yield Report(
                 effect.site,
@@ -113,53 +104,6 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
                 call=task.call,
             )
             return
-
-
-def _trained_objects(task: TaskRun) -> Iterator[tuple[str, set[int]]]:
-    """The trainable objects of the parent in a task, by path: its arguments and captures.
-
-    A worker has a copy of a capture too, whether pickled, inherited or imported.
-    """
-    for path, atom, _ in task.given:
-        if _trainable(atom):
-            yield path, idents(of(atom))
-    for effect in of_kinds(task.effects, Capture):
-        for atom in brought(task, effect.payload.value):
-            if _trainable(atom):
-                yield effect.what, idents(of(atom))
-
-
-def _with_owners(trained: list[tuple[str, set[int]]], reached: set[int]) -> set[int]:
-    """The `reached` objects, and the modules of a task that contain them."""
-    parts = [path for path, own in trained if own & reached]
-    return reached.union(
-        *(own for path, own in trained if any(part.startswith(f"{path}.") for part in parts))
-    )
-
-
-def _trainable(atom: Atom) -> bool:
-    if isinstance(atom, Tensor):
-        return atom.framework == "torch" and atom.tracked
-    if isinstance(atom, Instance):
-        return atom.cls.what == "torch"
-    return isinstance(atom, Thing) and atom.kind == "model"
-
-
-def _returns_numbers(task: TaskRun) -> bool:
-    """Whether the result certainly has no gradient, parameter or model."""
-    if task.result is None:
-        return False
-    for atom in inner(task.result):
-        if isinstance(atom, Tensor):
-            made_from = origins(atom)
-            plain = not made_from.isdisjoint((OUTPUT, FIGURE)) or (
-                atom.grad == "history" and not atom.ident
-            )
-            if not plain or GRADIENT in made_from:
-                return False
-        elif not (isinstance(atom, (Const, Items, Table)) or is_number(atom) or _is_figure(atom)):
-            return False
-    return True
 
 
 def _leaves_gradients(effect: Effect) -> bool:
@@ -174,7 +118,7 @@ def _leaves_gradients(effect: Effect) -> bool:
 
 
 def _is_saved(effect: Effect) -> bool:
-    return isinstance(effect.payload, ModelUse) and effect.payload.does == "save"
+    return isinstance(effect.payload, ModelUse) and effect.payload.does in ("save", "state")
 
 
 _LETS_OUT = (Escape, GradRead, GradWrite, ModelChange, OptimizerStep, UnknownCall, Write)
@@ -225,19 +169,6 @@ def _is_apart(shipped: set[int], tensor: Tensor) -> bool:
     if tensor.ident <= 0:
         return tensor.ident != GRADIENT
     return not tensor.tracked and shipped.isdisjoint(origins(tensor))
-
-
-def _is_figure(atom: Atom) -> bool:
-    """Whether `atom` is a count, a size, a type or a text, of unknown value."""
-    key = atom.key if isinstance(atom, Unknown) else None
-    for wrapper in ("item", "call"):
-        if isinstance(key, tuple) and key[0] == wrapper:
-            key = key[1]
-    if not isinstance(key, tuple):
-        return False
-    if key[0] == "attr":
-        return key[2] in ("dtype", "layout", "device", "shape", "size", "dim", "ndim", "numel")
-    return key[0] in (*NUMERIC, "text", "str", "device-of")
 
 
 def _used_by_parent(

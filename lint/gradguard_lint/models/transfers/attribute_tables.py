@@ -37,8 +37,8 @@ from pytest_gradguard.records import replace
 
 KIND = "attributes"
 
-SOME_NAME = "some_model"
-"""Stands for a name that is not known, among functions that make modules."""
+_SOME_NAMES = (("some_model", "model"), ("SomeOptimizer", "optimizer"))
+"""What stands for a name that is not known, where all that has such names makes this."""
 
 RECORD = "record"
 """What a class is whose objects tell all their fields themselves, as pydantic's models do."""
@@ -137,14 +137,17 @@ def item(m: Machine, frame: Frame, node: ast.AST, thing: Thing, index: Value) ->
 
 
 def some_of(m: Machine, atom: Atom) -> Value:
-    """What a library's module has under a name that is not known, where all its functions make
-    modules: ``torchvision.models``."""
+    """What a library's module has under a name that is not known, where all that it has makes
+    modules or optimizers: ``torchvision.models``."""
     if not isinstance(atom, External):
         return UNKNOWN
-    name = f"{atom.name}.{SOME_NAME}"
     registry = registry_of(m)
-    row = registry.row(registry.canonical(name))
-    return of(External(name)) if row is not None and row.does == "model" else UNKNOWN
+    for short, made in _SOME_NAMES:
+        name = f"{atom.name}.{short}"
+        row = registry.row(registry.canonical(name))
+        if row is not None and row.does == made:
+            return of(External(name))
+    return UNKNOWN
 
 
 def set_item(

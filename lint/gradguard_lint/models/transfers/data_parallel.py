@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from gradguard_lint.domain.conditions import assume
-from gradguard_lint.domain.payloads import Collective, PossibleTraining, WrapperBypass
+from gradguard_lint.domain.payloads import (
+    Collective,
+    LibraryUse,
+    PossibleTraining,
+    WrapperBypass,
+)
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -41,6 +46,7 @@ from gradguard_lint.engine.proofs import prove
 from gradguard_lint.models.distributed import LIGHTNING
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers import module_parts
 from gradguard_lint.models.transfers.collectives import OWN, changed_tensors
 from gradguard_lint.models.transfers.frozen import module_itself
 from gradguard_lint.models.transfers.samplers import PASSED, samplers
@@ -219,7 +225,16 @@ def data_parallel(
 ) -> Value:
     """``DistributedDataParallel(module)``: its forward, and no other, averages the gradients."""
     module = args.get(*row.argument)
-    return UNKNOWN if module is None else module.map(lambda atom: wrap(m, node, name, atom))
+    if module is None:
+        return UNKNOWN
+    wrapper = module.map(lambda atom: wrap(m, node, name, atom))
+    devices = args.get(1, "device_ids")
+    if m.place.worker is not None and (devices is None or devices.is_none):
+        for thing in wrapper.things("model"):
+            if not thing.gpu and not module_parts.is_away(m, thing.ident):
+                use = LibraryUse("wrapped on the CPU", (of(thing),))
+                m.effect(frame, node, f"{name}()", use)
+    return wrapper
 
 
 def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:

@@ -19,6 +19,7 @@ from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     NOTHING,
+    RANK,
     Atom,
     Const,
     Frame,
@@ -40,9 +41,6 @@ from gradguard_lint.engine.ports import Args
 
 NO_GPUS = ("", "-1")
 """What the variable of visible GPUs says where none is."""
-
-RANK = ("int", "rank")
-"""The key of the number of a process."""
 
 
 def counted(atom: Atom) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.shapes import side_by_side
-from gradguard_lint.domain.values import TaskCall, Unknown, Value
+from gradguard_lint.domain.values import RANK, TaskCall, Unknown, Value
 from gradguard_lint.engine.arguments import SOME, is_tuple
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.iteration import iterated
@@ -20,7 +20,6 @@ from gradguard_lint.engine.quoting import (
 )
 from gradguard_lint.engine.stub_calls import Caller
 from gradguard_lint.engine.turns import bound_per_turn, in_loop, made_in_turn, varies
-from gradguard_lint.models.transfers.devices import RANK
 from pytest_gradguard.records import replace
 
 

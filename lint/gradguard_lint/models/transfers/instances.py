@@ -74,6 +74,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
         return UNKNOWN
     forward = m.find_in_class(instance.cls, "forward" if what == "torch" else "call")
     result = UNKNOWN
+    if what == "torch":
+        torch_modules.runs(m, frame, node, instance)
     if forward is not None:
         bound = m.bind(frame, node, forward, instance)
         result = data_parallel.direct_call(

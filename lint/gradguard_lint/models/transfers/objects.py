@@ -25,6 +25,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, takes_all
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.python import LAST_BASES
@@ -43,6 +44,7 @@ from gradguard_lint.models.transfers import (
     tensorflow_calls,
     torch_modules,
     torch_tensors,
+    unknown_calls,
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS
 from gradguard_lint.models.transfers.tensors import derived, written
@@ -207,6 +209,7 @@ def set_attribute(
         else:
             m.effect(frame, target, "`.grad = ...`", GradWrite(of(atom)))
     if isinstance(atom, Unknown):
+        unknown_calls.handed_on(m, frame, target, Args([value]))
         tensorflow_calls.session_option(m, frame, target, value)
         if target.attr == "requires_grad":
             part_calls.frozen_behind(m, atom)
@@ -253,6 +256,8 @@ def set_item(
             attribute_tables.set_item(m, frame, target, atom, index, value)
         if isinstance(atom, Thing) and atom.kind == "model":
             frozen.parts_changed(m, atom.ident)
+        if isinstance(atom, Unknown):
+            unknown_calls.handed_on(m, frame, target, Args([value]))
     if any(holder.tensors()):
         what = f"`{ast.unparse(target)} = ...`"
         written(m, frame, target, what, holder)

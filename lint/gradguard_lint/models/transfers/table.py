@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Hashable
 
 from gradguard_lint.domain.payloads import GpuSetting, LibraryUse
-from gradguard_lint.domain.values import UNKNOWN, Frame, Value, unknown
+from gradguard_lint.domain.values import RANK, UNKNOWN, Frame, Value, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -89,6 +89,7 @@ TRANSFERS: dict[str, Transfer] = {
     "awakens": tensorflow_calls.awakens,
     "asks-cpus": _tells(("cpu-count",)),
     "asks-group": _tells(("process-group",)),
+    "asks-rank": _tells(RANK),
     "asks-world": _tells(("world-size",)),
     "autocast": torch_calls.autocast,
     "bag": dask_work.bag,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import ParallelCall
@@ -119,6 +119,8 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
         now = training(m, model.ident)
         run = ModelUse(of(model), "run" if now is None else "train" if now else "eval")
         m.effect(frame, node, run.does, run)
+    else:
+        runs(m, frame, node, model)
     if model.part("in-place") is not None and args.positional:
         written(m, frame, node, f"`{model.name.rpartition('.')[2]}`", args.positional[0])
     if model.part("drops") is not None and training(m, model.ident):
@@ -131,6 +133,26 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
     return combine(m, found, framework="torch").map(
         lambda atom: of(replace(atom, ident=OUTPUT)) if isinstance(atom, Tensor) else of(atom)
     )
+
+
+def runs(m: Machine, frame: Frame, node: ast.AST, module: Thing | Instance) -> None:
+    """Note that the parent calls `module`, of which it is not known whether it keeps statistics."""
+    if m.place.worker is None and module.ident > 0:
+        m.effect(frame, node, "run", ModelUse(of(module), "run"))
+
+
+def used_by(m: Machine, frame: Frame, node: ast.AST, name: str, given: Iterable[Value]) -> None:
+    """Note that something unknown is called that saves or runs a module it is given, as its name
+    says: ``evaluate(net, data)``."""
+    saves = name.startswith(_SAVES)
+    if not saves and not name.startswith(_RUNS):
+        return
+    for atom in {atom for value in given for atom in value.atoms}:
+        module = module_of(atom)
+        if module is not None and module is atom and saves:
+            m.effect(frame, node, f"`{name}()`", ModelUse(of(module)))
+        elif module is not None and module is atom:
+            runs(m, frame, node, module)
 
 
 def keep_parts(m: Machine, instance: Instance, args: Args) -> None:
@@ -207,6 +229,8 @@ def model_method(
         return own_gradients.goes_backward(m, frame, node, "`.backward()`", args.positional[0])
     if name == "share_memory":
         m.program.shared.add(ident)
+    if name != "eval":
+        used_by(m, frame, node, name, [me])
     if name in ("buffers", "named_buffers"):
         kept = of(buffer_of(m, ident))
         if name == "named_buffers":
@@ -224,7 +248,7 @@ def model_method(
     if name in ("parameters", "named_parameters"):
         return all_of(m, node, name, _parameter_of(m, model, ident, gpu))
     if name == "state_dict":
-        m.effect(frame, node, "`.state_dict()`", ModelUse(me))
+        m.effect(frame, node, "`.state_dict()`", ModelUse(me, "state"))
         themselves = args.get(2, "keep_vars")
         if themselves is not None and themselves.constant is True:
             parameter = of(_parameter_of(m, model, ident, gpu))
@@ -270,6 +294,12 @@ def _parameter_of(m: Machine, model: Atom, ident: int, gpu: bool) -> Tensor:
     frozen.as_made(m, ident)
     return tensor
 
+
+_SAVES = ("save", "push_to")
+"""How the names of functions begin that write a module to files."""
+
+_RUNS = ("eval", "generate", "infer", "predict", "score", "test", "valid")
+"""How the names of functions begin that run a module on data."""
 
 _AS_FAR: dict[object, Extent] = {True: "whole", False: "partial"}
 """How far a state replaces what a module has, by whether it must have all of it."""

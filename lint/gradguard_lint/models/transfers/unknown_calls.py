@@ -39,6 +39,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import identity_at, prove, prove_graph
+from gradguard_lint.engine.tree import last_name
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import HOOKS, MODULE_METHODS, PARAMETERS
@@ -146,7 +147,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         name in MODULE_METHODS or (name in ("train", "eval") and switches(args))
     ):
         m.facts.evidence.prove(owner, "module", m.assumed.facts)
-        if name in ("parameters", "named_parameters"):
+        if name in ("parameters", "named_parameters", "share_memory"):
             model = _module(m, owner)
             return torch_modules.model_method(m, frame, node, model, model.ident, False, name, args)
     if m.facts.evidence.is_proved(atom.subject, "module"):
@@ -232,12 +233,14 @@ def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
         for thing in value.things("namespace", "parser"):
             may_get_more(m, thing)
     if m.place.worker is None:
+        called = node.func if isinstance(node, ast.Call) else node
+        torch_modules.used_by(m, frame, node, last_name(called), args.values())
         return
     for value in args.values():
         for atom in inner(value, 2):
             if (
                 isinstance(atom, (Bound, Class, Function, Instance, Method))
-                or (isinstance(atom, Thing) and atom.kind in ("model", "optimizer"))
+                or (isinstance(atom, Thing) and atom.kind in ("model", "optimizer", "state"))
                 or (isinstance(atom, Tensor) and (atom.ident > 0 or atom.ident == GRADIENT))
             ):
                 m.effect(frame, node, "an unknown callable", Escape(value))

@@ -6,6 +6,7 @@ import ast
 
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.values import (
+    RANK,
     UNKNOWN,
     Atom,
     Class,
@@ -31,7 +32,6 @@ from gradguard_lint.engine.truth import truthy
 from gradguard_lint.engine.turns import in_loop
 from gradguard_lint.engine.waiting import forget_start, moment_of, started, wait_for
 from gradguard_lint.models.known import Known
-from gradguard_lint.models.transfers.devices import RANK
 from gradguard_lint.models.transfers.processes import class_attribute
 from gradguard_lint.models.transfers.starting import default_start, start_of, starts_of
 
