@@ -82,7 +82,7 @@ LIBRARY = Library(
         Row("itertools.starmap", "starmap", keeps=True),
         Row("importlib.util.find_spec", "asks-module"),
         Row("importlib.import_module", "import-module"),
-        Row("platform.system", "constant", flag="Linux"),
+        Row("platform.system", "told", flag="Linux"),
         Row("enum.auto", "distinct"),
         Row("collections.deque", "identity", argument=(0, "iterable"), flag="list"),
         Row("contextlib.closing", "identity", argument=(0, "thing"), keeps=True),
@@ -98,7 +98,7 @@ LIBRARY = Library(
         Row("itertools.repeat", "repeat"),
         Row("os.environ.get os.getenv", "environ-get"),
         Row("os.environ.pop os.unsetenv", "environ-pop"),
-        Row("os.environ.setdefault os.putenv os.environ.update", "environ-set"),
+        Row("os.environ.setdefault os.putenv os.environ.update", "environ-update"),
         Row("unittest.mock.patch.dict mock.patch.dict", "environ-patch"),
         Row("os.cpu_count", "asks-cpus"),
         Row("os.register_at_fork", "at-fork"),
@@ -110,13 +110,13 @@ LIBRARY = Library(
             "os.execlpe os.execv os.execve os.execvp os.execvpe argparse.ArgumentParser.error "
             "argparse.ArgumentParser.exit click.Context.abort click.Context.exit "
             "click.Context.fail pytest.exit",
-            "exit",
+            "leave",
         ),
-        Row("pytest.fail pytest.skip pytest.xfail", "exit", flag="raises"),
+        Row("pytest.fail pytest.skip pytest.xfail", "leave", flag="raises"),
         Row(
             "unittest.TestCase.fail unittest.TestCase.skipTest "
             "unittest.IsolatedAsyncioTestCase.fail unittest.IsolatedAsyncioTestCase.skipTest",
-            "exit",
+            "leave",
             flag="raises",
         ),
         Row("argparse.ArgumentParser", "parser"),

@@ -144,7 +144,9 @@ def some_of(m: Machine, atom: Atom) -> Value:
     name = f"{atom.name}.{SOME_NAME}"
     registry = registry_of(m)
     row = registry.row(registry.canonical(name))
-    return of(External(name)) if row is not None and row.does == "model" else UNKNOWN
+    return (
+        of(External(name)) if row is not None and row.does in ("keras-model", "model") else UNKNOWN
+    )
 
 
 def set_item(

@@ -34,7 +34,7 @@ SCHEDULER = (0, "dask scheduler")
 """Where it is kept what the configuration says of the scheduler."""
 
 
-def config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def dask_config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``dask.config.set(...)``: in force from here on, or until a block of it is left."""
     scheduler = args.get(None, "scheduler")
     for table in (args.get(0, "arg") or UNKNOWN).of(Table):
@@ -55,7 +55,7 @@ def leave_config(m: Machine, config: Thing) -> None:
         m.store[SCHEDULER] = before
 
 
-def compute_all(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def dask_compute(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``dask.compute(...)``."""
     results = compute(m, frame, node, list(args.positional), args)
     direct = args.rest is not None or any(

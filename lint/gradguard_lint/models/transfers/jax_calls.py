@@ -59,7 +59,7 @@ def _computed(
     )
 
 
-def devices(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def jax_devices(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``jax.devices(...)``: those that are asked for by name."""
     _computed(m, frame, node, name, row)
 
@@ -72,7 +72,7 @@ def devices(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return sequence((args.get(*row.argument) or UNKNOWN).map(named))
 
 
-def put(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def jax_put(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``jax.device_put(x, device)``."""
     _computed(m, frame, node, name, row)
     found = [it for it in tensors_in([args.get(0, "x") or UNKNOWN]) if it[0].framework == "jax"]

@@ -121,8 +121,6 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         return of(Tensor("dask"))
     if kind == "frame" and name != "sample" and name not in arrays.FRAMES:
         return unknown(("attr", ("node", id(node)), name))
-    if kind == "loop-result":
-        return UNKNOWN
     return of(Method(atom, name))
 
 

@@ -89,7 +89,9 @@ def task(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     return of(Delayed(function if function is not None else UNKNOWN, row.flag or "joblib"))
 
 
-def config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def parallel_config(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
     """``parallel_config(...)``."""
     before = m.modes
     told = (("backend", before.backend), ("n_jobs", before.n_jobs), *before.maps)

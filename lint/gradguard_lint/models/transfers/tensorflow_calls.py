@@ -213,12 +213,10 @@ def draw_function(
     """A draw, which is an operation too."""
     if "generator" not in args.keywords and not is_certain(name, args):
         m.effect(frame, node, name, Draw(row.framework))
-    return operation_call(m, frame, node, name, args, row)
+    return operation(m, frame, node, name, args, row)
 
 
-def operation_call(
-    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
-) -> Value:
+def operation(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A TensorFlow operation."""
     return function(m, frame, node, name, name.rpartition(".")[2], args)
 
@@ -243,7 +241,7 @@ def awakens(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return UNKNOWN
 
 
-def variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def tf_variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``tf.Variable(...)``."""
     awake(m, frame, node, "`tf.Variable()`")
     operation_placed(m, frame, node, "tf.Variable(...)")
@@ -253,7 +251,9 @@ def variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     return of(Tensor("tensorflow", "variable", m.modes.gpu, m.worker_ident, m.ident_at(node)))
 
 
-def optimizer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def keras_optimizer(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
     """An optimizer of Keras's, which has variables from the beginning."""
     awake(m, frame, node, f"`{name}()`")
     return torch_calls.optimizer(m, frame, node, name, args, row)

@@ -511,7 +511,7 @@ def drawn(m: Machine, frame: Frame, node: ast.AST, generator: Value) -> None:
         arrays.drawn(m, frame, node, thing, thing.name)
 
 
-def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A torch module, or a loss."""
     device = args.get(None, "device")
     short = name.rsplit(".", 1)[-1]
