@@ -186,6 +186,14 @@ def hand_out(
 
 
 @primitive
+def make_there(at: At, actor: Value, task: Value) -> Value:
+    """What `task` makes stays in a worker of `actor`, as its `_made`: its methods run there."""
+    for instance in actor.of(Instance):
+        work.make_there(at.m, at.frame, at.node, instance, task)
+    return NOTHING
+
+
+@primitive
 def run_here(at: At, tasks: Value) -> Value:
     """The results of a list of tasks that run one after the other, in no worker."""
     return sequence(in_line(at.m, at.frame, list(element_of(at.m, tasks).of(TaskCall))))

@@ -30,6 +30,7 @@ from gradguard_lint.domain.values import (
     Const,
     External,
     Frame,
+    Function,
     Generator,
     Instance,
     Items,
@@ -417,6 +418,8 @@ def is_of(m: Machine, value: Value, kind: Value) -> Value:
         truths = {answer.constant for answer in answers}
         return constant(True in truths) if truths in ({True}, {False}, {True, False}) else UNKNOWN
     if isinstance(asked, External):
+        if asked.name == "builtins.type" and isinstance(only, (Class, Function)):
+            return constant(isinstance(only, Class))
         own = _OWN.get(asked.name)
         if own is not None and isinstance(only, Const):
             return constant(isinstance(only.value, own))

@@ -39,7 +39,6 @@ from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.environment import PATCH, enter_patch, leave_patch
 from gradguard_lint.models.transfers.options import with_option
 from gradguard_lint.models.transfers.parallel import POOL, configured, start_of
-from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.torch_tensors import unhooked
 from gradguard_lint.models.transfers.wrapping import CACHE, OF_CLASSES, cached, mark, marked
 from pytest_gradguard.records import replace
@@ -240,8 +239,6 @@ def decorate(
             return mark(value, "autocast")
         elif is_context(atom) or (isinstance(atom, Thing) and atom.kind == PATCH):
             m.place.decorating_contexts[function.node] = (decorator, of(atom))
-        elif isinstance(atom, Thing) and atom.kind == "remote":
-            return of(replace(atom, parts=(*atom.parts, ("function", value))))
         elif isinstance(atom, Thing) and atom.kind == "option":
             return with_option(m, value, atom)
         elif isinstance(atom, Function):
@@ -261,16 +258,11 @@ def decorate_class(m: Machine, frame: Frame, decorator: ast.expr, value: Value) 
     """The value of a class under `decorator`: remote classes become something else, and what a
     function of the project makes of it counts where that is a class."""
     for atom in m.eval(frame, decorator).atoms:
-        if isinstance(atom, External):
-            name = registry_of(m).canonical(atom.name)
-            row = registry_of(m).row(name)
-            if row is not None and row.does == "remote":
-                return remote(m, frame, decorator, name, Args([value]), row)
-        elif isinstance(atom, Thing) and atom.kind == "remote":
-            return of(replace(atom, parts=(*atom.parts, ("function", value))))
-        elif isinstance(atom, (Function, Bound)):
+        if isinstance(atom, (Function, Bound)):
             result: Value = m.call(frame, decorator, of(atom), Args([value]))
-            return result if any(result.of(Class)) else value
+            return (
+                result if any(isinstance(it, (Class, Instance)) for it in result.atoms) else value
+            )
     return value
 
 
@@ -294,6 +286,4 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
         return mark(value, "compiled")
     if row.does == "mark":
         return mark(value, row.flag)
-    if row.does == "remote":
-        return remote(m, frame, node, name, Args([value]), row)
     return None

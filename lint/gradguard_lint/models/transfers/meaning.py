@@ -57,7 +57,6 @@ from gradguard_lint.models.transfers import (
     options,
     parallel,
     part_calls,
-    remote,
     samplers,
     stated_fields,
     tensorflow_calls,
@@ -207,9 +206,7 @@ class Meaning(Known):
             part = part_calls.method(m, frame, node, receiver, name, args)
             if part is None:
                 part = part_calls.called(m, frame, node, method, args)
-            if part is not None:
-                return part
-            return remote.method_of_method(m, frame, node, receiver, name, args) or UNKNOWN
+            return part or UNKNOWN
         if isinstance(receiver, Function) and name == "cache_clear":
             caching.clear_cache(m, receiver)
             return NOTHING
@@ -254,9 +251,6 @@ class Meaning(Known):
             return dispatch.dispatched(m, frame, node, atom, args)
         if atom.kind == getters.KIND:
             return getters.asked(m, frame, node, atom, args)
-        if atom.kind == "remote" and args.positional:
-            parts = (*atom.parts, ("function", args.positional[0]))
-            return of(replace(atom, parts=parts))
         return UNKNOWN
 
     def class_of(self, bases: tuple[Atom, ...]) -> str:

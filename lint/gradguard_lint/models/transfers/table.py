@@ -21,8 +21,8 @@ Transfer = Callable[[Machine, Frame, ast.AST, str, Args, Row], Value]
 
 _HOMES = words(
     "arrays attribute_tables builtin_calls collectives dask_work data_parallel defaults "
-    "environment estimators getters jax_calls named_tuples options parallel python_calls remote "
-    "signals starting tensorflow_calls torch_calls torch_tensors unknown_calls wrapping"
+    "environment estimators getters jax_calls named_tuples options parallel python_calls signals "
+    "starting tensorflow_calls torch_calls torch_tensors unknown_calls wrapping"
 )
 """The modules that hold transfer functions."""
 

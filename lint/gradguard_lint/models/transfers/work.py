@@ -18,6 +18,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    constant,
     join,
     of,
     unknown,
@@ -74,6 +75,8 @@ def give_work(
     single = _says(m, pool, "_single")
     initializer = next((m.read(pool.ident, "_initializer") or UNKNOWN).of(TaskCall), None)
     place = next((m.read(pool.ident, "_place") or UNKNOWN).things("place"), None)
+    making = m.read(pool.ident, _MAKING)
+    made = making.constant if making is not None else 0
     results = [
         hand_out(
             m,
@@ -93,6 +96,7 @@ def give_work(
             daemons=pool.cls.module.is_stub
             and class_attribute(m, pool, "_daemons").constant is True,
             each=not many,
+            made=made if isinstance(made, int) else -1,
             until=frozenset({_future_ident(m, node), pool.ident} if gives else ()),
             queue=pool.ident if single else 0,
         )
@@ -105,6 +109,29 @@ def give_work(
         return sequence(future(result, _future_ident(m, node)))
     result = sequence(result) if many else result
     return future(result, _future_ident(m, node)) if gives else result
+
+
+def make_there(m: Machine, frame: Frame, node: ast.AST, actor: Instance, making: Value) -> None:
+    """Let an object be made in a worker of `actor`, which stays there: a handle comes back."""
+    calls, returned = len(m.program.calls), set(m.program.returned)
+    made = give_work(m, frame, node, actor, making, "", None)
+    for ident in set(m.program.returned) - returned:
+        _, m.program.sent_back[ident] = m.program.returned.pop(ident)
+    after = m.place.ended.task_state
+    for instance in made.of(Instance) if after is not None else ():
+        for field in list(m.facts.attribute_names.get(instance.ident, ())):
+            value = after.store.get((instance.ident, field)) if after is not None else None
+            if value is not None:
+                m.set_field(instance.ident, field, value)
+    m.set_field(actor.ident, "_made", made)
+    run = m.program.calls[calls:]
+    m.set_field(actor.ident, _MAKING, constant(run[0].ident if run else -1))
+    if any(it.gpu_use == "context" for call in run for task in call.tasks for it in task.effects):
+        m.set_field(actor.ident, "_meant", constant(True))  # its methods use what is there
+
+
+_MAKING = "_making"
+"""The attribute of an actor that says by which call its object was made."""
 
 
 def _says(m: Machine, pool: Instance, name: str) -> bool:
