@@ -159,10 +159,11 @@ def variates_method(
 def frame_method(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
-    """A method of a frame of pandas', or of a column of it."""
-    if name == "sample":
+    """A method of a frame of pandas' or dask's, or of a column of it."""
+    if name == "sample" and thing.kind == "frame":
         _drawn_by(m, frame, node, "`.sample()`", args, args.get(4, "random_state"))
-        return of(thing)
+    if name == "to_dask_array":
+        return of(Tensor("dask"))
     return of(thing) if name in FRAMES else None
 
 
@@ -177,7 +178,8 @@ def _drawn_by(
 
 
 FRAMES = words(
-    "assign astype copy drop dropna fillna query rename reset_index set_index sort_values"
+    "assign astype copy drop dropna fillna persist query rename repartition reset_index sample "
+    "set_index sort_values"
 )
 """Methods of a frame that give a frame."""
 

@@ -208,7 +208,7 @@ def changed_container(
         if name == "appendleft":
             return of(grown(m, _ordered(atom), ((first or UNKNOWN,), None, ()), 0))
         if name == "insert":
-            at = first.constant if first is not None else None
+            at = args.constant(0)
             new = ((args.get(1) or UNKNOWN,), None, ())
             return of(
                 grown(m, atom, new, at) if isinstance(at, int) else grown(m, _placeless(atom), new)

@@ -102,8 +102,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     kind = atom.kind
     modes = m.modes
     if kind == "grad-mode":
-        off = atom.part("off")
-        flag = off.constant if off is not None else None
+        flag = (atom.part("off") or NOTHING).constant
         if flag is not None:
             site = m.site(frame, node) if flag else None
             m.modes = replace(modes, grad=not flag, grad_site=site)

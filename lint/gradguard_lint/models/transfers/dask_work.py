@@ -14,7 +14,6 @@ from gradguard_lint.domain.values import (
     Items,
     Table,
     TaskCall,
-    Tensor,
     Thing,
     Value,
     of,
@@ -25,7 +24,6 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out, in_line, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
-from gradguard_lint.words import words
 
 CLIENT = (0, "dask client")
 """Where the client is kept that computes from here on."""
@@ -108,21 +106,6 @@ BAGS = {
     "starmap": "unpacked",
 }
 """How the methods of a bag give its items to a function."""
-
-
-FRAMES = words(
-    "assign astype dropna fillna persist query rename repartition reset_index sample set_index"
-)
-"""Methods of a frame that give a frame."""
-
-
-def frame_method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    """A method of a dask frame, or of a column of it."""
-    if name == "to_dask_array":
-        return of(Tensor("dask"))
-    return of(thing) if name in FRAMES else None
 
 
 def _tasks(m: Machine, values: Iterable[Value], seen: set[TaskCall]) -> Iterator[TaskCall]:

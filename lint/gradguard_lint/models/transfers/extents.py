@@ -40,8 +40,7 @@ def array_extent(short: str, args: Args) -> Extent:
         literal = literal_shape(first)
         return (*literal, size) if size and literal is not None else ()
     if short in ("split", "array_split"):
-        whole, sections = memory_of(first)[1], args.get(1, "indices_or_sections")
-        parts = sections.constant if sections is not None else None
+        whole, parts = memory_of(first)[1], args.constant(1, "indices_or_sections")
         if len(whole) > 1 and isinstance(parts, int) and parts > 0:
             return (-(-whole[0] // parts), *whole[1:])
     return ()

@@ -59,12 +59,6 @@ def _model(
     return torch_modules.model_method(m, frame, node, thing, thing.ident, thing.gpu, name, args)
 
 
-def _keras(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    return tensorflow_calls.model_method(m, frame, node, thing, name, args)
-
-
 def _loss(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
@@ -156,7 +150,7 @@ METHODS: dict[str, Methods] = {
     "gpu-device": _on_gpu("use", "synchronize"),
     "gpu-event": _on_gpu("record", "synchronize", "wait"),
     "dispatch": dispatch.method,
-    "dask-frame": dask_work.frame_method,
+    "dask-frame": arrays.frame_method,
     "distribution": _distribution,
     "estimator": estimators.method,
     "exit-stack": contexts.stack_method,
@@ -164,9 +158,9 @@ METHODS: dict[str, Methods] = {
     "future": _future,
     "generator": arrays.generator_method,
     "hook": _hook,
-    "keras-layer": _keras,
-    "keras-loss": _keras,
-    "keras-model": _keras,
+    "keras-layer": tensorflow_calls.model_method,
+    "keras-loss": tensorflow_calls.model_method,
+    "keras-model": tensorflow_calls.model_method,
     "lock": contexts.lock_method,
     "loss": _loss,
     "memory": _memory,

@@ -49,7 +49,6 @@ from gradguard_lint.models.transfers import (
     dispatch,
     environment,
     frozen,
-    getters,
     instances,
     module_parts,
     objects,
@@ -57,6 +56,7 @@ from gradguard_lint.models.transfers import (
     options,
     parallel,
     part_calls,
+    python_calls,
     samplers,
     stated_fields,
     tensorflow_calls,
@@ -249,8 +249,8 @@ class Meaning(Known):
             return atom.part("result") or UNKNOWN
         if atom.kind == "dispatch":
             return dispatch.dispatched(m, frame, node, atom, args)
-        if atom.kind == getters.KIND:
-            return getters.asked(m, frame, node, atom, args)
+        if atom.kind == "getter":
+            return python_calls.ask_getter(m, frame, node, atom, args)
         return UNKNOWN
 
     def class_of(self, bases: tuple[Atom, ...]) -> str:

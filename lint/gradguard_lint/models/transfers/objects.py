@@ -119,7 +119,7 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         return atom.part("n_jobs") or UNKNOWN
     if kind == "dask-frame" and name == "values":
         return of(Tensor("dask"))
-    if kind == "frame" and name != "sample" and name not in arrays.FRAMES:
+    if kind == "frame" and name not in arrays.FRAMES:
         return unknown(("attr", ("node", id(node)), name))
     return of(Method(atom, name))
 

@@ -20,8 +20,8 @@ from gradguard_lint.words import words
 Transfer = Callable[[Machine, Frame, ast.AST, str, Args, Row], Value]
 
 _HOMES = words(
-    "arrays attribute_tables builtin_calls collectives dask_work data_parallel defaults "
-    "environment estimators getters jax_calls named_tuples options parallel python_calls signals "
+    "arrays attribute_tables builtin_calls collectives dask_work data_parallel "
+    "environment estimators jax_calls named_tuples options parallel python_calls signals "
     "starting tensorflow_calls torch_calls torch_tensors unknown_calls wrapping"
 )
 """The modules that hold transfer functions."""

@@ -58,12 +58,14 @@ from gradguard_lint.models.transfers.devices import (
 from gradguard_lint.models.transfers.tensors import (
     GRAPHS,
     combine,
+    each_tensor,
     operation_placed,
     tensors_in,
     with_anything,
     worked,
 )
 from gradguard_lint.models.transfers.wrapping import mark
+from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -124,8 +126,7 @@ def visible_devices(
 
 def grown(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """The GPU's memory is taken as it is needed."""
-    enable = args.get(1, "enable")
-    if enable is not None and enable.constant is False:
+    if args.constant(1, "enable") is False:
         return NOTHING
     m.effect(frame, node, name, GpuSetting("grown", "tensorflow"))
     return NOTHING
@@ -245,8 +246,7 @@ def tf_variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
     """``tf.Variable(...)``."""
     awake(m, frame, node, "`tf.Variable()`")
     operation_placed(m, frame, node, "tf.Variable(...)")
-    trainable = args.get(1, "trainable")
-    if trainable is not None and trainable.constant is False:
+    if args.constant(1, "trainable") is False:
         return of(Tensor("tensorflow", "none", m.modes.gpu, m.worker_ident))  # no tape watches it
     return of(Tensor("tensorflow", "variable", m.modes.gpu, m.worker_ident, m.ident_at(node)))
 
@@ -327,13 +327,7 @@ def function(m: Machine, frame: Frame, node: ast.AST, name: str, short: str, arg
     ident = 0 if found else m.ident_at(node)  # a tape may be told to watch it
     if found and short in REARRANGES and all(it.ident in _GRADIENTS for it, _ in found):
         ident = GRADIENTS
-
-    def made(atom: Atom) -> Value:
-        if not isinstance(atom, Tensor):
-            return of(atom)
-        return of(replace(atom, gpu=atom.gpu or m.modes.gpu, ident=ident))
-
-    return value.map(made)
+    return each_tensor(value, lambda it: replace(it, gpu=it.gpu or m.modes.gpu, ident=ident))
 
 
 def _to_integers(args: Args) -> bool:
@@ -378,19 +372,13 @@ def model_method(
         return UNKNOWN
     if name == "add" and isinstance(model, Thing):
         _added(m, frame, node, model, args.get(0, "layer") or UNKNOWN)
-    if name in (
-        "get_weights",
-        "summary",
-        "save",
-        "save_weights",
-        "to_json",
-        "get_config",
-        "count_params",
-        "add",
-        "pop",
-    ):
-        return UNKNOWN
-    return None
+    return UNKNOWN if name in _TOLD_NOTHING else None
+
+
+_TOLD_NOTHING = words(
+    "get_weights summary save save_weights to_json get_config count_params add pop"
+)
+"""Further methods, of which nothing matters."""
 
 
 VARIABLES = ("trainable_variables", "trainable_weights", "weights", "variables")

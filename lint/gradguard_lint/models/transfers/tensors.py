@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
 from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, any_of
@@ -179,6 +179,16 @@ def combine(
         atom, gpu=False, place=None, grad="unknown" if framework == "torch" else atom.grad
     )
     return Value((Choice(atom, when), Choice(plain, frozenset())))
+
+
+def each_tensor(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
+    """`value` with each tensor that it may be changed."""
+    return value.map(lambda atom: of(change(atom) if isinstance(atom, Tensor) else atom))
+
+
+def unsure_of_grad(tensor: Tensor) -> Tensor:
+    """`tensor`, which may have a history of what is not known."""
+    return replace(tensor, grad="unknown") if tensor.grad == "none" else tensor
 
 
 def as_figure(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import partial
 
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.payloads import (
@@ -30,7 +29,6 @@ from gradguard_lint.domain.values import (
     Frame,
     Items,
     Method,
-    Site,
     Table,
     Tensor,
     Thing,
@@ -87,12 +85,14 @@ from gradguard_lint.models.transfers.tensors import (
     all_on_gpu,
     as_figure,
     combine,
+    each_tensor,
     gpu_used,
     known_small,
     requires_grad,
     several,
     tensors_in,
     unsettled,
+    unsure_of_grad,
     worked,
     written,
 )
@@ -288,8 +288,7 @@ def function(
     out = args.get(None, "out")
     if short.endswith("_") and args.positional:
         written(m, frame, node, f"`{short}`", args.positional[0])
-    inplace = args.get(None, "inplace")
-    if inplace is not None and inplace.constant is True and args.positional:
+    if args.constant(None, "inplace") is True and args.positional:
         written(m, frame, node, f"`{short}(..., inplace=True)`", args.positional[0])
     if out is not None:
         written(m, frame, node, f"`{short}(..., out=...)`", out)
@@ -297,21 +296,9 @@ def function(
     value = combine(m, found, smooth=smooth, framework="torch")
     value = as_figure(m, found, short, args.positional[1:], args, value)
     if smooth and anything and m.modes.grad:
-        value = value.map(
-            lambda atom: (
-                of(
-                    replace(
-                        atom,
-                        grad="unknown" if atom.grad == "none" else atom.grad,
-                        maybe=frozenset(),
-                    )
-                )
-                if isinstance(atom, Tensor)
-                else of(atom)
-            )
-        )
+        value = each_tensor(value, lambda it: replace(unsure_of_grad(it), maybe=frozenset()))
     if short in JOINING and found and all(_is_of_gradients(tensor) for tensor, _ in found):
-        value = value.map(lambda atom: of(replace(atom, ident=GRADIENTS)))
+        value = each_tensor(value, lambda it: replace(it, ident=GRADIENTS))
     value = collectives.with_own_slot(m, node, args.values(), value, short)
     return several(m, found, short, args.get(1, "dim"), value)
 
@@ -434,7 +421,7 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         if found:
             value = combine(m, found, framework="torch")
             if gpu and not when:
-                return value.map(partial(_on_gpu, place))
+                return each_tensor(value, lambda it: replace(it, gpu=True, place=place))
             if all(tensor.framework == "numpy" for tensor, _ in found):
                 return value.map(lambda atom: of(shared(m, frame, node, atom, args)))
             return value
@@ -490,10 +477,6 @@ def functional_call(
     return combine(m, found, framework="torch")
 
 
-def _on_gpu(place: Site | None, atom: Atom) -> Value:
-    return of(replace(atom, gpu=True, place=place) if isinstance(atom, Tensor) else atom)
-
-
 def _few(data: Value) -> bool:
     """Whether this is a number, or a literal list of a few."""
     return all(
@@ -535,9 +518,8 @@ def model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     about = (("statistics", constant(True)),) if kept else ()
     if _drops(short, args) or any(does(m, part, "drops") for part in parts):
         about = (*about, ("drops", constant(True)))
-    inplace = args.get(None, "inplace")
-    if inplace is not None and inplace.constant is True:
-        about = (*about, ("in-place", inplace))
+    if args.constant(None, "inplace") is True:
+        about = (*about, ("in-place", constant(True)))
     if short in POOLS and _may_give_indices(short, args):
         about = (*about, ("indices", UNKNOWN))
     atom = Thing("model", name, m.ident_at(node), m.worker_ident, gpu, about, small=small)
