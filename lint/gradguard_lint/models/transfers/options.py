@@ -202,13 +202,6 @@ def option(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     return of(Thing("option", called, parts=() if default is None else (("default", default),)))
 
 
-def click_context(
-    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
-) -> Value:
-    """``click.get_current_context()``."""
-    return of(Thing(row.does, "click.Context"))
-
-
 def with_option(m: Machine, function: Value, given: Thing) -> Value:
     """`function`, which gets the option as its argument where nobody gives another."""
 

@@ -21,10 +21,8 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Value,
-    constant,
     join,
     of,
-    unknown,
 )
 from gradguard_lint.engine.attributes import item
 from gradguard_lint.engine.containers import adopted, element_of, strung_together
@@ -70,16 +68,6 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
         return of(replace(atom, ident=0) if isinstance(atom, Table) else atom)
 
     return adopted(m, node, value.map(copied))
-
-
-def nothing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What gives nothing that is known."""
-    return UNKNOWN
-
-
-def told(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What always gives the same."""
-    return constant(row.flag)
 
 
 def number(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -200,12 +188,6 @@ def starmap(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     )
 
 
-def asks_module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``find_spec(name)``: whether that is installed."""
-    wanted = args.get(0)
-    return unknown(("installed", wanted.constant)) if wanted is not None else UNKNOWN
-
-
 def import_module(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
@@ -236,11 +218,6 @@ def operator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     if name.endswith(("add", "concat")) and (both := strung_together(m, args.values())) is not None:
         return both
     return operation(m, frame, node, list(args.values())) or UNKNOWN
-
-
-def repeat(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``itertools.repeat(x)``."""
-    return sequence(args.get(0) or UNKNOWN, "generator")
 
 
 def leave(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -7,8 +7,19 @@ from collections.abc import Callable, Hashable
 from importlib import import_module
 from types import FunctionType
 
-from gradguard_lint.domain.payloads import GpuSetting, LibraryUse
-from gradguard_lint.domain.values import UNKNOWN, Frame, Value, unknown
+from gradguard_lint.domain.payloads import GpuSetting, LibraryUse, ModelChange, ModelUse, Payload
+from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Frame,
+    Tensor,
+    Thing,
+    Value,
+    constant,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -52,20 +63,24 @@ def _tells(key: tuple[str, ...], without: Hashable = None) -> Transfer:
     return tell
 
 
-def _joins_group(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """This process joins a group of processes that train together."""
-    m.effect(frame, node, f"{name}()", LibraryUse("process group"))
-    return UNKNOWN
-
-
-def _marks(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A function is marked, and stays what it is."""
-    return mark(args.get(*row.argument) or UNKNOWN, row.flag)
-
-
 def _dispatch(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     function = args.get(0, "func")
     return dispatch.dispatching(m, node, name, function) if function is not None else UNKNOWN
+
+
+def _gives(make: Callable[[Args, Row], Value]) -> Transfer:
+    """A call that does nothing but give what `make` says."""
+    return lambda m, frame, node, name, args, row: make(args, row)
+
+
+def _does(make: Callable[[Args, Row], Payload], gives: Value = NOTHING) -> Transfer:
+    """A call whose effect is what `make` says."""
+
+    def do(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+        m.effect(frame, node, f"{name}()", make(args, row))
+        return gives
+
+    return do
 
 
 TRANSFERS: dict[str, Transfer] = {
@@ -81,8 +96,16 @@ TRANSFERS: dict[str, Transfer] = {
     "asks-world": _tells(("world-size",)),
     "context-manager": python_calls.identity,
     "dispatch": _dispatch,
+    "asks-module": _gives(lambda args, row: unknown(("installed", args.constant(0)))),
+    "buffers-made": _does(lambda args, row: ModelChange(args.get(*row.argument) or UNKNOWN)),
+    "click-context": _gives(lambda args, row: of(Thing("click-context", "click.Context"))),
     "gpu-count": _tells(("gpu-count",), 0),
-    "mark": _marks,
-    "process-group": _joins_group,
+    "mark": _gives(lambda args, row: mark(args.get(*row.argument) or UNKNOWN, row.flag)),
+    "nothing": _gives(lambda args, row: UNKNOWN),
+    "process-group": _does(lambda args, row: LibraryUse("process group"), UNKNOWN),
+    "repeat": _gives(lambda args, row: sequence(args.get(0) or UNKNOWN, "generator")),
+    "saved": _does(lambda args, row: ModelUse(args.get(0, "obj") or UNKNOWN)),
+    "symbol": _gives(lambda args, row: of(Tensor("tensorflow"))),
+    "told": _gives(lambda args, row: constant(row.flag)),
 }
 """What rows name by `does`: the functions called so, and some by other names."""

@@ -278,11 +278,6 @@ def layer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     return of(Thing("keras-layer", name, m.ident_at(node), m.worker_ident, parts=parts))
 
 
-def symbol(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``keras.Input(...)``, which stands for a tensor."""
-    return of(Tensor("tensorflow"))
-
-
 _SHAPES = ("batch_input_shape", "input_dim", "input_shape")
 """The arguments of a model's first layer that tell the shape of what it gets."""
 

@@ -11,8 +11,6 @@ from gradguard_lint.domain.payloads import (
     Draw,
     LibraryUse,
     MemoryUse,
-    ModelChange,
-    ModelUse,
 )
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import INHERITING
@@ -548,19 +546,6 @@ def _drops(short: str, args: Args) -> bool:
     """Whether that module draws what it drops in training mode."""
     rate = args.get(0, "p")
     return short in DROPOUTS and (rate is None or rate.constant not in (0, 1))
-
-
-def saved(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``torch.save(...)``."""
-    m.effect(frame, node, f"{name}()", ModelUse(args.get(0, "obj") or UNKNOWN))
-    return NOTHING
-
-
-def buffers_made(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A function that makes the running statistics of a model anew."""
-    target = args.get(*row.argument) or UNKNOWN
-    m.effect(frame, node, f"{name}()", ModelChange(target))
-    return NOTHING
 
 
 def _small_part(value: Value) -> bool:
