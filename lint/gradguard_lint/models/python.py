@@ -11,27 +11,10 @@ LAST_BASES = words("builtins.object abc.ABC typing.Generic typing.Protocol")
 LIBRARY = Library(
     tops=(
         "functools",
-        "itertools",
-        "contextlib",
-        "copy",
-        "os",
-        "sys",
-        "argparse",
-        "types",
-        "tqdm",
-        "dataclasses",
-        "enum",
-        "collections",
-        "typing",
-        "operator",
-        "importlib",
-        "click",
-        "attrs",
-        "pydantic",
-        "platform",
-        "pytest",
-        "unittest",
-        "mock",
+        *words(
+            "itertools contextlib copy os sys argparse types tqdm dataclasses enum collections "
+            "typing operator importlib click attrs pydantic platform pytest unittest mock"
+        ),
     ),
     bases={"typing.NamedTuple": "tuple", "pydantic.BaseModel": "record"},
     constants={

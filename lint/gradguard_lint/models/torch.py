@@ -216,17 +216,11 @@ STATISTICS = words(
 IF_TRACKED = words("InstanceNorm1d InstanceNorm2d InstanceNorm3d")
 """Modules that keep them where they are told to."""
 
-NORMED = (
-    "densenet",
-    "efficientnet",
-    "googlenet",
-    "inception",
-    "mnasnet",
-    "mobilenet",
-    "regnet",
-    "resne",
-    "shufflenet",
-    "wide_resnet",
+NORMED = tuple(
+    words(
+        "densenet efficientnet googlenet inception mnasnet mobilenet regnet resne shufflenet "
+        "wide_resnet"
+    )
 )
 """How the names of networks begin that have such modules."""
 
@@ -282,15 +276,8 @@ _LOADERS = (
 LIBRARY = Library(
     tops=(
         "torch",
-        "torchvision",
-        "torchaudio",
-        "timm",
-        "pytorch_lightning",
-        "lightning",
-        "botorch",
-        "gpytorch",
-        "segmentation_models_pytorch",
-        "torch_geometric",
+        *words("torchvision torchaudio timm pytorch_lightning lightning botorch gpytorch"),
+        *words("segmentation_models_pytorch torch_geometric"),
     ),
     framework=True,
     spelled={
@@ -443,8 +430,7 @@ LIBRARY = Library(
             argument=(0, "module"),
         ),
         Row(
-            "torch.nn.utils.parameters_to_vector torch.nn.utils.rnn.pad_sequence",
-            "tensor-function",
+            "torch.nn.utils.parameters_to_vector torch.nn.utils.rnn.pad_sequence", "tensor-function"
         ),
         Row(
             "torch.nn.utils.clip_grad_norm_ torch.nn.utils.clip_grad_norm "
@@ -452,19 +438,11 @@ LIBRARY = Library(
             "total-norm",
         ),
         Row("torch.nn.parallel.* torch.nn.utils.*", "nothing"),
-        Row(
-            "torch.nn.ModuleList",
-            "identity",
-            argument=(0, "modules"),
-            flag="list",
-        ),
+        Row("torch.nn.ModuleList", "identity", argument=(0, "modules"), flag="list"),
         Row("torch.nn.ModuleDict", "identity", argument=(0, "modules")),
         Row("torch.nn.functional.*", "tensor-function"),
         Row("torch.nn.*", "model", only="class", framework="torch"),
-        Row(
-            under("torchvision.models", "get_weight get_model_weights list_models"),
-            "nothing",
-        ),
+        Row(under("torchvision.models", "get_weight get_model_weights list_models"), "nothing"),
         Row(
             "torchvision.models.* torchaudio.models.*",
             "model",
@@ -491,26 +469,18 @@ LIBRARY = Library(
             "tensor",
             flag="plain",
         ),
-        Row(
-            under(
-                "torch",
-                "get_num_threads typename set_default_dtype",
-            ),
-            "nothing",
-        ),
+        Row(under("torch", "get_num_threads typename set_default_dtype"), "nothing"),
         Row("torch.save torch.jit.save", "saved"),
         Row("torch.optim.swa_utils.update_bn", "buffers-made", argument=(1, "model")),
         Row("torch.linalg.*", "tensor-function", flag="heavy"),
         Row("torch.special.* torch.fft.*", "tensor-function"),
         Row(
-            "torch.func.functional_call torch.nn.utils.stateless.functional_call",
-            "functional-call",
+            "torch.func.functional_call torch.nn.utils.stateless.functional_call", "functional-call"
         ),
         Row("torch.func.vmap torch.vmap", "identity"),
         Row("torch.func.*", "nothing"),
         Row(
-            under("torch", "grad jacrev jacfwd hessian vjp jvp func cuda backends utils"),
-            "nothing",
+            under("torch", "grad jacrev jacfwd hessian vjp jvp func cuda backends utils"), "nothing"
         ),
         *(Row(names, "loader") for names in _LOADERS),
         Row(
@@ -527,12 +497,7 @@ LIBRARY = Library(
             "deepspeed.init_distributed horovod.torch.init",
             "process-group",
         ),
-        Row(
-            "torch.utils.hooks.unserializable_hook",
-            "mark",
-            argument=(0, "f"),
-            flag=STAYS_BEHIND,
-        ),
+        Row("torch.utils.hooks.unserializable_hook", "mark", argument=(0, "f"), flag=STAYS_BEHIND),
         Row("torch.utils.checkpoint.checkpoint", "applied", argument=(0, "function")),
         Row("torch.profiler.profile", "nothing", driver=True),
         Row("torch.utils.* torch.backends.* torch.cuda.* torch.distributed.*", "nothing"),

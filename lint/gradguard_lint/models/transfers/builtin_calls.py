@@ -353,10 +353,7 @@ def _bounded(m: Machine, name: str, bound: float, atom: Atom) -> Value:
     limit = constant(bound)
     beyond = of(compare(ast.GtE() if name == "min" else ast.LtE(), atom, limit.choices[0].atom))
     return join(
-        (
-            guarded(limit, condition(m, beyond, True)),
-            guarded(of(atom), condition(m, beyond, False)),
-        )
+        (guarded(limit, condition(m, beyond, True)), guarded(of(atom), condition(m, beyond, False)))
     )
 
 

@@ -38,13 +38,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.attributes import filled
-from gradguard_lint.engine.containers import (
-    adopted,
-    element_of,
-    grown,
-    item_of_unknown,
-    of_pairs,
-)
+from gradguard_lint.engine.containers import adopted, element_of, grown, item_of_unknown, of_pairs
 from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.lookups import looked_up
 from gradguard_lint.engine.machine import Machine

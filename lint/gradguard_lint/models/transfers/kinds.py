@@ -6,16 +6,7 @@ import ast
 from collections.abc import Callable
 
 from gradguard_lint.domain.payloads import Draw
-from gradguard_lint.domain.values import (
-    NOTHING,
-    External,
-    Frame,
-    Tensor,
-    Thing,
-    Value,
-    of,
-    unknown,
-)
+from gradguard_lint.domain.values import NOTHING, External, Frame, Tensor, Thing, Value, of, unknown
 from gradguard_lint.engine.calls import call_back
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

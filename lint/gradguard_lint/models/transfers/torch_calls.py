@@ -6,12 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.payloads import (
-    ComputeThreads,
-    Draw,
-    LibraryUse,
-    MemoryUse,
-)
+from gradguard_lint.domain.payloads import ComputeThreads, Draw, LibraryUse, MemoryUse
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
