@@ -259,9 +259,8 @@ def decorate_class(m: Machine, frame: Frame, decorator: ast.expr, value: Value) 
     for atom in m.eval(frame, decorator).atoms:
         if isinstance(atom, (Function, Bound)):
             result: Value = m.call(frame, decorator, of(atom), Args([value]))
-            return (
-                result if any(isinstance(it, (Class, Instance)) for it in result.atoms) else value
-            )
+            known = any(result.of(Class)) or any(result.of(Instance))
+            return result if known else value
     return value
 
 
@@ -275,14 +274,11 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
         return of(Delayed(value, row.flag or "joblib"))
     if row.does == "grad-mode":
         return mark(value, "enable_grad" if name.endswith("enable_grad") else "no_grad")
-    if row.does == "keeping":
-        return mark(value, CACHED)
-    if row.does == "context-manager":
-        return mark(value, "context")
     if row.does == "dispatch":
         return dispatching(m, node, name, value)
-    if row.does == "compiled":
-        return mark(value, "compiled")
-    if row.does == "mark":
-        return mark(value, row.flag)
-    return None
+    what = row.flag if row.does == "mark" else _MARKS.get(row.does)
+    return None if what is None else mark(value, what)
+
+
+_MARKS = {"keeping": CACHED, "context-manager": "context", "compiled": "compiled"}
+"""The marks of functions that decorators leave as they are, by what their rows do."""

@@ -59,16 +59,7 @@ MAPPED_FROM = UNITS["M"]
 
 def parallel_parts(args: Args) -> tuple[tuple[str, Value], ...]:
     """The arguments of ``Parallel(...)`` that decide where its tasks run."""
-    parts = {}
-    for position, name in ((0, "n_jobs"), (1, "backend")):
-        value = args.get(position, name)
-        if value is not None:
-            parts[name] = value
-    for name in ("prefer", "require", "return_as", *MAPPING):
-        value = args.get(None, name)
-        if value is not None:
-            parts[name] = value
-    return tuple(parts.items())
+    return _given(args, "n_jobs", "backend")
 
 
 def parallel(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -96,7 +87,7 @@ def parallel_config(
     before = m.modes
     told = (("backend", before.backend), ("n_jobs", before.n_jobs), *before.maps)
     outside = ((OUTSIDE + it, value) for it, value in told if value is not None)
-    parts = (*_config(args), *outside)
+    parts = (*_given(args, "backend", "n_jobs"), *outside)
     made = Thing("parallel-config", name, parts=parts)
     configured(m, made)  # from here on, or until the block ends that it opens
     return of(made)
@@ -145,16 +136,11 @@ def memory(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     return of(Thing("no-memory" if nowhere else "memory", name))
 
 
-def _config(args: Args) -> tuple[tuple[str, Value], ...]:
-    parts = {}
-    for position, name in ((0, "backend"), (1, "n_jobs")):
-        value = args.get(position, name)
-        if value is not None:
-            parts[name] = value
-    for name in ("prefer", "require", *MAPPING):
-        if name in args.keywords:
-            parts[name] = args.keywords[name]
-    return tuple(parts.items())
+def _given(args: Args, *placed: str) -> tuple[tuple[str, Value], ...]:
+    """The arguments that matter and are given, of which these are `placed` first."""
+    places = (*enumerate(placed), *((None, name) for name in ("prefer", "require", *MAPPING)))
+    found = ((name, args.get(position, name)) for position, name in places)
+    return tuple((name, value) for name, value in found if value is not None)
 
 
 def _maps(m: Machine, parallel: Thing) -> tuple[int, str] | None:
@@ -187,12 +173,7 @@ def run(m: Machine, frame: Frame, node: ast.AST, parallel: Thing, args: Args) ->
     if called is None:
         return UNKNOWN
     result = hand_out(
-        m,
-        frame,
-        node,
-        tasks,
-        called,
-        "joblib",
+        *(m, frame, node, tasks, called, "joblib"),
         many=many,
         when=start[1],
         since=since,
