@@ -58,7 +58,7 @@ from gradguard_lint.models.transfers import (
 from gradguard_lint.models.transfers.devices import RANK, asks_for_cpu, driver_started
 from gradguard_lint.models.transfers.handing import task_given, tasks_of_each, tasks_of_tuples
 from gradguard_lint.models.transfers.own_gradients import goes_backward
-from gradguard_lint.models.transfers.tensors import value_used
+from gradguard_lint.models.transfers.tensor_uses import value_used
 from pytest_gradguard.records import fields
 
 Primitive = Callable[[Machine, Frame, ast.AST, Args], Value]

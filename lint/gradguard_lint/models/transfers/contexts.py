@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.payloads import GpuChoice
+from gradguard_lint.domain.payloads import GpuChoice, LibraryUse
 from gradguard_lint.domain.shapes import items, known_items
+from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
     Bound,
     Class,
+    Const,
     Delayed,
     External,
     Frame,
@@ -22,6 +24,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    constant,
     of,
 )
 from gradguard_lint.engine import context_generators
@@ -33,8 +36,15 @@ from gradguard_lint.engine.tree import descend, last_name
 from gradguard_lint.engine.turns import from_before
 from gradguard_lint.engine.waiting import started
 from gradguard_lint.models.known import registry_of
+from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.dask_work import leave_config
-from gradguard_lint.models.transfers.devices import driver_started, gpu_absent, gpu_touched
+from gradguard_lint.models.transfers.devices import (
+    asks_for_cpu,
+    driver_started,
+    gpu_absent,
+    gpu_touched,
+    placed,
+)
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.environment import PATCH, enter_patch, leave_patch
 from gradguard_lint.models.transfers.options import with_option
@@ -282,3 +292,49 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
 
 _MARKS = {"keeping": CACHED, "context-manager": "context", "compiled": "compiled"}
 """The marks of functions that decorators leave as they are, by what their rows do."""
+
+
+def autocast(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``autocast(...)``."""
+    m.effect(frame, node, "autocast", LibraryUse("autocast"))
+    on_gpu = name.startswith("torch.cuda.") or placed(args.get(0, "device_type"))[0]
+    if on_gpu and not asks_for_cpu(args):
+        driver_started(m, frame, node, f"{name}()", "torch")
+    parts = tuple(args.keywords.items())
+    return of(Thing("autocast", name, site=m.site(frame, node), parts=parts))
+
+
+def asks_grad(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``torch.is_grad_enabled()``: known where it is off, and in what begins with it on: workers,
+    and the program itself, but for functions of which nobody knows who calls them."""
+    fresh = (
+        m.place.root == 1 if m.place.worker is None else m.place.worker.call.start not in INHERITING
+    )
+    return constant(m.modes.grad) if fresh or not m.modes.grad else UNKNOWN
+
+
+def grad_mode(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``no_grad()`` and its like."""
+    short = name.rpartition(".")[2]
+    off: object = True
+    if short == "set_grad_enabled":
+        value = args.get(0, "mode")
+        if value is not None and isinstance(value.only, Const):
+            # It takes effect when it is called; a ``with`` around it puts the mode back.
+            on = bool(value.constant)
+            m.modes = replace(m.modes, grad=on, grad_site=None if on else m.site(frame, node))
+        else:
+            m.modes = replace(m.modes, grad=True, grad_site=None)
+    if short in ("enable_grad",):
+        off = False
+    elif short in ("set_grad_enabled", "inference_mode") and (args.positional or args.keywords):
+        value = args.get(0, "mode")
+        only = value.only if value is not None else None
+        if not isinstance(only, Const):
+            m.effect(frame, node, short, LibraryUse("grad mode"))
+            return of(
+                Thing("grad-mode", short, site=m.site(frame, node), parts=(("off", UNKNOWN),))
+            )
+        off = not only.value if short == "set_grad_enabled" else bool(only.value)
+    m.effect(frame, node, short, LibraryUse("grad mode"))
+    return of(Thing("grad-mode", short, site=m.site(frame, node), parts=(("off", constant(off)),)))

@@ -25,7 +25,8 @@ from gradguard_lint.models.jax import READS, SHAPED
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_name, placed
 from gradguard_lint.models.transfers.extents import shape_of
-from gradguard_lint.models.transfers.tensors import combine, is_shared_out, tensors_in, worked
+from gradguard_lint.models.transfers.tensor_uses import is_shared_out, worked
+from gradguard_lint.models.transfers.tensors import combine, tensors_in
 from pytest_gradguard.records import replace
 
 _BYTES = 4

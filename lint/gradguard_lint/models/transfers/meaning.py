@@ -75,7 +75,8 @@ from gradguard_lint.models.transfers.devices import (
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
 from gradguard_lint.models.transfers.table import TRANSFERS
-from gradguard_lint.models.transfers.tensors import certainly, derived, gpu_used, operation, viewed
+from gradguard_lint.models.transfers.tensor_uses import gpu_used
+from gradguard_lint.models.transfers.tensors import certainly, derived, operation, viewed
 from gradguard_lint.models.transfers.wrapping import marked
 from pytest_gradguard.records import replace
 

@@ -45,7 +45,8 @@ from gradguard_lint.models.transfers import (
     torch_tensors,
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS
-from gradguard_lint.models.transfers.tensors import derived, written
+from gradguard_lint.models.transfers.tensor_uses import written
+from gradguard_lint.models.transfers.tensors import derived
 from pytest_gradguard.records import replace
 
 

@@ -31,9 +31,10 @@ from gradguard_lint.words import words
 Transfer = Callable[[Machine, Frame, ast.AST, str, Args, Row], Value]
 
 _HOMES = words(
-    "arrays attribute_tables builtin_calls collectives dask_work data_parallel "
-    "environment estimators jax_calls named_tuples options parallel python_calls signals "
-    "starting tensorflow_calls torch_calls torch_tensors unknown_calls wrapping"
+    "arrays attribute_tables builtin_calls collectives contexts dask_work data_parallel "
+    "environment estimators jax_calls module_calls named_tuples options own_gradients parallel "
+    "python_calls signals starting tensorflow_calls torch_calls torch_tensors type_questions "
+    "unknown_calls wrapping"
 )
 """The modules that hold transfer functions."""
 

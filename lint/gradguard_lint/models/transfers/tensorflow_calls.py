@@ -55,15 +55,8 @@ from gradguard_lint.models.transfers.devices import (
     memory_grown,
     placed,
 )
-from gradguard_lint.models.transfers.tensors import (
-    GRAPHS,
-    combine,
-    each_tensor,
-    operation_placed,
-    tensors_in,
-    with_anything,
-    worked,
-)
+from gradguard_lint.models.transfers.tensor_uses import GRAPHS, operation_placed, worked
+from gradguard_lint.models.transfers.tensors import combine, each_tensor, tensors_in, with_anything
 from gradguard_lint.models.transfers.wrapping import mark
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace

@@ -48,15 +48,13 @@ from gradguard_lint.models.transfers.devices import (
     gpu_touched,
     placed,
 )
+from gradguard_lint.models.transfers.tensor_uses import value_used, worked, written
 from gradguard_lint.models.transfers.tensors import (
     certainly,
     combine,
     each_tensor,
     tensors_in,
     unsure_of_grad,
-    value_used,
-    worked,
-    written,
 )
 from pytest_gradguard.records import replace
 

@@ -81,20 +81,17 @@ from gradguard_lint.models.transfers.devices import (
     placed,
 )
 from gradguard_lint.models.transfers.extents import same_element
+from gradguard_lint.models.transfers.tensor_uses import all_on_gpu, gpu_used, worked, written
 from gradguard_lint.models.transfers.tensors import (
-    all_on_gpu,
     as_figure,
     combine,
     derived,
     each_tensor,
-    gpu_used,
     move,
     requires_grad,
     several,
     tensors_in,
     viewed,
-    worked,
-    written,
 )
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
