@@ -27,7 +27,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.attributes import item
 from gradguard_lint.engine.containers import adopted, element_of, strung_together
 from gradguard_lint.engine.containers import whole as whole_of
-from gradguard_lint.engine.flows import chained, cut, flow
+from gradguard_lint.engine.flows import chained, cut
 from gradguard_lint.engine.imports import import_named
 from gradguard_lint.engine.iteration import is_lazy
 from gradguard_lint.engine.machine import Machine
@@ -106,17 +106,6 @@ def distinct(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     return of(Const((name, id(node)), name))
 
 
-def gathered(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``asyncio.gather(...)``: what each gives."""
-
-    def result(value: Value) -> Value:
-        return value.map(lambda atom: m.models.awaited(m, atom))
-
-    if args.rest is not None:
-        return sequence(join([result(value) for value in (*args.positional, args.rest)]))
-    return adopted(m, node, items("list", [result(value) for value in args.positional]))
-
-
 def copied(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``copy.deepcopy(...)``."""
     return _copied(m, node, args.get(0) or UNKNOWN, set())
@@ -162,30 +151,6 @@ def islice(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         return identity(m, frame, node, name, args, row)
     count = args.positional[1].constant if len(args.positional) == 2 else None
     return cut(m, frame, node, value, count if isinstance(count, int) else None)
-
-
-def starmap(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``itertools.starmap(f, rows)``."""
-    function = args.get(0) or UNKNOWN
-
-    def made(packed: Value) -> Value:
-        results = []
-        for atom in packed.atoms:
-            if isinstance(atom, Items) and atom.items is not None:
-                given = Args(list(atom.items))
-            else:
-                given = Args(rest=element_of(m, of(atom)))
-            results.append(m.call(frame, node, function, given))
-        return join(results)
-
-    return flow(
-        m,
-        frame,
-        node,
-        [args.get(1) or UNKNOWN],
-        lambda row: made(row[0]),
-        lambda values: sequence(made(element_of(m, values[0])), "generator"),
-    )
 
 
 def import_module(
