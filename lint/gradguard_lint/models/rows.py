@@ -169,7 +169,7 @@ CALLED_BY_HOSTS = words("training_step")
 CALLED_BY_CALLS = words("forward call run")
 """Methods that run where an object is called, as those of modules and layers, or started."""
 
-OTHERS = frozenset({"__init__", "known", "own_stubs", "primitives", "rows", "stub_files"})
+OTHERS = words("__init__ known own_stubs primitives rows stub_files torch_words")
 """The modules of this package that are no library."""
 
 

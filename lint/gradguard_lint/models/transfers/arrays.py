@@ -43,7 +43,7 @@ from gradguard_lint.models.numpy import (
 )
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import BEGINS
-from gradguard_lint.models.torch import TO_ONE
+from gradguard_lint.models.torch_words import TO_ONE
 from gradguard_lint.models.transfers import jax_calls
 from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import driver_started, gpu_touched, placed

@@ -37,7 +37,7 @@ from gradguard_lint.engine.tree import is_fixed, sets_attributes
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.primitives import PRIMITIVES
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
-from gradguard_lint.models.torch import CHANGE_PARTS, NOT_WRITING
+from gradguard_lint.models.torch_words import CHANGE_PARTS, NOT_WRITING
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,

@@ -20,7 +20,14 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.torch import DROPOUTS, IF_TRACKED, NORMED, POOLS, STATISTICS, WEIGHTLESS
+from gradguard_lint.models.torch_words import (
+    DROPOUTS,
+    IF_TRACKED,
+    NORMED,
+    POOLS,
+    STATISTICS,
+    WEIGHTLESS,
+)
 from gradguard_lint.models.transfers import module_parts
 from gradguard_lint.models.transfers.devices import as_written, gpu_touched, placed
 from gradguard_lint.models.transfers.tensor_uses import worked

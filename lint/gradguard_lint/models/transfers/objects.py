@@ -28,7 +28,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend, takes_all
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.python import LAST_BASES
-from gradguard_lint.models.torch import BUFFERS, PARAMETERS
+from gradguard_lint.models.torch_words import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,

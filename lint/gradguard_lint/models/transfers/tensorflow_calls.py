@@ -45,7 +45,7 @@ from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.python import LAST_BASES
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import AWAKENS, FITS, REARRANGES, STOPS
-from gradguard_lint.models.torch import HEAVY
+from gradguard_lint.models.torch_words import HEAVY
 from gradguard_lint.models.transfers import torch_calls
 from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import (

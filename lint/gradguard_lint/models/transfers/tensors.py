@@ -27,7 +27,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.torch import (
+from gradguard_lint.models.torch_words import (
     ALONG,
     HEAVY,
     NOT_SMOOTH,

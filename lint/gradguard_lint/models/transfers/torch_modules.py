@@ -39,7 +39,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.torch import LAYERS, POOLS, STATEFUL, WEIGHTLESS
+from gradguard_lint.models.torch_words import LAYERS, POOLS, STATEFUL, WEIGHTLESS
 from gradguard_lint.models.transfers import data_parallel, frozen, module_parts, own_gradients
 from gradguard_lint.models.transfers.devices import (
     as_written,

@@ -28,7 +28,7 @@ from gradguard_lint.engine.caching import has_set_attribute
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.torch import OF_TENSORS
+from gradguard_lint.models.torch_words import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel, options
 
 

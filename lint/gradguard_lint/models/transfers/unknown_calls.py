@@ -38,7 +38,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.torch import HOOKS, MODULE_METHODS, PARAMETERS
+from gradguard_lint.models.torch_words import HOOKS, MODULE_METHODS, PARAMETERS
 from gradguard_lint.models.transfers import (
     contexts,
     data_parallel,
