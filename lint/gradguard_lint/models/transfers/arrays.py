@@ -143,17 +143,8 @@ def draw(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
 def variates(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A distribution of scipy's with its parameters, or a draw from one."""
     if name.endswith(".rvs"):
-        return _drawn_by(m, frame, node, f"{name}()", args, args.get(None, "random_state"))
+        return drawn_by(m, frame, node, f"{name}()", args, args.get(None, "random_state"))
     return of(Thing(row.kind, name)) if row.kind else UNKNOWN
-
-
-def variates_method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    """A method of such a distribution."""
-    if name != "rvs":
-        return None
-    return _drawn_by(m, frame, node, "`.rvs()`", args, args.get(None, "random_state"))
 
 
 def frame_method(
@@ -161,13 +152,13 @@ def frame_method(
 ) -> Value | None:
     """A method of a frame of pandas' or dask's, or of a column of it."""
     if name == "sample" and thing.kind == "frame":
-        _drawn_by(m, frame, node, "`.sample()`", args, args.get(4, "random_state"))
+        drawn_by(m, frame, node, "`.sample()`", args, args.get(4, "random_state"))
     if name == "to_dask_array":
         return of(Tensor("dask"))
     return of(thing) if name in FRAMES else None
 
 
-def _drawn_by(
+def drawn_by(
     m: Machine, frame: Frame, node: ast.AST, what: str, args: Args, state: Value | None
 ) -> Value:
     """What is drawn from NumPy's global generator, unless it is told of another one."""

@@ -83,22 +83,13 @@ def _looks_like_lock(node: ast.expr) -> bool:
     return "lock" in name or "mutex" in name
 
 
-def lock_method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    """``lock.acquire()`` holds until ``lock.release()``."""
-    if name in ("acquire", "release") and not _of_task(m, thing):
-        m.modes = replace(m.modes, locked=name == "acquire")
-    return None
-
-
-def _of_task(m: Machine, lock: Thing) -> bool:
+def of_task(m: Machine, lock: Thing) -> bool:
     """Whether each task makes that lock for itself: nobody else waits for it."""
     return m.place.worker is not None and lock.born == m.worker_ident
 
 
 def unknown_lock_method(m: Machine, node: ast.AST, name: str) -> None:
-    """The same for what only its name shows to be a lock."""
+    """``lock.acquire()`` holds until ``lock.release()``, where only its name shows a lock."""
     called = node.func if isinstance(node, ast.Call) else None
     if (
         name in ("acquire", "release")
@@ -129,7 +120,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     elif kind == "device-scope":
         m.modes = replace(modes, gpu=atom.gpu and not gpu_absent(m))
     elif kind == "lock":
-        m.modes = replace(modes, locked=modes.locked or not _of_task(m, atom))
+        m.modes = replace(modes, locked=modes.locked or not of_task(m, atom))
     elif kind == PATCH:
         enter_patch(m, frame, atom)
     elif kind == "parallel-config":

@@ -231,14 +231,10 @@ class Meaning(Known):
         if atom.kind in ("model", "loss"):
             return torch_modules.model_call(m, frame, node, atom, args)
         if atom.kind in KERAS_KINDS:
-            known = any(
-                tensor.framework == "tensorflow" for v in args.values() for tensor in v.tensors()
-            )
-            if (
-                atom.kind == "keras-layer"
-                and not known
-                and not any(v.is_unknown for v in args.values())
-            ):
+            given = [*args.values()]
+            known = any(it.framework == "tensorflow" for value in given for it in value.tensors())
+            known = known or any(value.is_unknown for value in given)
+            if atom.kind == "keras-layer" and not known:
                 return UNKNOWN
             return tensorflow_calls.model_call(m, frame, node, atom, args)
         if atom.kind == "cached":

@@ -10,6 +10,7 @@ from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import Start
 from gradguard_lint.domain.values import (
+    NOTHING,
     UNKNOWN,
     Bound,
     Const,
@@ -101,15 +102,6 @@ def put_back(m: Machine, value: Value) -> None:
     told = {name[len(OUTSIDE) :]: it for name, it in made.parts if name.startswith(OUTSIDE)}
     maps = tuple((name, told[name]) for name in MAPPING if name in told)
     m.modes = replace(m.modes, backend=told.get("backend"), n_jobs=told.get("n_jobs"), maps=maps)
-
-
-def config_method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    """``config.unregister()``, by itself or as a block is left by hand."""
-    if name in ("unregister", "__exit__"):
-        put_back(m, of(thing))
-    return None
 
 
 def configured(m: Machine, made: Thing) -> None:
@@ -323,10 +315,13 @@ def _named_start(backend: Value, when: Conditions) -> tuple[str, Conditions] | N
     return best
 
 
-def keep_arguments(m: Machine, instance: Instance, args: Args) -> None:
+def keep_arguments(
+    m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
+) -> Value:
     """An object of a subclass of ``Parallel`` is made with these arguments."""
     made = Thing("parallel", "joblib.Parallel", instance.ident, parts=parallel_parts(args))
     m.store[instance.ident, "<parallel>"] = of(made)
+    return NOTHING
 
 
 def run_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:

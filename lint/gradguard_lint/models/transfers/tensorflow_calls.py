@@ -132,15 +132,6 @@ def session(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return of(Thing("session", name, m.ident_at(node), m.worker_ident, site=m.site(frame, node)))
 
 
-def session_method(
-    m: Machine, frame: Frame, node: ast.AST, session: Thing, name: str, args: Args
-) -> Value | None:
-    """``session.run(...)``: its threads compute, however little there is to compute."""
-    if name == "run":
-        m.effect(frame, node, "tensorflow", Compute("tensorflow", heavy=True))
-    return None
-
-
 def session_options(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
