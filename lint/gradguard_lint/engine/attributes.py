@@ -25,6 +25,7 @@ from gradguard_lint.domain.shapes import (
 from gradguard_lint.domain.unknowns import is_own, of_own
 from gradguard_lint.domain.values import (
     METHOD,
+    STUB,
     UNKNOWN,
     Atom,
     Bound,
@@ -165,7 +166,7 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
     found = m.find_in_class(atom.cls, name)
     if found is not None:
         return bind(m, frame, node, found, atom)
-    asks = not atom.cls.what and name != "__dict__"
+    asks = atom.cls.what in ("", STUB) and name != "__dict__"
     asked = m.find_in_class(atom.cls, "__getattr__") if asks else None
     if asked is not None:
         return m.call(frame, node, bind(m, frame, node, asked, atom), Args([constant(name)]))

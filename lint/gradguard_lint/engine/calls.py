@@ -431,6 +431,8 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
     """Make an object of a class of the project."""
     # Objects of a library that turns make are told apart: what each was made to do is its own.
     turns = m.place.turns.items if cls.what == STUB else ()
+    if cls.what == STUB and m.place.stub_caller is not None:  # and so are those made of others
+        turns += tuple(it.ident for value in args.positional for it in value.of(Instance))
     instance = Instance(cls, m.ident_at(node, id(cls.node), turns), m.worker_ident)
     caching.reset_cached_properties(m, instance)
     init = m.find_in_class(cls, "__init__")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 
 from gradguard_lint.domain.shapes import ABSENT
 from gradguard_lint.domain.values import (
@@ -149,6 +149,11 @@ class Args:
         if self.rest is not None and position is not None:
             return self.rest
         return UNKNOWN if any(name and self.may_give(name) for name in names) else None
+
+    def constant(self, position: int | None, *names: str | None) -> Hashable:
+        """The constant that `get` gives; None where that is none."""
+        value = self.get(position, *names)
+        return None if value is None else value.constant
 
     def after(self, position: int, names: Container[str] = ()) -> Args:
         """The arguments from `position` on that have none of these `names`."""

@@ -15,11 +15,7 @@ LIBRARY = Library(
         "joblib.externals.loky.": "loky.",
     },
     rows=(
-        Row(
-            "concurrent.futures.ProcessPoolExecutor",
-            "executor",
-            methods=EXECUTOR,
-        ),
+        Row("concurrent.futures.ProcessPoolExecutor", "executor", methods=EXECUTOR),
         Row("concurrent.futures.ThreadPoolExecutor", "executor", start="thread", methods=EXECUTOR),
         Row(
             "loky.get_reusable_executor loky.ProcessPoolExecutor",

@@ -14,12 +14,7 @@ LIBRARY = Library(
     spelled={"distributed.": "dask.distributed."},
     rows=(
         Row("dask.delayed dask.delayed.delayed", "task", argument=(0, "obj"), flag="dask"),
-        Row(
-            "dask.distributed.Client",
-            "dask-client",
-            start="dask",
-            methods=words("submit map"),
-        ),
+        Row("dask.distributed.Client", "dask-client", start="dask", methods=words("submit map")),
         Row("dask.distributed.LocalCluster", "dask-cluster"),
         Row("dask_cuda.LocalCUDACluster", "dask-cluster", gpu=True),
         Row("dask.compute dask.persist dask.base.compute", "dask-compute"),

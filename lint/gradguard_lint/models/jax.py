@@ -65,8 +65,7 @@ LIBRARY = Library(
         ),
         Row(
             under(
-                "jax",
-                "device_count local_device_count default_backend process_index process_count",
+                "jax", "device_count local_device_count default_backend process_index process_count"
             ),
             "computes",
             framework="jax",
@@ -75,12 +74,7 @@ LIBRARY = Library(
         Row("jax.local_devices", "jax-devices", framework="jax", argument=(1, "backend")),
         Row("jax.default_device", "device-scope", argument=(0, "device")),
         Row("jax.device_put", "jax-put", framework="jax", argument=(1, "device")),
-        Row(
-            under("jax.numpy", "ones zeros full empty"),
-            "computes",
-            framework="jax",
-            kind="array",
-        ),
+        Row(under("jax.numpy", "ones zeros full empty"), "computes", framework="jax", kind="array"),
         Row(
             under(
                 "jax.numpy",
@@ -100,12 +94,7 @@ LIBRARY = Library(
             kind="array",
             flag="waits",
         ),
-        Row(
-            "jax.lax.* jax.scipy.* jax.vjp jax.jvp",
-            "computes",
-            framework="jax",
-            flag="waits",
-        ),
+        Row("jax.lax.* jax.scipy.* jax.vjp jax.jvp", "computes", framework="jax", flag="waits"),
         Row("jax.*", "nothing"),
     ),
 )

@@ -8,6 +8,5 @@ from gradguard_lint.words import words
 MAPS = words("map map_unordered imap imap_unordered apply apply_async")
 
 LIBRARY = Library(
-    tops=("mpire",),
-    rows=(Row("mpire.WorkerPool mpire.pool.WorkerPool", "pool", methods=MAPS),),
+    tops=("mpire",), rows=(Row("mpire.WorkerPool mpire.pool.WorkerPool", "pool", methods=MAPS),)
 )

@@ -30,11 +30,7 @@ LIBRARY = Library(
         "torch.multiprocessing.spawn.start_processes": "torch.multiprocessing.start_processes",
     },
     rows=(
-        Row(
-            "multiprocessing.Pool torch.multiprocessing.Pool",
-            "pool",
-            methods=MAPS,
-        ),
+        Row("multiprocessing.Pool torch.multiprocessing.Pool", "pool", methods=MAPS),
         Row(
             "multiprocess.Pool multiprocess.ProcessPool multiprocess.ProcessingPool "
             "pathos.pools.ProcessPool pathos.pools._ProcessPool",
@@ -48,10 +44,7 @@ LIBRARY = Library(
             start="thread",
             methods=PATHOS,
         ),
-        Row(
-            "multiprocessing.Process torch.multiprocessing.Process",
-            "process",
-        ),
+        Row("multiprocessing.Process torch.multiprocessing.Process", "process"),
         Row("multiprocess.Process", "process"),
         Row("threading.Thread", "process", start="thread"),
         Row(

@@ -25,18 +25,9 @@ TURNS = words("transpose swapaxes")
 """What changes the order of the elements."""
 
 ITEM_SIZES = {
-    "bool": 1,
-    "bool_": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "float16": 2,
-    "half": 2,
-    "int32": 4,
-    "uint32": 4,
-    "float32": 4,
-    "single": 4,
+    **dict.fromkeys(words("bool bool_ int8 uint8"), 1),
+    **dict.fromkeys(words("int16 uint16 float16 half"), 2),
+    **dict.fromkeys(words("int32 uint32 float32 single"), 4),
     "complex128": 16,
 }
 """The bytes of an element, where they are not 8."""

@@ -6,7 +6,8 @@ A stub imports them from here, and calls them as functions:
 
 Each is given the place in the program that calls the library (`At`), and the values of its
 arguments. A parameter annotated ``str`` or ``bool`` is given the constant; one annotated ``Args``
-all arguments that are left.
+all arguments that are left; one annotated ``Instance`` each object that the argument may be, one
+after the other. A primitive that returns nothing gives None.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from gradguard_lint.models.transfers import (
 from gradguard_lint.models.transfers.devices import asks_for_cpu, driver_started
 from gradguard_lint.models.transfers.handing import task_given, tasks_of_each, tasks_of_tuples
 from gradguard_lint.models.transfers.own_gradients import goes_backward
-from gradguard_lint.models.transfers.tensors import value_used
+from gradguard_lint.models.transfers.tensor_uses import value_used
 from pytest_gradguard.records import fields
 
 Primitive = Callable[[Machine, Frame, ast.AST, Args], Value]
@@ -82,24 +83,31 @@ class At:
         return self.m.place.stub_caller or Caller(self.frame, self.node, Args())
 
 
-def primitive(function: Callable[..., Value]) -> Callable[..., Value]:
+def primitive(function: Callable[..., Value | None]) -> Callable[..., Value | None]:
     """Make `function` a primitive."""
     _, *parameters = inspect.signature(function).parameters.values()
     names = {parameter.name for parameter in parameters}
+    objects = next((i for i, it in enumerate(parameters) if it.annotation == "Instance"), None)
 
     def call(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
         given: list[object] = []
         for position, parameter in enumerate(parameters):
             if parameter.kind is parameter.VAR_POSITIONAL:
-                return function(At(m, frame, node), *given, *args.positional[position:])
-            if parameter.annotation == "Args":
+                given += args.positional[position:]
+            elif parameter.annotation == "Args":
                 given.append(args.after(position, names))
             else:
                 value = args.get(position, parameter.name)
                 given.append(
                     parameter.default if value is None else _converted(value, parameter.annotation)
                 )
-        return function(At(m, frame, node), *given)
+        at = At(m, frame, node)
+        if objects is None:
+            return function(at, *given) or NOTHING
+        of_each, rest = given[objects], given[objects + 1 :]
+        assert isinstance(of_each, Value)
+        found = [function(at, *given[:objects], it, *rest) for it in of_each.of(Instance)]
+        return join(it or NOTHING for it in found)
 
     PRIMITIVES[PREFIX + function.__name__] = call
     return function
@@ -173,7 +181,7 @@ def unpacked(at: At, function: Value, iterable: Value, others: bool = False) -> 
 
 @primitive
 def hand_out(
-    at: At, pool: Value, tasks: Value, gives: str = "", callback: Value | None = None
+    at: At, pool: Instance, tasks: Value, gives: str = "", callback: Value | None = None
 ) -> Value:
     """What the workers of `pool` give for a task, or for a list of them.
 
@@ -182,9 +190,13 @@ def hand_out(
     `_library`, `_torch_pickles`, `_forks` and `_daemons` what kind of pool it is, the object in
     `_method` how its workers start.
     """
-    given = (tasks, gives, callback)
-    pools = pool.of(Instance)
-    return join(work.give_work(at.m, at.frame, at.node, it, *given) for it in pools)
+    return work.give_work(at.m, at.frame, at.node, pool, tasks, gives, callback)
+
+
+@primitive
+def make_there(at: At, actor: Instance, task: Value) -> None:
+    """What `task` makes stays in a worker of `actor`, as its `_made`: its methods run there."""
+    work.make_there(at.m, at.frame, at.node, actor, task)
 
 
 @primitive
@@ -214,37 +226,30 @@ def run_processes(
 
 
 @primitive
-def start_process(at: At, worker: Value) -> Value:
+def start_process(at: At, worker: Instance) -> None:
     """Start `worker`: a process or thread that runs its own `run`, or its `_task`."""
-    for instance in worker.of(Instance):
-        processes.start_instance(at.m, at.frame, at.node, instance)
-    return NOTHING
+    processes.start_instance(at.m, at.frame, at.node, worker)
 
 
 @primitive
-def begin_pool(at: At, pool: Value) -> Value:
+def begin_pool(at: At, pool: Instance) -> None:
     """A pool is made: from here on its workers may be there."""
-    for instance in pool.of(Instance):
-        work.begin_pool(at.m, instance)
-    return NOTHING
+    work.begin_pool(at.m, pool)
 
 
 @primitive
-def wait_for(at: At, worker: Value, timeout: Value | None = None) -> Value:
+def wait_for(at: At, worker: Instance, timeout: Value | None = None) -> None:
     """The program waits for the end of `worker`; with a `timeout`, that may not have come."""
-    for instance in worker.of(Instance):
-        if timeout is None or timeout.is_none:
-            waiting.wait_for(at.m, instance.ident)
-        else:
-            waiting.ask_for_end(at.m, at.node, instance.ident)
-    return NOTHING
+    if timeout is None or timeout.is_none:
+        waiting.wait_for(at.m, worker.ident)
+    else:
+        waiting.ask_for_end(at.m, at.node, worker.ident)
 
 
 @primitive
-def ask_for_end(at: At, worker: Value) -> Value:
+def ask_for_end(at: At, worker: Instance) -> Value:
     """Whether `worker` has come to its end."""
-    keys = (waiting.ask_for_end(at.m, at.node, it.ident) for it in worker.of(Instance))
-    return join(map(value_of, keys))
+    return value_of(waiting.ask_for_end(at.m, at.node, worker.ident))
 
 
 @primitive
@@ -279,17 +284,15 @@ def rank(at: At) -> Value:
 
 
 @primitive
-def set_client(at: At, client: Value) -> Value:
+def set_client(at: At, client: Value) -> None:
     """From here on, dask computes with `client`."""
     at.m.store[dask_work.CLIENT] = client
-    return NOTHING
 
 
 @primitive
-def drop_client(at: At) -> Value:
+def drop_client(at: At) -> None:
     """From here on, dask computes with no client."""
     at.m.store.drop(dask_work.CLIENT)
-    return NOTHING
 
 
 # -- gradients and ranks --------------------------------------------------------------------------
@@ -302,10 +305,9 @@ def backward(at: At, loss: Value, what: str) -> Value:
 
 
 @primitive
-def joins_group(at: At, what: str) -> Value:
+def joins_group(at: At, what: str) -> None:
     """This process may join others that train together; reports call the call `what`."""
     at.m.effect(at.frame, at.node, what, LibraryUse("process group"))
-    return NOTHING
 
 
 @primitive
@@ -343,29 +345,25 @@ def unwrapped(at: At, model: Value) -> Value:
 
 
 @primitive
-def starts_driver(at: At, what: str, given: Args) -> Value:
+def starts_driver(at: At, what: str, given: Args) -> None:
     """The GPU's driver is started, unless an argument in `given` asks for the CPU."""
     if not asks_for_cpu(given):
         driver_started(at.m, at.frame, at.node, what, "torch")
-    return NOTHING
 
 
 # -- loaders --------------------------------------------------------------------------------------
 
 
 @primitive
-def load(at: At, loader: Value) -> Value:
+def load(at: At, loader: Instance) -> None:
     """`loader` is iterated: its workers start, and call its dataset."""
-    for instance in loader.of(Instance):
-        loaders.iterate(at.m, at.frame, at.node, instance)
-    return NOTHING
+    loaders.iterate(at.m, at.frame, at.node, loader)
 
 
 @primitive
-def stack(at: At, samples: Value) -> Value:
+def stack(at: At, samples: Value) -> None:
     """A batch is made of `samples`, on the device that they are on."""
     value_used(at.m, at.frame, at.node, [element_of(at.m, samples)])
-    return NOTHING
 
 
 @primitive
@@ -375,16 +373,12 @@ def worker_info(at: At) -> Value:
 
 
 @primitive
-def begins_order(at: At, sampler: Value) -> Value:
+def begins_order(at: At, sampler: Instance) -> None:
     """`sampler` is made: it gives the order of the first epoch."""
-    for instance in sampler.of(Instance):
-        samplers.begins(at.m, at.frame, at.node, instance)
-    return NOTHING
+    samplers.begins(at.m, at.frame, at.node, sampler)
 
 
 @primitive
-def new_epoch(at: At, sampler: Value, epoch: Value) -> Value:
+def new_epoch(at: At, sampler: Instance, epoch: Value) -> None:
     """`sampler` gives the order of that `epoch` from here on."""
-    for instance in sampler.of(Instance):
-        samplers.epoch_set(at.m, instance, epoch)
-    return NOTHING
+    samplers.epoch_set(at.m, sampler, epoch)

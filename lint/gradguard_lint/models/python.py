@@ -11,27 +11,10 @@ LAST_BASES = words("builtins.object abc.ABC typing.Generic typing.Protocol")
 LIBRARY = Library(
     tops=(
         "functools",
-        "itertools",
-        "contextlib",
-        "copy",
-        "os",
-        "sys",
-        "argparse",
-        "types",
-        "tqdm",
-        "dataclasses",
-        "enum",
-        "collections",
-        "typing",
-        "operator",
-        "importlib",
-        "click",
-        "attrs",
-        "pydantic",
-        "platform",
-        "pytest",
-        "unittest",
-        "mock",
+        *words(
+            "itertools contextlib copy os sys argparse types tqdm dataclasses enum collections "
+            "typing operator importlib click attrs pydantic platform pytest unittest mock"
+        ),
     ),
     bases={"typing.NamedTuple": "tuple", "pydantic.BaseModel": "record"},
     constants={
@@ -82,7 +65,7 @@ LIBRARY = Library(
         Row("itertools.starmap", "starmap", keeps=True),
         Row("importlib.util.find_spec", "asks-module"),
         Row("importlib.import_module", "import-module"),
-        Row("platform.system", "constant", flag="Linux"),
+        Row("platform.system", "told", flag="Linux"),
         Row("enum.auto", "distinct"),
         Row("collections.deque", "identity", argument=(0, "iterable"), flag="list"),
         Row("contextlib.closing", "identity", argument=(0, "thing"), keeps=True),
@@ -98,7 +81,7 @@ LIBRARY = Library(
         Row("itertools.repeat", "repeat"),
         Row("os.environ.get os.getenv", "environ-get"),
         Row("os.environ.pop os.unsetenv", "environ-pop"),
-        Row("os.environ.setdefault os.putenv os.environ.update", "environ-set"),
+        Row("os.environ.setdefault os.putenv os.environ.update", "environ-update"),
         Row("unittest.mock.patch.dict mock.patch.dict", "environ-patch"),
         Row("os.cpu_count", "asks-cpus"),
         Row("os.register_at_fork", "at-fork"),
@@ -110,13 +93,13 @@ LIBRARY = Library(
             "os.execlpe os.execv os.execve os.execvp os.execvpe argparse.ArgumentParser.error "
             "argparse.ArgumentParser.exit click.Context.abort click.Context.exit "
             "click.Context.fail pytest.exit",
-            "exit",
+            "leave",
         ),
-        Row("pytest.fail pytest.skip pytest.xfail", "exit", flag="raises"),
+        Row("pytest.fail pytest.skip pytest.xfail", "leave", flag="raises"),
         Row(
             "unittest.TestCase.fail unittest.TestCase.skipTest "
             "unittest.IsolatedAsyncioTestCase.fail unittest.IsolatedAsyncioTestCase.skipTest",
-            "exit",
+            "leave",
             flag="raises",
         ),
         Row("argparse.ArgumentParser", "parser"),

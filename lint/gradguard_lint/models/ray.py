@@ -9,12 +9,7 @@ from gradguard_lint.words import words
 LIBRARY = Library(
     tops=("ray",),
     rows=(
-        Row(
-            "ray.remote",
-            "remote",
-            start="ray",
-            flag="num_gpus",
-        ),
+        Row("ray.remote", "remote", start="ray", flag="num_gpus"),
         Row("ray.put", "identity"),
         Row(
             "ray.util.multiprocessing.Pool",

@@ -18,7 +18,7 @@ from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Literal
 
     from gradguard_lint.models.stub_files import Stub
@@ -169,7 +169,7 @@ CALLED_BY_HOSTS = words("training_step")
 CALLED_BY_CALLS = words("forward call run")
 """Methods that run where an object is called, as those of modules and layers, or started."""
 
-OTHERS = frozenset({"__init__", "known", "own_stubs", "primitives", "rows", "stub_files"})
+OTHERS = words("__init__ known own_stubs primitives rows stub_files torch_words")
 """The modules of this package that are no library."""
 
 
@@ -265,70 +265,40 @@ class Registry:
     @cached_property
     def words(self) -> Vocabulary:
         """The words that tell which functions of a module may matter."""
-        starters: set[str] = set()
+        every = [(library, row) for library in self.libraries for row in library.rows]
+
+        def last(fits: Callable[[Row], bool]) -> set[str]:
+            found = (row.names.split() for _, row in every if fits(row))
+            return {name.rpartition(".")[2] for names in found for name in names}
+
+        work = [(library, row) for library, row in every if row.does in STARTERS]
         homes: dict[str, set[str]] = {}
-        keywords: set[str] = set()
-        threads: set[str] = set()
-        processes: set[str] = set()
-        either: set[str] = set()
-        marks: set[str] = set()
-        loops = {"backward"}
-        trains = set(TRAINS)
-        packages: set[str] = set()
-        ranks: set[str] = set()
-        samplers: set[str] = set()
-        beside: dict[str, frozenset[str]] = {}
-        for library in self.libraries:
-            starters.update(library.marks, library.starts_by)
-            keywords.update(library.marks, library.starts_by)
-            marks.update(library.marks)
-            if any(row.does in STARTERS and row.start == "thread" for row in library.rows):
-                either.update(library.tops, library.starts_by)
-            for row in library.rows:
-                names = {name.rpartition(".")[2] for name in row.names.split()}
-                if row.does in STARTERS:
-                    starters |= names | (row.methods - COMMON)
-                    anywhere = row.does in PASSED_ON or not library.tops
-                    for name in row.names.split():
-                        tops = {""} if anywhere else {*library.tops, name.partition(".")[0]}
-                        homes.setdefault(name.rpartition(".")[2], set()).update(tops)
-                    if row.start == "thread":
-                        threads |= names
-                        either |= row.methods
-                    else:
-                        processes |= names
-                    if not library.framework:
-                        packages.update(library.tops)
-                elif row.does == "sampler":
-                    samplers |= names
-                elif row.does in RANKS:
-                    ranks |= names
-                elif row.does in ALONE:
-                    starters |= names
-                elif row.does == "gradients" or row.kind == "tape":
-                    loops |= names
-                elif row.does == "trainer":
-                    trains |= names
-            for top in library.tops if library.beside else ():
-                beside[top] = library.beside
-        frameworks = {
-            top for library in self.libraries if library.framework for top in library.tops
-        }
-        matters = set(MATTERS)
-        for row in (row for library in self.libraries for row in library.rows):
-            if row.does in ("generator", "search"):
-                matters |= {name.rpartition(".")[2] for name in row.names.split()}
+        for library, row in work:
+            anywhere = row.does in PASSED_ON or not library.tops
+            for name in row.names.split():
+                tops = {""} if anywhere else {*library.tops, name.partition(".")[0]}
+                homes.setdefault(name.rpartition(".")[2], set()).update(tops)
+        threads = [(library, row) for library, row in work if row.start == "thread"]
+        processes = last(lambda row: row.does in STARTERS and row.start != "thread")
+        marks = {mark for library in self.libraries for mark in library.marks}
+        keywords = marks.union(*(library.starts_by for library in self.libraries))
+        starters = keywords.union(homes, *(row.methods - COMMON for _, row in work))
+        starters |= last(lambda row: row.does in ALONE - RANKS)
+        ranks = last(lambda row: row.does in RANKS and row.does != "sampler")
+        either = ({*library.tops, *library.starts_by, *row.methods} for library, row in threads)
         return Vocabulary(
             frozenset(starters),
             frozenset(keywords.difference(homes)),
             {name: frozenset(tops) for name, tops in homes.items() if "" not in tops},
-            frozenset(threads - processes),
-            frozenset(either - processes),
-            frozenset(packages),
-            beside,
-            frozenset(loops),
-            frozenset(frameworks),
-            frozenset(matters),
+            frozenset(last(lambda row: row.does in STARTERS and row.start == "thread") - processes),
+            frozenset().union(*either) - processes,
+            frozenset(top for library, _ in work if not library.framework for top in library.tops),
+            {top: it.beside for it in self.libraries if it.beside for top in it.tops},
+            frozenset(
+                {"backward"} | last(lambda row: row.does == "gradients" or row.kind == "tape")
+            ),
+            frozenset(top for it in self.libraries if it.framework for top in it.tops),
+            MATTERS | last(lambda row: row.does in ("generator", "search")),
             VARIABLES,
             MATTERS_BESIDE,
             SHARED,
@@ -337,8 +307,8 @@ class Registry:
             CALLED_BY_HOSTS,
             CALLED_BY_CALLS,
             frozenset(ranks - starters),
-            frozenset(trains),
-            frozenset(samplers),
+            TRAINS | last(lambda row: row.does == "trainer"),
+            frozenset(last(lambda row: row.does == "sampler")),
             GROUPS,
         )
 

@@ -20,7 +20,7 @@ STOPS = words(
 REARRANGES = words("concat stack reshape squeeze expand_dims transpose identity")
 """Operations that put the elements of tensors together, or in another shape."""
 
-BEGINS = words("awakens device-scope generator keras-optimizer model tf-variable")
+BEGINS = words("awakens device-scope generator keras-model keras-optimizer tf-variable")
 """Transfers of its names that begin to use it, which makes its global generator, without computing
 anything; and so do those which use the GPU."""
 
@@ -115,7 +115,7 @@ LIBRARY = Library(
             "compiled",
             argument=(0, "func"),
         ),
-        Row("tensorflow.saved_model.load", "model", framework="tensorflow", flag=AWAKENS),
+        Row("tensorflow.saved_model.load", "keras-model", framework="tensorflow", flag=AWAKENS),
         Row("tensorflow.train.*", "optimizer", only="class"),
         Row(
             under("tensorflow", "disable_eager_execution disable_v2_behavior")
@@ -172,18 +172,18 @@ LIBRARY = Library(
         Row(
             "keras.Model keras.Sequential keras.models.Model keras.models.Sequential "
             "tensorflow.Module keras.models.clone_model keras.models.model_from_json",
-            "model",
+            "keras-model",
             framework="tensorflow",
         ),
         Row(
             "keras.models.load_model keras.saving.load_model",
-            "model",
+            "keras-model",
             framework="tensorflow",
             flag=AWAKENS,
         ),
         Row(
             "keras.applications.*",
-            "model",
+            "keras-model",
             only="class",
             framework="tensorflow",
             flag=AWAKENS,

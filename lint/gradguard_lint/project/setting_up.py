@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gradguard_lint.models.tensorflow import FITS
-from gradguard_lint.models.torch import HEAVY
+from gradguard_lint.models.torch_words import HEAVY
 from gradguard_lint.project.literals import before, matches
 
 _FUNCTION = rb"[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"

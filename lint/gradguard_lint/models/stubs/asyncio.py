@@ -14,4 +14,8 @@ def to_thread(func, /, *args, **kwargs):
     return concurrent.futures.ThreadPoolExecutor().submit(func, *args, **kwargs)
 
 
+async def gather(*coros_or_futures, return_exceptions=False):
+    return [await it for it in coros_or_futures]
+
+
 as_completed = concurrent.futures.as_completed

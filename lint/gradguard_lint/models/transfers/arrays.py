@@ -43,7 +43,7 @@ from gradguard_lint.models.numpy import (
 )
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import BEGINS
-from gradguard_lint.models.torch import TO_ONE
+from gradguard_lint.models.torch_words import TO_ONE
 from gradguard_lint.models.transfers import jax_calls
 from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import driver_started, gpu_touched, placed
@@ -143,30 +143,22 @@ def draw(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
 def variates(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A distribution of scipy's with its parameters, or a draw from one."""
     if name.endswith(".rvs"):
-        return _drawn_by(m, frame, node, f"{name}()", args, args.get(None, "random_state"))
+        return drawn_by(m, frame, node, f"{name}()", args, args.get(None, "random_state"))
     return of(Thing(row.kind, name)) if row.kind else UNKNOWN
-
-
-def variates_method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    """A method of such a distribution."""
-    if name != "rvs":
-        return None
-    return _drawn_by(m, frame, node, "`.rvs()`", args, args.get(None, "random_state"))
 
 
 def frame_method(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
-    """A method of a frame of pandas', or of a column of it."""
-    if name == "sample":
-        _drawn_by(m, frame, node, "`.sample()`", args, args.get(4, "random_state"))
-        return of(thing)
+    """A method of a frame of pandas' or dask's, or of a column of it."""
+    if name == "sample" and thing.kind == "frame":
+        drawn_by(m, frame, node, "`.sample()`", args, args.get(4, "random_state"))
+    if name == "to_dask_array":
+        return of(Tensor("dask"))
     return of(thing) if name in FRAMES else None
 
 
-def _drawn_by(
+def drawn_by(
     m: Machine, frame: Frame, node: ast.AST, what: str, args: Args, state: Value | None
 ) -> Value:
     """What is drawn from NumPy's global generator, unless it is told of another one."""
@@ -177,7 +169,8 @@ def _drawn_by(
 
 
 FRAMES = words(
-    "assign astype copy drop dropna fillna query rename reset_index set_index sort_values"
+    "assign astype copy drop dropna fillna persist query rename repartition reset_index sample "
+    "set_index sort_values"
 )
 """Methods of a frame that give a frame."""
 

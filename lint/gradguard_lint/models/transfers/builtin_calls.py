@@ -22,13 +22,10 @@ from gradguard_lint.domain.values import (
     COUNT,
     NOTHING,
     NUMBER,
-    STUB,
     UNKNOWN,
     WIDTH,
     Atom,
-    Class,
     Const,
-    External,
     Frame,
     Generator,
     Instance,
@@ -47,7 +44,6 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import condition, definite
-from gradguard_lint.engine.caching import has_set_attribute
 from gradguard_lint.engine.containers import (
     adopted,
     as_long_as,
@@ -63,11 +59,11 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import as_unknown, compare
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.torch import OF_TENSORS
-from gradguard_lint.models.transfers import data_parallel, module_parts, options
+from gradguard_lint.models.transfers import module_parts
 from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_named, some_of
 from gradguard_lint.models.transfers.containers import taken_over
 from gradguard_lint.models.transfers.tensors import operation
+from gradguard_lint.models.transfers.type_questions import has_attribute, is_of
 from gradguard_lint.models.transfers.wrapping import OF_CLASSES, mark
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -352,10 +348,7 @@ def _bounded(m: Machine, name: str, bound: float, atom: Atom) -> Value:
     limit = constant(bound)
     beyond = of(compare(ast.GtE() if name == "min" else ast.LtE(), atom, limit.choices[0].atom))
     return join(
-        (
-            guarded(limit, condition(m, beyond, True)),
-            guarded(of(atom), condition(m, beyond, False)),
-        )
+        (guarded(limit, condition(m, beyond, True)), guarded(of(atom), condition(m, beyond, False)))
     )
 
 
@@ -402,101 +395,6 @@ def _as_text(atom: Atom) -> Value:
     if isinstance(atom, Thing) and atom.kind == "device":
         return constant(atom.name)
     return unknown(("str", atom.key)) if isinstance(atom, Unknown) and atom.key else UNKNOWN
-
-
-def is_of(m: Machine, value: Value, kind: Value) -> Value:
-    """``isinstance(value, kind)``."""
-    if value.only is None:
-        return value.map(lambda atom: is_of(m, of(atom), kind))
-    only, asked = value.only, kind.only
-    if isinstance(asked, Items) and asked.items is not None:
-        kinds = [_class_name(item.only) for item in asked.items]
-        if isinstance(only, Unknown) and all(kinds):
-            return _split_by_value(only, *kinds)
-        answers = [is_of(m, value, item) for item in asked.items]
-        truths = {answer.constant for answer in answers}
-        return constant(True in truths) if truths in ({True}, {False}, {True, False}) else UNKNOWN
-    if isinstance(asked, External):
-        own = _OWN.get(asked.name)
-        if own is not None and isinstance(only, Const):
-            return constant(isinstance(only.value, own))
-        own_name = type_name(only)
-        if own_name and asked.name in _TOLD_APART:
-            return constant(own_name == asked.name)
-        if isinstance(only, Instance) and only.cls.plain and asked.name in _TOLD_APART:
-            return constant(False)
-    if isinstance(asked, Class) and isinstance(only, Instance):
-        known = asked is only.cls or asked in only.cls.above
-        seen = not asked.module.is_stub or only.cls.plain or only.cls.what == STUB
-        return constant(known) if known or seen else UNKNOWN  # its base may extend that class
-    if isinstance(asked, Class) and isinstance(only, (Const, Items, Table, Tensor)):
-        return constant(False) if asked.plain else UNKNOWN  # members of an Enum are values here
-    told = data_parallel.is_wrapper(m, value, kind)
-    name = _class_name(asked)
-    return _split_by_value(only, name) if told == UNKNOWN and name else told
-
-
-def _class_name(atom: Atom | None) -> str:
-    """What a plain class is called; "" for others, whose answers cost more than they tell."""
-    return atom.name if isinstance(atom, External) and atom.name in _TOLD_APART else ""
-
-
-def _split_by_value(atom: Atom, *kinds: str) -> Value:
-    """Whether something unknown is of one of these classes: a question that can be asked again."""
-    key = atom.key if isinstance(atom, Unknown) else None
-    return UNKNOWN if key is None else unknown(("of", key, frozenset(kinds)))
-
-
-def type_name(atom: Atom | None) -> str:
-    """The class of `atom`, as a program names it; "" where that is not known."""
-    if isinstance(atom, Tensor):
-        return {"torch": "torch.Tensor", "numpy": "numpy.ndarray"}.get(atom.framework, "another")
-    if isinstance(atom, Const):
-        return f"builtins.{type(atom.value).__name__}"
-    if isinstance(atom, Items) and atom.kind in ("list", "tuple", "set"):
-        return f"builtins.{atom.kind}"
-    if isinstance(atom, Thing) and atom.kind == "device":
-        return "torch.device"
-    if isinstance(atom, Unknown) and isinstance(atom.key, tuple) and atom.key[0] == "device-of":
-        return "torch.device"
-    return "builtins.dict" if isinstance(atom, Table) else ""
-
-
-def is_tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``torch.is_tensor(it)``."""
-    tensor = f"{name.partition('.')[0]}.Tensor"
-
-    def ask(atom: Atom) -> Value:
-        kind = type_name(atom)
-        return constant(kind == tensor) if kind else UNKNOWN
-
-    return (args.get(*row.argument) or UNKNOWN).map(ask)
-
-
-_TOLD_APART = frozenset(
-    {f"builtins.{kind.__name__}" for kind in (str, int, float, bool, list, tuple, set, dict)}
-) | {"torch.Tensor", "torch.device", "numpy.ndarray"}
-"""Classes of which it is known whether something is of them."""
-
-_OWN = {f"builtins.{kind.__name__}": kind for kind in (str, int, float, bool)}
-
-
-def has_attribute(m: Machine, value: Value, name: Value) -> Value:
-    """``hasattr(value, "detach")``."""
-
-    def ask(atom: Atom) -> Value:
-        if isinstance(atom, Tensor):
-            return constant(atom.framework == "torch")
-        return constant(False) if isinstance(atom, (Const, Items, Table)) else UNKNOWN
-
-    asked = name.constant
-    if isinstance(asked, str) and value.only is not None and options.lacks(m, value.only, asked):
-        return constant(False)
-    if isinstance(asked, str) and isinstance(value.only, Instance):
-        return has_set_attribute(m, value.only, asked)
-    if name.constant not in OF_TENSORS:
-        return data_parallel.has_attribute(value, name)
-    return value.map(ask)
 
 
 def _attribute(node: ast.AST, name: str) -> ast.Attribute:

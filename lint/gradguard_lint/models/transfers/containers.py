@@ -38,13 +38,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.attributes import filled
-from gradguard_lint.engine.containers import (
-    adopted,
-    element_of,
-    grown,
-    item_of_unknown,
-    of_pairs,
-)
+from gradguard_lint.engine.containers import adopted, element_of, grown, item_of_unknown, of_pairs
 from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.lookups import looked_up
 from gradguard_lint.engine.machine import Machine
@@ -208,7 +202,7 @@ def changed_container(
         if name == "appendleft":
             return of(grown(m, _ordered(atom), ((first or UNKNOWN,), None, ()), 0))
         if name == "insert":
-            at = first.constant if first is not None else None
+            at = args.constant(0)
             new = ((args.get(1) or UNKNOWN,), None, ())
             return of(
                 grown(m, atom, new, at) if isinstance(at, int) else grown(m, _placeless(atom), new)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.payloads import GpuChoice
+from gradguard_lint.domain.payloads import GpuChoice, LibraryUse
 from gradguard_lint.domain.shapes import items, known_items
+from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
     Bound,
     Class,
+    Const,
     Delayed,
     External,
     Frame,
@@ -22,6 +24,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    constant,
     of,
 )
 from gradguard_lint.engine import context_generators
@@ -33,13 +36,19 @@ from gradguard_lint.engine.tree import descend, last_name
 from gradguard_lint.engine.turns import from_before
 from gradguard_lint.engine.waiting import started
 from gradguard_lint.models.known import registry_of
+from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.dask_work import leave_config
-from gradguard_lint.models.transfers.devices import driver_started, gpu_absent, gpu_touched
+from gradguard_lint.models.transfers.devices import (
+    asks_for_cpu,
+    driver_started,
+    gpu_absent,
+    gpu_touched,
+    placed,
+)
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.environment import PATCH, enter_patch, leave_patch
 from gradguard_lint.models.transfers.options import with_option
 from gradguard_lint.models.transfers.parallel import POOL, configured, start_of
-from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.torch_tensors import unhooked
 from gradguard_lint.models.transfers.wrapping import CACHE, OF_CLASSES, cached, mark, marked
 from pytest_gradguard.records import replace
@@ -74,22 +83,13 @@ def _looks_like_lock(node: ast.expr) -> bool:
     return "lock" in name or "mutex" in name
 
 
-def lock_method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    """``lock.acquire()`` holds until ``lock.release()``."""
-    if name in ("acquire", "release") and not _of_task(m, thing):
-        m.modes = replace(m.modes, locked=name == "acquire")
-    return None
-
-
-def _of_task(m: Machine, lock: Thing) -> bool:
+def of_task(m: Machine, lock: Thing) -> bool:
     """Whether each task makes that lock for itself: nobody else waits for it."""
     return m.place.worker is not None and lock.born == m.worker_ident
 
 
 def unknown_lock_method(m: Machine, node: ast.AST, name: str) -> None:
-    """The same for what only its name shows to be a lock."""
+    """``lock.acquire()`` holds until ``lock.release()``, where only its name shows a lock."""
     called = node.func if isinstance(node, ast.Call) else None
     if (
         name in ("acquire", "release")
@@ -103,8 +103,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     kind = atom.kind
     modes = m.modes
     if kind == "grad-mode":
-        off = atom.part("off")
-        flag = off.constant if off is not None else None
+        flag = (atom.part("off") or NOTHING).constant
         if flag is not None:
             site = m.site(frame, node) if flag else None
             m.modes = replace(modes, grad=not flag, grad_site=site)
@@ -121,7 +120,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     elif kind == "device-scope":
         m.modes = replace(modes, gpu=atom.gpu and not gpu_absent(m))
     elif kind == "lock":
-        m.modes = replace(modes, locked=modes.locked or not _of_task(m, atom))
+        m.modes = replace(modes, locked=modes.locked or not of_task(m, atom))
     elif kind == PATCH:
         enter_patch(m, frame, atom)
     elif kind == "parallel-config":
@@ -240,8 +239,6 @@ def decorate(
             return mark(value, "autocast")
         elif is_context(atom) or (isinstance(atom, Thing) and atom.kind == PATCH):
             m.place.decorating_contexts[function.node] = (decorator, of(atom))
-        elif isinstance(atom, Thing) and atom.kind == "remote":
-            return of(replace(atom, parts=(*atom.parts, ("function", value))))
         elif isinstance(atom, Thing) and atom.kind == "option":
             return with_option(m, value, atom)
         elif isinstance(atom, Function):
@@ -261,16 +258,10 @@ def decorate_class(m: Machine, frame: Frame, decorator: ast.expr, value: Value) 
     """The value of a class under `decorator`: remote classes become something else, and what a
     function of the project makes of it counts where that is a class."""
     for atom in m.eval(frame, decorator).atoms:
-        if isinstance(atom, External):
-            name = registry_of(m).canonical(atom.name)
-            row = registry_of(m).row(name)
-            if row is not None and row.does == "remote":
-                return remote(m, frame, decorator, name, Args([value]), row)
-        elif isinstance(atom, Thing) and atom.kind == "remote":
-            return of(replace(atom, parts=(*atom.parts, ("function", value))))
-        elif isinstance(atom, (Function, Bound)):
+        if isinstance(atom, (Function, Bound)):
             result: Value = m.call(frame, decorator, of(atom), Args([value]))
-            return result if any(result.of(Class)) else value
+            known = any(result.of(Class)) or any(result.of(Instance))
+            return result if known else value
     return value
 
 
@@ -284,16 +275,57 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
         return of(Delayed(value, row.flag or "joblib"))
     if row.does == "grad-mode":
         return mark(value, "enable_grad" if name.endswith("enable_grad") else "no_grad")
-    if row.does == "keeping":
-        return mark(value, CACHED)
-    if row.does == "context-manager":
-        return mark(value, "context")
     if row.does == "dispatch":
         return dispatching(m, node, name, value)
-    if row.does == "compiled":
-        return mark(value, "compiled")
-    if row.does == "mark":
-        return mark(value, row.flag)
-    if row.does == "remote":
-        return remote(m, frame, node, name, Args([value]), row)
-    return None
+    what = row.flag if row.does == "mark" else _MARKS.get(row.does)
+    return None if what is None else mark(value, what)
+
+
+_MARKS = {"keeping": CACHED, "context-manager": "context", "compiled": "compiled"}
+"""The marks of functions that decorators leave as they are, by what their rows do."""
+
+
+def autocast(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``autocast(...)``."""
+    m.effect(frame, node, "autocast", LibraryUse("autocast"))
+    on_gpu = name.startswith("torch.cuda.") or placed(args.get(0, "device_type"))[0]
+    if on_gpu and not asks_for_cpu(args):
+        driver_started(m, frame, node, f"{name}()", "torch")
+    parts = tuple(args.keywords.items())
+    return of(Thing("autocast", name, site=m.site(frame, node), parts=parts))
+
+
+def asks_grad(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``torch.is_grad_enabled()``: known where it is off, and in what begins with it on: workers,
+    and the program itself, but for functions of which nobody knows who calls them."""
+    fresh = (
+        m.place.root == 1 if m.place.worker is None else m.place.worker.call.start not in INHERITING
+    )
+    return constant(m.modes.grad) if fresh or not m.modes.grad else UNKNOWN
+
+
+def grad_mode(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``no_grad()`` and its like."""
+    short = name.rpartition(".")[2]
+    off: object = True
+    if short == "set_grad_enabled":
+        value = args.get(0, "mode")
+        if value is not None and isinstance(value.only, Const):
+            # It takes effect when it is called; a ``with`` around it puts the mode back.
+            on = bool(value.constant)
+            m.modes = replace(m.modes, grad=on, grad_site=None if on else m.site(frame, node))
+        else:
+            m.modes = replace(m.modes, grad=True, grad_site=None)
+    if short in ("enable_grad",):
+        off = False
+    elif short in ("set_grad_enabled", "inference_mode") and (args.positional or args.keywords):
+        value = args.get(0, "mode")
+        only = value.only if value is not None else None
+        if not isinstance(only, Const):
+            m.effect(frame, node, short, LibraryUse("grad mode"))
+            return of(
+                Thing("grad-mode", short, site=m.site(frame, node), parts=(("off", UNKNOWN),))
+            )
+        off = not only.value if short == "set_grad_enabled" else bool(only.value)
+    m.effect(frame, node, short, LibraryUse("grad mode"))
+    return of(Thing("grad-mode", short, site=m.site(frame, node), parts=(("off", constant(off)),)))

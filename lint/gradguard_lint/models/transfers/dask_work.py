@@ -14,7 +14,6 @@ from gradguard_lint.domain.values import (
     Items,
     Table,
     TaskCall,
-    Tensor,
     Thing,
     Value,
     of,
@@ -25,7 +24,6 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out, in_line, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
-from gradguard_lint.words import words
 
 CLIENT = (0, "dask client")
 """Where the client is kept that computes from here on."""
@@ -34,7 +32,7 @@ SCHEDULER = (0, "dask scheduler")
 """Where it is kept what the configuration says of the scheduler."""
 
 
-def config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def dask_config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``dask.config.set(...)``: in force from here on, or until a block of it is left."""
     scheduler = args.get(None, "scheduler")
     for table in (args.get(0, "arg") or UNKNOWN).of(Table):
@@ -55,7 +53,7 @@ def leave_config(m: Machine, config: Thing) -> None:
         m.store[SCHEDULER] = before
 
 
-def compute_all(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def dask_compute(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``dask.compute(...)``."""
     results = compute(m, frame, node, list(args.positional), args)
     direct = args.rest is not None or any(
@@ -108,21 +106,6 @@ BAGS = {
     "starmap": "unpacked",
 }
 """How the methods of a bag give its items to a function."""
-
-
-FRAMES = words(
-    "assign astype dropna fillna persist query rename repartition reset_index sample set_index"
-)
-"""Methods of a frame that give a frame."""
-
-
-def frame_method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    """A method of a dask frame, or of a column of it."""
-    if name == "to_dask_array":
-        return of(Tensor("dask"))
-    return of(thing) if name in FRAMES else None
 
 
 def _tasks(m: Machine, values: Iterable[Value], seen: set[TaskCall]) -> Iterator[TaskCall]:

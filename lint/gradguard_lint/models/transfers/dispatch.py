@@ -24,7 +24,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.branches import definite
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.transfers.builtin_calls import is_of, type_name
+from gradguard_lint.models.transfers.type_questions import is_of, type_name
 
 REGISTERED = "<registered>"
 """The name under which pairs of a class and a function are kept."""

@@ -35,8 +35,7 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 def environ_get(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``os.environ.get(...)``: a text that it gives where nothing is set is one of the values."""
-    first, default = args.get(0), args.get(1, "default")
-    key = ("env", first.constant if first is not None else None)
+    key, default = ("env", args.constant(0)), args.get(1, "default")
     value = unknown(key)
     if default is None or not isinstance(default.constant, str):
         return value

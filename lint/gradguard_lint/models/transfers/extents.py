@@ -8,7 +8,7 @@ from math import prod
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import Atom, Const, External, Items, Tensor, Unknown, Value
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models import torch
+from gradguard_lint.models import torch_words
 from gradguard_lint.models.numpy import (
     DRAWN_BY_SHAPE,
     ELEMENTS,
@@ -40,8 +40,7 @@ def array_extent(short: str, args: Args) -> Extent:
         literal = literal_shape(first)
         return (*literal, size) if size and literal is not None else ()
     if short in ("split", "array_split"):
-        whole, sections = memory_of(first)[1], args.get(1, "indices_or_sections")
-        parts = sections.constant if sections is not None else None
+        whole, parts = memory_of(first)[1], args.constant(1, "indices_or_sections")
         if len(whole) > 1 and isinstance(parts, int) and parts > 0:
             return (-(-whole[0] // parts), *whole[1:])
     return ()
@@ -136,7 +135,7 @@ def element_in(memory: Key) -> str:
 
 def same_element(memory: Key, dtype: Value) -> bool:
     """Whether the array that has this memory is known to have elements of torch's `dtype`."""
-    element = element_of(dtype, torch.ELEMENTS)
+    element = element_of(dtype, torch_words.ELEMENTS)
     return element != "" and element == element_in(memory)
 
 

@@ -31,7 +31,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.branches import condition
 from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.models.torch import WEIGHTLESS
+from gradguard_lint.models.torch_words import WEIGHTLESS
 from pytest_gradguard.records import replace
 
 PARTS = "parts"

@@ -36,6 +36,7 @@ _MADE = {
     optimizers.KIND: optimizers.init_instance,
     "estimator": estimators.init_instance,
     "gpu-estimator": estimators.init_instance,
+    "parallel": parallel.keep_arguments,
 }
 """By what a project's class is: the ``__init__`` that it extends."""
 
@@ -49,8 +50,8 @@ def made(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
     if after is not None and m.find_in_class(instance.cls, "__init__") is None:
         m.call(frame, node, m.bind(frame, node, after, instance), Args())
     if what == "parallel" and (instance.ident, "<parallel>") not in m.store:
-        parallel.keep_arguments(m, instance, args)
-    if what in _MADE and m.find_in_class(instance.cls, "__init__") is None:
+        parallel.keep_arguments(m, frame, node, instance, args)
+    elif what in _MADE and m.find_in_class(instance.cls, "__init__") is None:
         _MADE[what](m, frame, node, instance, args)
     if m.place.worker is not None and (
         m.find_in_class(instance.cls, "__new__") is not None
@@ -134,7 +135,4 @@ def method(
         result = estimators.method(m, frame, node, instance, name, args)
     elif what == "parallel" and name == "__call__":
         result = parallel.run_instance(m, frame, node, instance, args)
-    elif what == "parallel" and name == "__init__":
-        parallel.keep_arguments(m, instance, args)
-        result = NOTHING
     return result or UNKNOWN

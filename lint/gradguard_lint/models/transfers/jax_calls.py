@@ -25,7 +25,8 @@ from gradguard_lint.models.jax import READS, SHAPED
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_name, placed
 from gradguard_lint.models.transfers.extents import shape_of
-from gradguard_lint.models.transfers.tensors import combine, is_shared_out, tensors_in, worked
+from gradguard_lint.models.transfers.tensor_uses import is_shared_out, worked
+from gradguard_lint.models.transfers.tensors import combine, tensors_in
 from pytest_gradguard.records import replace
 
 _BYTES = 4
@@ -59,7 +60,7 @@ def _computed(
     )
 
 
-def devices(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def jax_devices(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``jax.devices(...)``: those that are asked for by name."""
     _computed(m, frame, node, name, row)
 
@@ -72,7 +73,7 @@ def devices(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return sequence((args.get(*row.argument) or UNKNOWN).map(named))
 
 
-def put(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def jax_put(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``jax.device_put(x, device)``."""
     _computed(m, frame, node, name, row)
     found = [it for it in tensors_in([args.get(0, "x") or UNKNOWN]) if it[0].framework == "jax"]

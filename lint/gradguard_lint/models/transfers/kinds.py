@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from gradguard_lint.domain.payloads import Draw
+from gradguard_lint.domain.payloads import Compute, Draw
 from gradguard_lint.domain.values import (
     NOTHING,
+    UNKNOWN,
     External,
     Frame,
     Tensor,
@@ -30,7 +31,6 @@ from gradguard_lint.models.transfers import (
     optimizers,
     options,
     parallel,
-    remote,
     tensorflow_calls,
     torch_modules,
     torch_tensors,
@@ -38,10 +38,30 @@ from gradguard_lint.models.transfers import (
 )
 from gradguard_lint.models.transfers.devices import gpu_touched
 from gradguard_lint.models.transfers.wrapping import CACHE, cached
+from pytest_gradguard.records import replace
 
 KERAS_KINDS = ("keras-model", "keras-layer", "keras-loss")
 
 Methods = Callable[[Machine, Frame, ast.AST, Thing, str, Args], "Value | None"]
+
+METHODS: dict[str, Methods] = {
+    attribute_tables.KIND: attribute_tables.method,
+    "bag": dask_work.bag_method,
+    "dispatch": dispatch.method,
+    "dask-frame": arrays.frame_method,
+    "estimator": estimators.method,
+    "exit-stack": contexts.stack_method,
+    "frame": arrays.frame_method,
+    "generator": arrays.generator_method,
+    "keras-layer": tensorflow_calls.model_method,
+    "keras-loss": tensorflow_calls.model_method,
+    "keras-model": tensorflow_calls.model_method,
+    "optimizer": torch_modules.optimizer_method,
+    "parser": options.parser_method,
+    torch_modules.STATE: torch_modules.state_method,
+    "tape": tensorflow_calls.tape_method,
+}
+"""The methods of kinds that have many of them."""
 
 
 def method_of(
@@ -49,137 +69,64 @@ def method_of(
 ) -> Value | None:
     """``thing.name(...)``."""
     methods = METHODS.get(thing.kind)
-    return methods(m, frame, node, thing, name, args) if methods is not None else None
-
-
-def _model(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    if name == "forward":
-        return torch_modules.model_call(m, frame, node, thing, args)
-    return torch_modules.model_method(m, frame, node, thing, thing.ident, thing.gpu, name, args)
-
-
-def _keras(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    return tensorflow_calls.model_method(m, frame, node, thing, name, args)
-
-
-def _loss(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    return of(thing) if name in ("to", "cuda", "cpu", "eval", "train") else None
-
-
-def _scaler(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    if name == "step":
-        for item in args.positional[:1]:
-            for optimizer in optimizers.optimizers(m, item):
+    if methods is not None:
+        return methods(m, frame, node, thing, name, args)
+    match thing.kind, name:
+        case "cached", "call" | "func":
+            return parallel.cached_call(m, frame, node, thing, args)
+        case "distribution", "sample" | "rsample":
+            m.effect(frame, node, f"`.{name}()`", Draw("torch"))
+            drawn = of(Tensor("torch", "none", thing.gpu, m.worker_ident))
+            return drawn if name == "sample" else thing.part("tensor")
+        case "distribution", "log_prob" | "entropy":
+            return thing.part("tensor")
+        case "future", "result" | "get" | "compute":
+            return work.result_of(m, of(thing))
+        case "future", "add_done_callback" if (callback := args.get(0, "fn")) is not None:
+            call_back(m, frame, node, callback, Args([of(thing)]))
+        case "future", "exception":
+            wait_for(m, thing.ident)
+        case "future", "wait" if all(value.is_none for value in args.values()):
+            wait_for(m, thing.ident)
+        case "future", "done" | "ready" if not args.positional:
+            return unknown(ask_for_end(m, node, thing.ident))
+        case "gpu-device", "use" | "synchronize":
+            _uses_gpu(m, frame, node, thing, name)
+        case "gpu-event", "record" | "synchronize" | "wait":
+            _uses_gpu(m, frame, node, thing, name)
+        case "hook", "remove":
+            return torch_tensors.unhooked(m, frame, node, thing)
+        case "lock", "acquire" | "release" if not contexts.of_task(m, thing):
+            m.modes = replace(m.modes, locked=name == "acquire")
+        case "loss", "to" | "cuda" | "cpu" | "eval" | "train":
+            return of(thing)
+        case "memory", "cache":
+            function = args.get(0, "func")
+            return cached(function) if function is not None else of(External(CACHE))
+        case "model", "forward":
+            return torch_modules.model_call(m, frame, node, thing, args)
+        case "model", _:
+            about = (thing, thing.ident, thing.gpu)
+            return torch_modules.model_method(m, frame, node, *about, name, args)
+        case "no-memory", "cache":
+            return args.get(0, "func")
+        case "parallel-config", "unregister" | "__exit__":  # a block may be left by hand
+            parallel.put_back(m, of(thing))
+        case "scaler", "scale":
+            return args.get(0)
+        case "scaler", "step":
+            for optimizer in optimizers.optimizers(m, args.get(0) or UNKNOWN):
                 torch_modules.optimizer_method(m, frame, node, optimizer, "step", Args())
-    return args.get(0) if name == "scale" else None
-
-
-def _distribution(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    if name in ("sample", "rsample"):
-        m.effect(frame, node, f"`.{name}()`", Draw("torch"))
-    if name in ("log_prob", "rsample", "entropy"):
-        return thing.part("tensor")
-    if name == "sample":
-        return of(Tensor("torch", "none", thing.gpu, m.worker_ident))
+        case "session", "run":  # its threads compute, however little there is to compute
+            m.effect(frame, node, "tensorflow", Compute("tensorflow", heavy=True))
+        case "variates", "rvs":
+            state = args.get(None, "random_state")
+            return arrays.drawn_by(m, frame, node, "`.rvs()`", args, state)
     return None
 
 
-def _future(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    callback = args.get(0, "fn") if name == "add_done_callback" else None
-    if callback is not None:
-        call_back(m, frame, node, callback, Args([of(thing)]))
-    if name in ("result", "get", "compute"):
-        return work.result_of(m, of(thing))
-    if name == "exception" or (name == "wait" and all(value.is_none for value in args.values())):
-        wait_for(m, thing.ident)
-    if name in ("done", "ready") and not args.positional:
-        return unknown(ask_for_end(m, node, thing.ident))
-    return None
-
-
-def _hook(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    return torch_tensors.unhooked(m, frame, node, thing) if name == "remove" else None
-
-
-def _memory(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    if name != "cache":
-        return None
-    function = args.get(0, "func")
-    if thing.kind == "no-memory":
-        return function
-    return cached(function) if function is not None else of(External(CACHE))
-
-
-def _cached(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    if name in ("call", "func"):
-        return parallel.cached_call(m, frame, node, thing, args)
-    return None
-
-
-def _on_gpu(*methods: str) -> Methods:
-    """Something that uses the GPU once one of these methods is called."""
-
-    def method(
-        m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-    ) -> Value | None:
-        if name in methods:
-            chosen = thing.part("device") if name == "use" else None
-            framework, asks = thing.name.partition(".")[0], name == "synchronize"
-            what = f"`.{name}()`"
-            gpu_touched(m, frame, node, what, framework, chosen=chosen or NOTHING, asks=asks)
-        return None
-
-    return method
-
-
-METHODS: dict[str, Methods] = {
-    attribute_tables.KIND: attribute_tables.method,
-    "bag": dask_work.bag_method,
-    "cached": _cached,
-    "gpu-device": _on_gpu("use", "synchronize"),
-    "gpu-event": _on_gpu("record", "synchronize", "wait"),
-    "dispatch": dispatch.method,
-    "dask-frame": dask_work.frame_method,
-    "distribution": _distribution,
-    "estimator": estimators.method,
-    "exit-stack": contexts.stack_method,
-    "frame": arrays.frame_method,
-    "future": _future,
-    "generator": arrays.generator_method,
-    "hook": _hook,
-    "keras-layer": _keras,
-    "keras-loss": _keras,
-    "keras-model": _keras,
-    "lock": contexts.lock_method,
-    "loss": _loss,
-    "memory": _memory,
-    "model": _model,
-    "no-memory": _memory,
-    "optimizer": torch_modules.optimizer_method,
-    "parallel-config": parallel.config_method,
-    "parser": options.parser_method,
-    "remote": remote.remote_method,
-    "scaler": _scaler,
-    "session": tensorflow_calls.session_method,
-    torch_modules.STATE: torch_modules.state_method,
-    "variates": arrays.variates_method,
-    "tape": tensorflow_calls.tape_method,
-}
+def _uses_gpu(m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str) -> None:
+    chosen = thing.part("device") if name == "use" else None
+    framework, asks = thing.name.partition(".")[0], name == "synchronize"
+    what = f"`.{name}()`"
+    gpu_touched(m, frame, node, what, framework, chosen=chosen or NOTHING, asks=asks)

@@ -127,12 +127,7 @@ def iterate(m: Machine, frame: Frame, node: ast.AST, loader: Instance) -> None:
             tasks, initializer = [initializer], None
     for start, way in starts:
         hand_out(
-            m,
-            frame,
-            node,
-            tasks,
-            replace(start, workers="DataLoader workers"),
-            LIBRARY,
+            *(m, frame, node, tasks, replace(start, workers="DataLoader workers"), LIBRARY),
             when=when | way,
             initializer=initializer,
             ships=start.name not in INHERITING,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.effects import ParallelCall
@@ -16,7 +15,6 @@ from gradguard_lint.domain.values import (
     Atom,
     Choice,
     Class,
-    Delayed,
     External,
     Frame,
     Function,
@@ -41,7 +39,7 @@ from gradguard_lint.engine.tree import is_fixed, sets_attributes
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.primitives import PRIMITIVES
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
-from gradguard_lint.models.torch import CHANGE_PARTS, NOT_WRITING
+from gradguard_lint.models.torch_words import CHANGE_PARTS, NOT_WRITING
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,
@@ -53,7 +51,6 @@ from gradguard_lint.models.transfers import (
     dispatch,
     environment,
     frozen,
-    getters,
     instances,
     module_parts,
     objects,
@@ -61,7 +58,7 @@ from gradguard_lint.models.transfers import (
     options,
     parallel,
     part_calls,
-    remote,
+    python_calls,
     samplers,
     stated_fields,
     tensorflow_calls,
@@ -80,11 +77,12 @@ from gradguard_lint.models.transfers.devices import (
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
 from gradguard_lint.models.transfers.table import TRANSFERS
+from gradguard_lint.models.transfers.tensor_uses import gpu_used
 from gradguard_lint.models.transfers.tensors import (
     certainly,
     combine,
     derived,
-    gpu_used,
+    each_tensor,
     operation,
     tensors_in,
     viewed,
@@ -138,9 +136,6 @@ class Meaning(Known):
         if plain in ("tensorflow.data.AUTOTUNE", "tensorflow.data.experimental.AUTOTUNE"):
             return constant("AUTOTUNE")
         return unknown((plain,)) if plain == "sys.argv" else self.external(m, full)
-
-    def taken(self, m: Machine, element: Value) -> None:
-        samplers.taken(m, element)
 
     def described(self, m: Machine, frame: Frame, name: str) -> Value | None:
         if not self.registry.described or frame.function is not None or frame.is_class:
@@ -196,11 +191,6 @@ class Meaning(Known):
         unknown_calls.may_seed(m, frame, node, name, unknown=foreign)
         return UNKNOWN
 
-    def call_unknown(
-        self, m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args
-    ) -> Value | None:
-        return unknown_calls.call(m, frame, node, atom, args)
-
     def call_method(
         self, m: Machine, frame: Frame, node: ast.AST, method: Method, args: Args
     ) -> Value:
@@ -217,7 +207,7 @@ class Meaning(Known):
             return arrays.array_method(m, frame, node, receiver, name, args)
         if isinstance(receiver, Thing):
             row = self.registry.exact.get(full := f"{receiver.name}.{name}")
-            if row is not None and row.does == "exit":
+            if row is not None and row.does == "leave":
                 return TRANSFERS[row.does](m, frame, node, full, args, row)
             if receiver.kind == "model":
                 if name in CHANGE_PARTS:
@@ -232,9 +222,7 @@ class Meaning(Known):
             part = part_calls.method(m, frame, node, receiver, name, args)
             if part is None:
                 part = part_calls.called(m, frame, node, method, args)
-            if part is not None:
-                return part
-            return remote.method_of_method(m, frame, node, receiver, name, args) or UNKNOWN
+            return part or UNKNOWN
         if isinstance(receiver, Function) and name == "cache_clear":
             caching.clear_cache(m, receiver)
             return NOTHING
@@ -245,11 +233,6 @@ class Meaning(Known):
             if of_modules is not None:
                 return of_modules
         return containers.container_method(m, frame, node, receiver, name, args)
-
-    def ran(
-        self, m: Machine, frame: Frame, node: ast.AST, receiver: Atom, name: str, args: Args
-    ) -> None:
-        optimizers.ran(m, frame, node, receiver, name, args)
 
     def call_thing(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Value:
         if isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad == "unknown":
@@ -263,14 +246,10 @@ class Meaning(Known):
         if atom.kind in ("model", "loss"):
             return torch_modules.model_call(m, frame, node, atom, args)
         if atom.kind in KERAS_KINDS:
-            known = any(
-                tensor.framework == "tensorflow" for v in args.values() for tensor in v.tensors()
-            )
-            if (
-                atom.kind == "keras-layer"
-                and not known
-                and not any(v.is_unknown for v in args.values())
-            ):
+            given = [*args.values()]
+            known = any(it.framework == "tensorflow" for value in given for it in value.tensors())
+            known = known or any(value.is_unknown for value in given)
+            if atom.kind == "keras-layer" and not known:
                 return UNKNOWN
             return tensorflow_calls.model_call(m, frame, node, atom, args)
         if atom.kind == "cached":
@@ -282,30 +261,9 @@ class Meaning(Known):
             return atom.part("result") or UNKNOWN
         if atom.kind == "dispatch":
             return dispatch.dispatched(m, frame, node, atom, args)
-        if atom.kind == getters.KIND:
-            return getters.asked(m, frame, node, atom, args)
-        if atom.kind == "remote" and args.positional:
-            parts = (*atom.parts, ("function", args.positional[0]))
-            return of(replace(atom, parts=parts))
+        if atom.kind == "getter":
+            return python_calls.ask_getter(m, frame, node, atom, args)
         return UNKNOWN
-
-    def call_instance(
-        self, m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
-    ) -> Value:
-        return instances.call(m, frame, node, instance, args)
-
-    def make_task(
-        self, m: Machine, frame: Frame, node: ast.AST, delayed: Delayed, args: Args
-    ) -> Value:
-        return parallel.make_task(m, frame, node, delayed, args)
-
-    def decorate(
-        self, m: Machine, frame: Frame, decorator: ast.expr, value: Value, function: Function
-    ) -> Value:
-        return contexts.decorate(m, frame, decorator, value, function)
-
-    def decorate_class(self, m: Machine, frame: Frame, decorator: ast.expr, value: Value) -> Value:
-        return contexts.decorate_class(m, frame, decorator, value)
 
     def class_of(self, bases: tuple[Atom, ...]) -> str:
         for base in bases:
@@ -336,30 +294,14 @@ class Meaning(Known):
             return None
         return collectives.with_own_slot(m, node, values, result, name)
 
-    def derived(self, m: Machine, tensor: Tensor) -> Tensor:
-        return derived(m, tensor)
-
     def indexed(self, m: Machine, frame: Frame, node: ast.AST, tensor: Tensor) -> Tensor:
         gpu_used(m, frame, node, [tensor])
         part = derived(m, tensor)
         index = node.slice if isinstance(node, ast.Subscript) else None
         return viewed(m, part, tensor) if index is not None and is_fixed(index) else part
 
-    def attribute(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:
-        return objects.attribute(m, frame, node, atom, name)
-
     def read_attribute(self, m: Machine, value: Value) -> Value:
         return value.map(lambda atom: of(torch_tensors.part_of_output(m, atom)))
-
-    def inherited_attribute(
-        self, m: Machine, frame: Frame, node: ast.AST, atom: Instance, name: str
-    ) -> Value:
-        return objects.inherited_attribute(m, frame, node, atom, name)
-
-    def set_attribute(
-        self, m: Machine, frame: Frame, target: ast.Attribute, atom: Atom, value: Value
-    ) -> Value | None:
-        return objects.set_attribute(m, frame, target, atom, value)
 
     def shown_by_attribute(self, m: Machine, name: str, atom: Unknown) -> Value | None:
         if name == "requires_grad" and atom.key is not None:
@@ -375,42 +317,9 @@ class Meaning(Known):
             return of(Tensor("torch", "leaf", False, m.worker_ident, m.ident_at(node)))
         return None
 
-    def returned(
-        self,
-        m: Machine,
-        atom: Thing | Instance,
-        call: ParallelCall,
-        received: Callable[[Value], Value],
-        seen: set[int],
-    ) -> Atom:
-        return torch_modules.returned(m, atom, call, received, seen)
-
     def grad_after_pickling(self, tensor: Tensor) -> str:
         lost = tensor.framework == "torch" and tensor.grad == "history"
         return "leaf" if lost else tensor.grad
-
-    def refuses_pickling(self, atom: Atom, *, standard: bool) -> bool:
-        return objects.refuses_pickling(atom, standard=standard)
-
-    def delete_item(
-        self, m: Machine, frame: Frame, target: ast.Subscript, holder: Value, index: Value
-    ) -> None:
-        """``del holder[index]``."""
-        objects.delete_item(m, frame, target, holder, index)
-
-    def set_item(
-        self,
-        m: Machine,
-        frame: Frame,
-        target: ast.Subscript,
-        holder: Value,
-        index: Value,
-        value: Value,
-    ) -> Value | None:
-        return objects.set_item(m, frame, target, holder, index, value)
-
-    def in_place(self, m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> Value | None:
-        return objects.in_place(m, frame, node, old)
 
     def given_back(
         self,
@@ -431,17 +340,6 @@ class Meaning(Known):
 
     # -- with blocks, loops, objects ------------------------------------------------------------
 
-    def enter_context(self, m: Machine, frame: Frame, node: ast.expr, value: Value) -> Value:
-        return contexts.enter_context(m, frame, node, value)
-
-    def exit_context(
-        self, m: Machine, frame: Frame, node: ast.AST, value: Value, raised: str | None
-    ) -> None:
-        contexts.exit_context(m, frame, node, value, raised)
-
-    def put_back(self, m: Machine, value: Value) -> None:
-        parallel.put_back(m, value)
-
     def lacks(self, m: Machine, value: Value, name: Value) -> bool:
         asked, only = name.constant, value.only
         return only is not None and isinstance(asked, str) and options.lacks(m, only, asked)
@@ -450,23 +348,6 @@ class Meaning(Known):
         if isinstance(atom, Thing) and atom.kind == "future":
             return work.result_of(m, of(atom))
         return of(atom)
-
-    def is_field(self, stated: Value) -> bool:
-        return stated_fields.is_field(stated)
-
-    def field_given_as(self, name: str, stated: Value | None) -> tuple[tuple[str, ...], bool]:
-        return stated_fields.given_as(name, stated)
-
-    def field_value(
-        self,
-        m: Machine,
-        frame: Frame,
-        node: ast.AST,
-        name: str,
-        stated: Value | None,
-        given: Value | None,
-    ) -> Value | None:
-        return stated_fields.value_of(m, frame, node, name, stated, given)
 
     def proved(self, m: Machine, subject: Key, kind: Kind, born: int) -> Atom:
         ident = m.ident_of(subject)
@@ -513,12 +394,7 @@ class Meaning(Known):
         ident = m.ident_of(subject)
         own = Tensor("torch", "history", False, m.worker_ident, ident, sources=frozenset({ident}))
         value = combine(m, [*tensors_in(args.values()), (own, NONE)], framework="torch")
-        return value.map(
-            lambda atom: of(replace(atom, ident=ident)) if isinstance(atom, Tensor) else of(atom)
-        )
-
-    def swallows(self, m: Machine, value: Value) -> bool:
-        return contexts.swallows(m, value)
+        return each_tensor(value, lambda it: replace(it, ident=ident))
 
     def is_module(self, name: str, kind: Value) -> bool:
         atom = kind.only
@@ -563,20 +439,9 @@ class Meaning(Known):
         row = self.registry.row(self.registry.canonical(atom.name))
         return row is not None and row.keeps
 
-    def parts_of(self, m: Machine, atom: Atom) -> Value | None:
-        return module_parts.iterated(m, atom)
-
     def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
         samplers.passed(m, frame, node, value)
         return value.map(wrapping.within)
-
-    def mapping(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
-        return attribute_tables.as_dict(m, frame, node, value)
-
-    def instantiated(
-        self, m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
-    ) -> None:
-        instances.made(m, frame, node, instance, args)
 
     def changed_receiver(
         self, m: Machine, frame: Frame, node: ast.AST, receiver: Atom, name: str, args: Args
@@ -600,3 +465,32 @@ class Meaning(Known):
                 moved = Choice(replace(receiver, gpu=True), when)
                 return Value((moved, Choice(receiver)) if when else (moved,))
         return None
+
+    # -- answered as they are asked ---------------------------------------------------------------
+
+    attribute = staticmethod(objects.attribute)
+    call_instance = staticmethod(instances.call)
+    call_unknown = staticmethod(unknown_calls.call)
+    decorate = staticmethod(contexts.decorate)
+    decorate_class = staticmethod(contexts.decorate_class)
+    delete_item = staticmethod(objects.delete_item)
+    derived = staticmethod(derived)
+    enter_context = staticmethod(contexts.enter_context)
+    exit_context = staticmethod(contexts.exit_context)
+    field_given_as = staticmethod(stated_fields.given_as)
+    field_value = staticmethod(stated_fields.value_of)
+    in_place = staticmethod(objects.in_place)
+    inherited_attribute = staticmethod(objects.inherited_attribute)
+    instantiated = staticmethod(instances.made)
+    is_field = staticmethod(stated_fields.is_field)
+    make_task = staticmethod(parallel.make_task)
+    mapping = staticmethod(attribute_tables.as_dict)
+    parts_of = staticmethod(module_parts.iterated)
+    put_back = staticmethod(parallel.put_back)
+    ran = staticmethod(optimizers.ran)
+    refuses_pickling = staticmethod(objects.refuses_pickling)
+    returned = staticmethod(torch_modules.returned)
+    set_attribute = staticmethod(objects.set_attribute)
+    set_item = staticmethod(objects.set_item)
+    swallows = staticmethod(contexts.swallows)
+    taken = staticmethod(samplers.taken)

@@ -29,7 +29,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, takes_all
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.python import LAST_BASES
-from gradguard_lint.models.torch import BUFFERS, PARAMETERS
+from gradguard_lint.models.torch_words import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,
@@ -47,7 +47,8 @@ from gradguard_lint.models.transfers import (
     unknown_calls,
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS
-from gradguard_lint.models.transfers.tensors import derived, written
+from gradguard_lint.models.transfers.tensor_uses import written
+from gradguard_lint.models.transfers.tensors import derived
 from pytest_gradguard.records import replace
 
 
@@ -121,10 +122,8 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         return atom.part("n_jobs") or UNKNOWN
     if kind == "dask-frame" and name == "values":
         return of(Tensor("dask"))
-    if kind == "frame" and name != "sample" and name not in arrays.FRAMES:
+    if kind == "frame" and name not in arrays.FRAMES:
         return unknown(("attr", ("node", id(node)), name))
-    if kind == "loop-result":
-        return UNKNOWN
     return of(Method(atom, name))
 
 

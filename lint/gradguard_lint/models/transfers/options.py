@@ -73,9 +73,9 @@ def parser_method(
         other = fixed is None and m.read(parser.ident, dest) is not None
         default = args.get(None, "default") or fixed
         value = option_value(m, key, default, () if other else _choices(args))
-        action = args.get(None, "action")
-        if action is not None and action.constant in _SWITCHES:
-            m.facts.defaults.setdefault(key, (_SWITCHES[action.constant],))
+        action = args.constant(None, "action")
+        if action in _SWITCHES:
+            m.facts.defaults.setdefault(key, (_SWITCHES[action],))
         _give(m, parser, dest, value)
         return NOTHING
     if name == "add_subparsers":
@@ -113,8 +113,7 @@ def _give(m: Machine, parser: Thing, dest: str, value: Value) -> None:
 
 def _commands(m: Machine, node: ast.AST, parser: Thing, args: Args) -> Value:
     """``parser.add_subparsers(...)``."""
-    dest = args.get(None, "dest")
-    name = dest.constant if dest is not None else None
+    name = args.constant(None, "dest")
     key: Key = ("option", parser.ident, name or m.ident_at(node))
     chosen = unknown(key)
     if isinstance(name, str):
@@ -125,7 +124,7 @@ def _commands(m: Machine, node: ast.AST, parser: Thing, args: Args) -> Value:
 
 def _command(m: Machine, node: ast.AST, commands: Thing, args: Args) -> Value:
     """``subparsers.add_parser("name")``."""
-    root, name = _roots(commands), (args.get(0, "name") or UNKNOWN).constant
+    root, name = _roots(commands), args.constant(0, "name")
     chosen = commands.part(COMMAND)
     only = chosen.only if chosen is not None else None
     if isinstance(only, Unknown) and isinstance(name, str) and args.get(None, "aliases") is None:
@@ -201,13 +200,6 @@ def option(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         return UNKNOWN
     default = args.get(None, "default")
     return of(Thing("option", called, parts=() if default is None else (("default", default),)))
-
-
-def click_context(
-    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
-) -> Value:
-    """``click.get_current_context()``."""
-    return of(Thing(row.does, "click.Context"))
 
 
 def with_option(m: Machine, function: Value, given: Thing) -> Value:

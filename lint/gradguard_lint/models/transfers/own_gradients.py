@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.payloads import Autograd, Backward, GradClear, GradRead, OptimizerStep
-from gradguard_lint.domain.shapes import idents
+from gradguard_lint.domain.shapes import idents, sequence
 from gradguard_lint.domain.values import (
+    GRADIENT,
     NOTHING,
     UNKNOWN,
     Const,
@@ -21,10 +22,15 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
+    of,
 )
 from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import prove, prove_graph
+from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import data_parallel
+from gradguard_lint.models.transfers.tensors import tensors_in
+from pytest_gradguard.records import replace
 
 _CLEARED = "<cleared after>"
 """The attribute of a module or tensor that holds the calls which came before its last clearing."""
@@ -144,3 +150,21 @@ def _known(m: Machine, ident: int, name: str) -> list[object]:
     return [atom.value for atom in atoms if isinstance(atom, Const)] + [
         None for atom in atoms if isinstance(atom, Unknown)
     ]
+
+
+def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``autograd.grad(outputs, inputs)``."""
+    target = args.get(0, "outputs") or UNKNOWN
+    asked = None if name.endswith("backward") else args.get(1, "inputs") or UNKNOWN
+    if asked is None:
+        backward(m, frame, node, f"{name}(...)", target)
+    else:
+        asked_for(m, frame, node, f"{name}(...)", target, asked)
+    data_parallel.backward(m, frame, node, target, asked)
+    made = Tensor("torch", "none", False, m.worker_ident, GRADIENT)
+    graph = args.get(4, "create_graph")
+    if asked is not None and graph is not None and graph.constant is not False:
+        # It depends on what was differentiated: of what is linear, it has no history.
+        asks = graph.constant is True and any(tensor.tracked for tensor, _ in tensors_in([target]))
+        made = replace(made, grad="history" if asks else "unknown")
+    return sequence(of(made))

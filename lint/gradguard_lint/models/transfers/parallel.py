@@ -10,6 +10,7 @@ from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import Start
 from gradguard_lint.domain.values import (
+    NOTHING,
     UNKNOWN,
     Bound,
     Const,
@@ -59,16 +60,7 @@ MAPPED_FROM = UNITS["M"]
 
 def parallel_parts(args: Args) -> tuple[tuple[str, Value], ...]:
     """The arguments of ``Parallel(...)`` that decide where its tasks run."""
-    parts = {}
-    for position, name in ((0, "n_jobs"), (1, "backend")):
-        value = args.get(position, name)
-        if value is not None:
-            parts[name] = value
-    for name in ("prefer", "require", "return_as", *MAPPING):
-        value = args.get(None, name)
-        if value is not None:
-            parts[name] = value
-    return tuple(parts.items())
+    return _given(args, "n_jobs", "backend")
 
 
 def parallel(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -89,12 +81,14 @@ def task(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     return of(Delayed(function if function is not None else UNKNOWN, row.flag or "joblib"))
 
 
-def config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def parallel_config(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
     """``parallel_config(...)``."""
     before = m.modes
     told = (("backend", before.backend), ("n_jobs", before.n_jobs), *before.maps)
     outside = ((OUTSIDE + it, value) for it, value in told if value is not None)
-    parts = (*_config(args), *outside)
+    parts = (*_given(args, "backend", "n_jobs"), *outside)
     made = Thing("parallel-config", name, parts=parts)
     configured(m, made)  # from here on, or until the block ends that it opens
     return of(made)
@@ -108,15 +102,6 @@ def put_back(m: Machine, value: Value) -> None:
     told = {name[len(OUTSIDE) :]: it for name, it in made.parts if name.startswith(OUTSIDE)}
     maps = tuple((name, told[name]) for name in MAPPING if name in told)
     m.modes = replace(m.modes, backend=told.get("backend"), n_jobs=told.get("n_jobs"), maps=maps)
-
-
-def config_method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    """``config.unregister()``, by itself or as a block is left by hand."""
-    if name in ("unregister", "__exit__"):
-        put_back(m, of(thing))
-    return None
 
 
 def configured(m: Machine, made: Thing) -> None:
@@ -143,16 +128,11 @@ def memory(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     return of(Thing("no-memory" if nowhere else "memory", name))
 
 
-def _config(args: Args) -> tuple[tuple[str, Value], ...]:
-    parts = {}
-    for position, name in ((0, "backend"), (1, "n_jobs")):
-        value = args.get(position, name)
-        if value is not None:
-            parts[name] = value
-    for name in ("prefer", "require", *MAPPING):
-        if name in args.keywords:
-            parts[name] = args.keywords[name]
-    return tuple(parts.items())
+def _given(args: Args, *placed: str) -> tuple[tuple[str, Value], ...]:
+    """The arguments that matter and are given, of which these are `placed` first."""
+    places = (*enumerate(placed), *((None, name) for name in ("prefer", "require", *MAPPING)))
+    found = ((name, args.get(position, name)) for position, name in places)
+    return tuple((name, value) for name, value in found if value is not None)
 
 
 def _maps(m: Machine, parallel: Thing) -> tuple[int, str] | None:
@@ -185,12 +165,7 @@ def run(m: Machine, frame: Frame, node: ast.AST, parallel: Thing, args: Args) ->
     if called is None:
         return UNKNOWN
     result = hand_out(
-        m,
-        frame,
-        node,
-        tasks,
-        called,
-        "joblib",
+        *(m, frame, node, tasks, called, "joblib"),
         many=many,
         when=start[1],
         since=since,
@@ -340,10 +315,13 @@ def _named_start(backend: Value, when: Conditions) -> tuple[str, Conditions] | N
     return best
 
 
-def keep_arguments(m: Machine, instance: Instance, args: Args) -> None:
+def keep_arguments(
+    m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
+) -> Value:
     """An object of a subclass of ``Parallel`` is made with these arguments."""
     made = Thing("parallel", "joblib.Parallel", instance.ident, parts=parallel_parts(args))
     m.store[instance.ident, "<parallel>"] = of(made)
+    return NOTHING
 
 
 def run_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:

@@ -25,13 +25,9 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.torch import HOOKS, MODULE_METHODS, PARAMETERS, STATEFUL
+from gradguard_lint.models.torch_words import HOOKS, MODULE_METHODS, PARAMETERS, STATEFUL
 from gradguard_lint.models.transfers import frozen, module_parts, torch_modules
-from gradguard_lint.models.transfers.torch_tensors import (
-    hooked,
-    tensor_method,
-    unknown_method,
-)
+from gradguard_lint.models.transfers.torch_tensors import hooked, tensor_method, unknown_method
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Hashable
 from itertools import chain
 
 from gradguard_lint.domain.conditions import consistent
@@ -28,8 +29,8 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, worker: Instance) ->
     """Start an object of a class of processes or threads: it calls its class's own ``run``, or what
     it was made to call."""
     run = m.find_in_class(worker.cls, "run")
-    library = str(class_attribute(m, worker, "_library").constant)
-    start = start_in(m, class_attribute(m, worker, "_start"), library)
+    library = str(stated(m, worker, "_library"))
+    start = start_in(m, m.find_in_class(worker.cls, "_start") or UNKNOWN, library)
     maker = None
     if any(not function.module.is_stub for function in (run or UNKNOWN).of(Function)):
         function = m.bind(frame, node, run or UNKNOWN, worker)
@@ -38,25 +39,20 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, worker: Instance) ->
     else:
         tasks = list((m.read(worker.ident, "_task") or UNKNOWN).of(TaskCall))
         maker = next((task.site for task in tasks), None)
-    daemon = m.read(worker.ident, "daemon")
     run_processes(
-        m,
-        frame,
-        node,
-        tasks,
-        start,
-        library,
+        *(m, frame, node, tasks, start, library),
         several=m.read(worker.ident, "_several"),
-        torch_pickles=class_attribute(m, worker, "_torch_pickles").constant is True,
+        torch_pickles=stated(m, worker, "_torch_pickles") is True,
         maker=maker,
-        daemons=daemon is not None and daemon.constant is True,
+        daemons=stated(m, worker, "daemon") is True,
         ident=worker.ident,
     )
 
 
-def class_attribute(m: Machine, instance: Instance, name: str) -> Value:
-    """An attribute that the class of `instance` gives all its objects."""
-    return m.find_in_class(instance.cls, name) or UNKNOWN
+def stated(m: Machine, instance: Instance, name: str) -> Hashable:
+    """The constant that an object of a stub, or its class, has as an attribute."""
+    told = m.read(instance.ident, name) or m.find_in_class(instance.cls, name)
+    return None if told is None else told.constant
 
 
 def run_processes(
@@ -91,12 +87,7 @@ def run_processes(
     many = many or bool(others)
     for start, when in starts:
         hand_out(
-            m,
-            frame,
-            node,
-            tasks,
-            start,
-            library,
+            *(m, frame, node, tasks, start, library),
             many=many,
             when=when,
             forking_pickler=torch_pickles,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import items, known_items, sequence, uncertain
+from gradguard_lint.domain.shapes import ABSENT, items, known_items, sequence, uncertain
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -21,14 +21,13 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Value,
-    constant,
     join,
     of,
-    unknown,
 )
+from gradguard_lint.engine.attributes import item
 from gradguard_lint.engine.containers import adopted, element_of, strung_together
-from gradguard_lint.engine.containers import whole as held
-from gradguard_lint.engine.flows import chained, cut, flow
+from gradguard_lint.engine.containers import whole as whole_of
+from gradguard_lint.engine.flows import chained, cut
 from gradguard_lint.engine.imports import import_named
 from gradguard_lint.engine.iteration import is_lazy
 from gradguard_lint.engine.machine import Machine
@@ -71,16 +70,6 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     return adopted(m, node, value.map(copied))
 
 
-def nothing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What gives nothing that is known."""
-    return UNKNOWN
-
-
-def told(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What always gives the same."""
-    return constant(row.flag)
-
-
 def number(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What gives a plain number; without a `flag` it is always the same of the same."""
     return NUMBER if row.flag else builtin_calls.figured(name, args)
@@ -117,17 +106,6 @@ def distinct(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     return of(Const((name, id(node)), name))
 
 
-def gathered(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``asyncio.gather(...)``: what each gives."""
-
-    def result(value: Value) -> Value:
-        return value.map(lambda atom: m.models.awaited(m, atom))
-
-    if args.rest is not None:
-        return sequence(join([result(value) for value in (*args.positional, args.rest)]))
-    return adopted(m, node, items("list", [result(value) for value in args.positional]))
-
-
 def copied(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``copy.deepcopy(...)``."""
     return _copied(m, node, args.get(0) or UNKNOWN, set())
@@ -156,11 +134,11 @@ def chain(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
         return sequence(join(element_of(m, it) for it in values), "generator")
 
     if name.endswith("from_iterable"):
-        rows = held(m, m.iterated(frame, node, args.get(0) or UNKNOWN))
+        rows = whole_of(m, m.iterated(frame, node, args.get(0) or UNKNOWN))
         known = known_items(rows)
         values = [*known] if known is not None else [element_of(m, rows)]
     else:
-        values = [held(m, value) for value in args.values()]
+        values = [whole_of(m, value) for value in args.values()]
     if is_lazy(values):
         return chained(m, frame, node, values, whole)
     return whole(values)
@@ -175,41 +153,11 @@ def islice(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     return cut(m, frame, node, value, count if isinstance(count, int) else None)
 
 
-def starmap(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``itertools.starmap(f, rows)``."""
-    function = args.get(0) or UNKNOWN
-
-    def made(packed: Value) -> Value:
-        results = []
-        for atom in packed.atoms:
-            if isinstance(atom, Items) and atom.items is not None:
-                given = Args(list(atom.items))
-            else:
-                given = Args(rest=element_of(m, of(atom)))
-            results.append(m.call(frame, node, function, given))
-        return join(results)
-
-    return flow(
-        m,
-        frame,
-        node,
-        [args.get(1) or UNKNOWN],
-        lambda row: made(row[0]),
-        lambda values: sequence(made(element_of(m, values[0])), "generator"),
-    )
-
-
-def asks_module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``find_spec(name)``: whether that is installed."""
-    wanted = args.get(0)
-    return unknown(("installed", wanted.constant)) if wanted is not None else UNKNOWN
-
-
 def import_module(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
     """``importlib.import_module(name)``."""
-    wanted = (args.get(0, "name") or UNKNOWN).constant
+    wanted = args.constant(0, "name")
     if not isinstance(wanted, str) or wanted.startswith("."):
         return UNKNOWN
     return import_named(m, frame, node, wanted)
@@ -225,7 +173,7 @@ def product(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 def fold(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``functools.reduce(f, values)``."""
-    element = element_of(m, held(m, args.get(1) or UNKNOWN))
+    element = element_of(m, whole_of(m, args.get(1) or UNKNOWN))
     given = Args([args.get(2) or element, element])
     return uncertain(m.call(frame, node, args.get(0) or UNKNOWN, given))  # of one item, it is that
 
@@ -235,11 +183,6 @@ def operator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     if name.endswith(("add", "concat")) and (both := strung_together(m, args.values())) is not None:
         return both
     return operation(m, frame, node, list(args.values())) or UNKNOWN
-
-
-def repeat(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``itertools.repeat(x)``."""
-    return sequence(args.get(0) or UNKNOWN, "generator")
 
 
 def leave(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -254,6 +197,51 @@ def leave(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 def namespace(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``types.SimpleNamespace(...)``."""
     return of(Thing("namespace", name, m.ident_at(node), parts=tuple(args.keywords.items())))
+
+
+def getter(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``attrgetter(...)``: what it asks for is kept."""
+    if args.rest is not None or args.open or not args.positional:
+        return UNKNOWN
+    parts = [(str(index), value) for index, value in enumerate(args.positional)]
+    return of(Thing("getter", name, parts=(*parts, *args.keywords.items())))
+
+
+def ask_getter(m: Machine, frame: Frame, node: ast.AST, thing: Thing, args: Args) -> Value:
+    """``getter(it)``."""
+    receiver = args.get(0)
+    if receiver is None:
+        return UNKNOWN
+    given = [value for name, value in thing.parts if name.isdigit()]
+    if thing.name.endswith("methodcaller"):
+        method = _dotted(m, frame, node, receiver, given[0])
+        keywords = {name: value for name, value in thing.parts if not name.isdigit()}
+        return m.call(frame, node, method, Args(given[1:], keywords))
+    ask = item if thing.name.endswith("itemgetter") else _dotted
+    results = [ask(m, frame, node, receiver, part) for part in given]
+    return results[0] if len(results) == 1 else items("tuple", results)
+
+
+def _dotted(m: Machine, frame: Frame, node: ast.AST, receiver: Value, name: Value) -> Value:
+    dotted = name.constant
+    if not isinstance(dotted, str):
+        return UNKNOWN
+    for part in dotted.split("."):
+        receiver = m.attribute(frame, node, receiver, part)
+    return receiver
+
+
+def default_dict(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``defaultdict(factory, ...)``: a dict that makes what it does not have."""
+    missing = args.get(0, "default_factory")
+    rest = replace(args, positional=args.positional[1:], written=False)
+    made = builtin_calls.builtin(m, frame, node, "builtins.dict", rest, row)
+    if missing is None or missing.is_none:
+        return made
+    for table in made.of(Table):
+        plain = replace(table, ident=0, missing=missing)
+        return adopted(m, node, of(plain))
+    return adopted(m, node, of(Table((), ABSENT, missing=missing)))
 
 
 def _copied(m: Machine, node: ast.AST, value: Value, made: set[int]) -> Value:
@@ -271,8 +259,8 @@ def _copied(m: Machine, node: ast.AST, value: Value, made: set[int]) -> Value:
             if ident not in made:
                 made.add(ident)
                 _noted(m, atom.ident, ident)
-                for name, item in list(m.fields(atom.ident)):
-                    m.set_field(ident, name, _copied(m, node, item, made))
+                for name, held in list(m.fields(atom.ident)):
+                    m.set_field(ident, name, _copied(m, node, held, made))
             return Instance(atom.cls, ident, m.worker_ident)
         return atom
 

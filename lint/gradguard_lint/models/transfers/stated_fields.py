@@ -30,12 +30,7 @@ def given_as(name: str, stated: Value | None) -> tuple[tuple[str, ...], bool]:
 
 
 def value_of(
-    m: Machine,
-    frame: Frame,
-    node: ast.AST,
-    name: str,
-    stated: Value | None,
-    given: Value | None,
+    m: Machine, frame: Frame, node: ast.AST, name: str, stated: Value | None, given: Value | None
 ) -> Value | None:
     """What the field `name` of an object is that is `given` this, where it is made at `node`."""
     if stated is None:

@@ -47,7 +47,7 @@ from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.python import LAST_BASES
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import AWAKENS, FITS, REARRANGES, STOPS
-from gradguard_lint.models.torch import HEAVY
+from gradguard_lint.models.torch_words import HEAVY
 from gradguard_lint.models.transfers import torch_calls
 from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import (
@@ -57,14 +57,8 @@ from gradguard_lint.models.transfers.devices import (
     memory_grown,
     placed,
 )
-from gradguard_lint.models.transfers.tensors import (
-    GRAPHS,
-    combine,
-    operation_placed,
-    tensors_in,
-    with_anything,
-    worked,
-)
+from gradguard_lint.models.transfers.tensor_uses import GRAPHS, operation_placed, worked
+from gradguard_lint.models.transfers.tensors import combine, each_tensor, tensors_in, with_anything
 from gradguard_lint.models.transfers.wrapping import mark
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -127,8 +121,7 @@ def visible_devices(
 
 def grown(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """The GPU's memory is taken as it is needed."""
-    enable = args.get(1, "enable")
-    if enable is not None and enable.constant is False:
+    if args.constant(1, "enable") is False:
         return NOTHING
     m.effect(frame, node, name, GpuSetting("grown", "tensorflow"))
     return NOTHING
@@ -139,15 +132,6 @@ def session(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if args.get(0, "target") is None:
         m.effect(frame, node, f"`{name}()`", Compute("tensorflow", threads_only=True))
     return of(Thing("session", name, m.ident_at(node), m.worker_ident, site=m.site(frame, node)))
-
-
-def session_method(
-    m: Machine, frame: Frame, node: ast.AST, session: Thing, name: str, args: Args
-) -> Value | None:
-    """``session.run(...)``: its threads compute, however little there is to compute."""
-    if name == "run":
-        m.effect(frame, node, "tensorflow", Compute("tensorflow", heavy=True))
-    return None
 
 
 def session_options(
@@ -216,12 +200,10 @@ def draw_function(
     """A draw, which is an operation too."""
     if "generator" not in args.keywords and not is_certain(name, args):
         m.effect(frame, node, name, Draw(row.framework))
-    return operation_call(m, frame, node, name, args, row)
+    return operation(m, frame, node, name, args, row)
 
 
-def operation_call(
-    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
-) -> Value:
+def operation(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A TensorFlow operation."""
     return function(m, frame, node, name, name.rpartition(".")[2], args)
 
@@ -246,17 +228,18 @@ def awakens(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return UNKNOWN
 
 
-def variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def tf_variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``tf.Variable(...)``."""
     awake(m, frame, node, "`tf.Variable()`")
     operation_placed(m, frame, node, "tf.Variable(...)")
-    trainable = args.get(1, "trainable")
-    if trainable is not None and trainable.constant is False:
+    if args.constant(1, "trainable") is False:
         return of(Tensor("tensorflow", "none", m.modes.gpu, m.worker_ident))  # no tape watches it
     return of(Tensor("tensorflow", "variable", m.modes.gpu, m.worker_ident, m.ident_at(node)))
 
 
-def optimizer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def keras_optimizer(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
     """An optimizer of Keras's, which has variables from the beginning."""
     awake(m, frame, node, f"`{name}()`")
     return torch_calls.optimizer(m, frame, node, name, args, row)
@@ -279,11 +262,6 @@ def layer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     told = name.endswith(".InputLayer") or any(word in args.keywords for word in _SHAPES)
     parts = ((_SHAPED, NOTHING),) if told else ()
     return of(Thing("keras-layer", name, m.ident_at(node), m.worker_ident, parts=parts))
-
-
-def symbol(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``keras.Input(...)``, which stands for a tensor."""
-    return of(Tensor("tensorflow"))
 
 
 _SHAPES = ("batch_input_shape", "input_dim", "input_shape")
@@ -330,13 +308,7 @@ def function(m: Machine, frame: Frame, node: ast.AST, name: str, short: str, arg
     ident = 0 if found else m.ident_at(node)  # a tape may be told to watch it
     if found and short in REARRANGES and all(it.ident in _GRADIENTS for it, _ in found):
         ident = GRADIENTS
-
-    def made(atom: Atom) -> Value:
-        if not isinstance(atom, Tensor):
-            return of(atom)
-        return of(replace(atom, gpu=atom.gpu or m.modes.gpu, ident=ident))
-
-    return value.map(made)
+    return each_tensor(value, lambda it: replace(it, gpu=it.gpu or m.modes.gpu, ident=ident))
 
 
 def _to_integers(args: Args) -> bool:
@@ -381,19 +353,13 @@ def model_method(
         return UNKNOWN
     if name == "add" and isinstance(model, Thing):
         _added(m, frame, node, model, args.get(0, "layer") or UNKNOWN)
-    if name in (
-        "get_weights",
-        "summary",
-        "save",
-        "save_weights",
-        "to_json",
-        "get_config",
-        "count_params",
-        "add",
-        "pop",
-    ):
-        return UNKNOWN
-    return None
+    return UNKNOWN if name in _TOLD_NOTHING else None
+
+
+_TOLD_NOTHING = words(
+    "get_weights summary save save_weights to_json get_config count_params add pop"
+)
+"""Further methods, of which nothing matters."""
 
 
 VARIABLES = ("trainable_variables", "trainable_weights", "weights", "variables")

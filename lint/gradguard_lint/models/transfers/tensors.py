@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from math import prod
+from collections.abc import Callable, Iterable
 
-from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, any_of
-from gradguard_lint.domain.payloads import Compute, GpuUse, Graph, MemoryUse
-from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import inner, is_certain, items, result_call, sequence
 from gradguard_lint.domain.values import (
     ANYTHING,
@@ -16,14 +13,11 @@ from gradguard_lint.domain.values import (
     FIGURE,
     GRADIENT,
     GRADIENTS,
-    UNKNOWN,
-    Atom,
     Choice,
     Const,
     Frame,
     Items,
     Method,
-    Table,
     Tensor,
     Thing,
     Unknown,
@@ -31,13 +25,10 @@ from gradguard_lint.domain.values import (
     is_number,
     of,
 )
-from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import sources_of
-from gradguard_lint.engine.tree import last_name
-from gradguard_lint.models.jax import LARGE, OPERATORS, SHARED_OUT
-from gradguard_lint.models.torch import (
+from gradguard_lint.models.torch_words import (
     ALONG,
     HEAVY,
     NOT_SMOOTH,
@@ -48,12 +39,10 @@ from gradguard_lint.models.torch import (
 )
 from gradguard_lint.models.transfers.devices import (
     cpu_when,
-    gpu_absent,
-    gpu_hidden,
     gpu_touched,
-    memory_grown,
     placed,
 )
+from gradguard_lint.models.transfers.tensor_uses import gpu_used, worked
 from pytest_gradguard.records import replace
 
 SMALL = 1000
@@ -183,6 +172,16 @@ def combine(
     return Value((Choice(atom, when), Choice(plain, frozenset())))
 
 
+def each_tensor(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
+    """`value` with each tensor that it may be changed."""
+    return value.map(lambda atom: of(change(atom) if isinstance(atom, Tensor) else atom))
+
+
+def unsure_of_grad(tensor: Tensor) -> Tensor:
+    """`tensor`, which may have a history of what is not known."""
+    return replace(tensor, grad="unknown") if tensor.grad == "none" else tensor
+
+
 def as_figure(
     m: Machine,
     found: list[tuple[Tensor, Conditions]],
@@ -203,19 +202,17 @@ def as_figure(
         return value
     of_gradients = any(GRADIENT in (tensor.ident, *tensor.sources) for tensor, _ in found)
 
-    def marked(atom: Atom) -> Value:
-        if not isinstance(atom, Tensor):
-            return of(atom)
+    def marked(it: Tensor) -> Tensor:
+        sources = it.sources
         if copies:
-            return of(replace(atom, sources=atom.sources | {COPIED}))
-        if of_gradients:
-            return of(replace(atom, sources=atom.sources - {GRADIENT, GRADIENTS} | {FIGURE}))
-        if atom.grad == "none":
-            kept = {it for it in atom.sources if it < 0 or it in m.program.buffers}
-            return of(replace(atom, sources=frozenset(kept)))
-        return of(atom)
+            sources |= {COPIED}
+        elif of_gradients:
+            sources = sources - {GRADIENT, GRADIENTS} | {FIGURE}
+        elif it.grad == "none":
+            sources = frozenset(one for one in sources if one < 0 or one in m.program.buffers)
+        return replace(it, sources=sources)
 
-    return value.map(marked)
+    return each_tensor(value, marked)
 
 
 def _has_values(tensor: Tensor) -> bool:
@@ -275,7 +272,7 @@ def operation(
         value = certainly(value)
     if len(found) == 1 and found[0][0].framework == "numpy" and not matmul:
         made = replace(found[0][0], memory=("array", m.ident_at(node)))
-        return value.map(lambda atom: of(made if isinstance(atom, Tensor) else atom))
+        return each_tensor(value, lambda _: made)
     return value
 
 
@@ -290,31 +287,22 @@ def _has_tensor(node: ast.AST, values: list[Value]) -> bool:
 
 def certainly(value: Value) -> Value:
     """`value`, which is one torch tensor on every way."""
-
-    def change(atom: Atom) -> Value:
-        known = isinstance(atom, Tensor) and atom.framework == "torch"
-        return of(replace(atom, certain=True) if known else atom)
-
-    return value.map(change)
+    return each_tensor(value, lambda it: replace(it, certain=it.framework == "torch" or it.certain))
 
 
 def with_sources(m: Machine, value: Value, given: Iterable[Value]) -> Value:
     """`value`, a torch tensor computed from `given`: where something unknown there may have a
     graph, it may have one."""
-    if not m.modes.grad:
+    if not m.modes.grad or all(it.framework != "torch" or it.tracked for it in value.tensors()):
         return value
-    behind: frozenset[Key] | None = None
+    behind = sources_of(given)
 
-    def change(atom: Atom) -> Value:
-        nonlocal behind
-        open_ = isinstance(atom, Tensor) and atom.framework == "torch" and not atom.tracked
-        if not isinstance(atom, Tensor) or not open_:
-            return of(atom)
-        if behind is None:
-            behind = sources_of(given)
-        return of(replace(atom, grad="unknown", behind=behind) if behind else atom)
+    def change(tensor: Tensor) -> Tensor:
+        if tensor.framework != "torch" or tensor.tracked:
+            return tensor
+        return replace(tensor, grad="unknown", behind=behind)
 
-    return value.map(change)
+    return each_tensor(value, change) if behind else value
 
 
 def with_anything(value: Value, given: Iterable[Value]) -> Value:
@@ -323,12 +311,11 @@ def with_anything(value: Value, given: Iterable[Value]) -> Value:
     if not any(isinstance(atom, (Method, Unknown)) for atom in told):
         return value
 
-    def marked(atom: Atom) -> Value:
-        if not isinstance(atom, Tensor) or atom.framework != "tensorflow":
-            return of(atom)
-        return of(replace(atom, sources=atom.sources | {ANYTHING}))
+    def marked(tensor: Tensor) -> Tensor:
+        own = {ANYTHING} if tensor.framework == "tensorflow" else set()
+        return replace(tensor, sources=tensor.sources | own)
 
-    return value.map(marked)
+    return each_tensor(value, marked)
 
 
 def _of_results(values: list[Value]) -> Value | None:
@@ -342,126 +329,6 @@ def _of_results(values: list[Value]) -> Value | None:
             elif not isinstance(atom, Const) and not is_number(atom):
                 return None
     return of(Unknown(("result", calls.pop()))) if len(calls) == 1 else None
-
-
-GRAPHS = (0, "<graphs>")
-"""Where it is kept that TensorFlow's operations only make a graph, which a session runs later."""
-
-
-def worked(
-    m: Machine,
-    frame: Frame,
-    node: ast.AST,
-    found: list[tuple[Tensor, Conditions]],
-    *,
-    heavy: bool = False,
-) -> None:
-    """Record the computation: ``compute``, and ``graph`` where it makes a graph.
-
-    Args:
-        found: the tensors, and under which assumptions they are those.
-        heavy: whether it may start compute threads, if it is on the CPU, and not small.
-    """
-    tensors = [tensor for tensor, _ in found]
-    gpu_used(m, frame, node, tensors)
-    large = [when | tensor.cpu for tensor, when in found if not (tensor.small or tensor.gpu)]
-    large = [when for when in large if not m.conflicts(when)] if heavy else []
-    names = {tensor.framework for tensor in tensors}
-    if "jax" in names:
-        what = _of_jax(node)
-        always = is_shared_out(what.removesuffix("()"), tensors)
-        m.effect(frame, node, what, Compute("jax", heavy=True, always=always))
-    if m.stored(*GRAPHS) is not None:
-        names.discard("tensorflow")
-    for framework in ("torch", "tensorflow"):
-        if framework in names:
-            m.effect(
-                frame, node, framework, Compute(framework, heavy=bool(large)), under=any_of(large)
-            )
-            if framework == "torch" and m.modes.grad and any(t.tracked for t in tensors):
-                m.effect(frame, node, framework, Graph())
-
-
-def is_shared_out(name: str, arrays: Iterable[Tensor]) -> bool:
-    """Whether several threads compute that function of JAX with one of these arrays, or to make
-    it."""
-    return name.rpartition(".")[2] in SHARED_OUT and any(
-        it.framework == "jax" and it.extent and prod(it.extent[:-1]) >= LARGE for it in arrays
-    )
-
-
-def _of_jax(node: ast.AST) -> str:
-    """The function of JAX by which an operator or a method computes: what has run once is
-    compiled, by whichever name it was called."""
-    operator: ast.AST | None = None
-    if isinstance(node, (ast.AugAssign, ast.BinOp, ast.UnaryOp)):
-        operator = node.op
-    elif isinstance(node, ast.Compare):
-        operator = node.ops[0]
-    name = OPERATORS.get(type(operator).__name__)
-    if isinstance(node, ast.Call):
-        name = last_name(node.func) or name
-    return f"jax.numpy.{name}()"
-
-
-def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor]) -> None:
-    """Record that a forked worker uses the GPU that tensors lie on, whatever way was taken."""
-    if m.place.worker is None or m.place.worker.call.start != "fork":
-        return
-    if any(tensor.gpu and tensor.framework != "jax" for tensor in tensors):
-        operands = (m.eval(frame, part) for part in _operands(node) if is_plain(m, part))
-        value_used(m, frame, node, operands)
-
-
-def value_used(m: Machine, frame: Frame, node: ast.AST, values: Iterable[Value]) -> None:
-    """The same of one of `values`, or of something in it."""
-    forked = m.place.worker is not None and m.place.worker.call.start == "fork"
-    if forked and not gpu_absent(m) and any(map(certainly_on_gpu, values)):
-        m.effect(frame, node, ast.unparse(node), GpuUse("work"))
-
-
-def _operands(node: ast.AST) -> Iterator[ast.expr]:
-    """The expressions whose values `node` works on."""
-    if isinstance(node, ast.Call):
-        own = node.func.value if isinstance(node.func, ast.Attribute) else node.func
-        while isinstance(own, ast.Call) and getattr(own.func, "attr", "") == "detach":
-            own = getattr(own.func, "value", own.func)
-        yield own
-        for part in node.args:
-            yield from part.elts if isinstance(part, (ast.List, ast.Tuple)) else (part,)
-    else:
-        yield from (part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
-
-
-def certainly_on_gpu(value: Value) -> bool:
-    """Whether all of `value`, or something in it, is on a GPU, or what is there depends on no more
-    than there is one."""
-    known = [(_is_on_gpu(choice.atom), choice.when) for choice in value.choices]
-    there = [when for gpu, when in known if gpu]
-    return bool(there) and (len(there) == len(known) or all(it == WITH_A_GPU for it in there))
-
-
-def _is_on_gpu(atom: Atom) -> bool:
-    if isinstance(atom, Items):
-        return any(map(certainly_on_gpu, atom.items or (atom.element,)))
-    if isinstance(atom, Table):
-        return any(map(certainly_on_gpu, [value for _, value in atom.entries] or (atom.rest,)))
-    return bool(getattr(atom, "gpu", False))
-
-
-def all_on_gpu(found: list[tuple[Tensor, Conditions]]) -> Value:
-    """The first of the tensors `found`, where all are certainly on a GPU."""
-    there = bool(found) and all(tensor.gpu and not when for tensor, when in found)
-    return of(found[0][0]) if there else UNKNOWN
-
-
-def written(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:
-    """Record a write through torch to the memory of an array, in a worker process: NumPy itself
-    refuses where that is read-only."""
-    if m.in_process_worker and any(
-        tensor.memory is not None and tensor.framework != "numpy" for tensor in target.tensors()
-    ):
-        m.effect(frame, node, what, MemoryUse("written", target))
 
 
 def derived(m: Machine, tensor: Tensor) -> Tensor:
@@ -488,12 +355,6 @@ def viewed(m: Machine, view: Tensor, tensor: Tensor) -> Tensor:
     if m.place.worker is None or m.in_process_worker:
         return view
     return replace(view, whole=tensor.whole or tensor.ident, born=tensor.born)
-
-
-def operation_placed(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
-    """An operation was placed: on the GPU, where a device scope around it says so."""
-    if m.modes.gpu and not gpu_hidden(m, config=True):
-        gpu_touched(m, frame, node, what, "tensorflow", grown=memory_grown(m))
 
 
 def requires_grad(args: Args) -> str:

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import partial
 
-from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.payloads import (
-    ComputeThreads,
-    Draw,
-    LibraryUse,
-    MemoryUse,
-    ModelChange,
-    ModelUse,
-)
+from gradguard_lint.domain.conditions import NONE
+from gradguard_lint.domain.payloads import ComputeThreads, Draw, MemoryUse
 from gradguard_lint.domain.shapes import inner, sequence
-from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     FIGURE,
     GRADIENT,
@@ -30,7 +21,6 @@ from gradguard_lint.domain.values import (
     Frame,
     Items,
     Method,
-    Site,
     Table,
     Tensor,
     Thing,
@@ -44,7 +34,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.torch import (
+from gradguard_lint.models.torch_words import (
     ARRANGES,
     DATA,
     DRAWS,
@@ -52,27 +42,18 @@ from gradguard_lint.models.torch import (
     DROPOUTS,
     GIVE_ONE,
     HEAVY,
-    IF_TRACKED,
-    NORMED,
     NOT_SMOOTH,
     ONE_OF_ALL,
-    POOLS,
     SETTINGS,
-    STATISTICS,
-    WEIGHTLESS,
     WITH_FUNCTIONS,
 )
 from gradguard_lint.models.transfers import (
     arrays,
     collectives,
-    data_parallel,
-    module_parts,
-    own_gradients,
 )
 from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import (
     as_written,
-    asks_for_cpu,
     chosen_gpu,
     cpu_when,
     driver_started,
@@ -83,21 +64,20 @@ from gradguard_lint.models.transfers.devices import (
     shown,
 )
 from gradguard_lint.models.transfers.extents import lies_apart, memory_of, same_element
+from gradguard_lint.models.transfers.tensor_uses import all_on_gpu, gpu_used, worked, written
 from gradguard_lint.models.transfers.tensors import (
-    all_on_gpu,
     as_figure,
     combine,
-    gpu_used,
+    each_tensor,
     known_small,
     requires_grad,
     several,
     tensors_in,
     unsettled,
+    unsure_of_grad,
     with_sources,
-    worked,
-    written,
 )
-from gradguard_lint.models.transfers.torch_modules import LOCKS, does
+from gradguard_lint.models.transfers.torch_modules import LOCKS
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -142,16 +122,6 @@ def threads(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return NOTHING
 
 
-def autocast(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``autocast(...)``."""
-    m.effect(frame, node, "autocast", LibraryUse("autocast"))
-    on_gpu = name.startswith("torch.cuda.") or placed(args.get(0, "device_type"))[0]
-    if on_gpu and not asks_for_cpu(args):
-        driver_started(m, frame, node, f"{name}()", "torch")
-    parts = tuple(args.keywords.items())
-    return of(Thing("autocast", name, site=m.site(frame, node), parts=parts))
-
-
 def optimizer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """An optimizer, with the parameters that it steps."""
     parts = [("parameters", args.get(0, "params") or UNKNOWN)]
@@ -180,24 +150,6 @@ def parameter(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 def variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``torch.autograd.Variable(...)``."""
     return of(Tensor("torch", requires_grad(args), False, m.worker_ident, m.ident_at(node)))
-
-
-def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``autograd.grad(outputs, inputs)``."""
-    target = args.get(0, "outputs") or UNKNOWN
-    asked = None if name.endswith("backward") else args.get(1, "inputs") or UNKNOWN
-    if asked is None:
-        own_gradients.backward(m, frame, node, f"{name}(...)", target)
-    else:
-        own_gradients.asked_for(m, frame, node, f"{name}(...)", target, asked)
-    data_parallel.backward(m, frame, node, target, asked)
-    made = Tensor("torch", "none", False, m.worker_ident, GRADIENT)
-    graph = args.get(4, "create_graph")
-    if asked is not None and graph is not None and graph.constant is not False:
-        # It depends on what was differentiated: of what is linear, it has no history.
-        asks = graph.constant is True and any(tensor.tracked for tensor, _ in tensors_in([target]))
-        made = replace(made, grad="history" if asks else "unknown")
-    return sequence(of(made))
 
 
 def applied(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -289,8 +241,7 @@ def function(
     out = args.get(None, "out")
     if short.endswith("_") and args.positional:
         written(m, frame, node, f"`{short}`", args.positional[0])
-    inplace = args.get(None, "inplace")
-    if inplace is not None and inplace.constant is True and args.positional:
+    if args.constant(None, "inplace") is True and args.positional:
         written(m, frame, node, f"`{short}(..., inplace=True)`", args.positional[0])
     if out is not None:
         written(m, frame, node, f"`{short}(..., out=...)`", out)
@@ -298,23 +249,11 @@ def function(
     value = combine(m, found, smooth=smooth, framework="torch")
     value = as_figure(m, found, short, args.positional[1:], args, value)
     if smooth and anything and m.modes.grad:
-        value = value.map(
-            lambda atom: (
-                of(
-                    replace(
-                        atom,
-                        grad="unknown" if atom.grad == "none" else atom.grad,
-                        maybe=frozenset(),
-                    )
-                )
-                if isinstance(atom, Tensor)
-                else of(atom)
-            )
-        )
+        value = each_tensor(value, lambda it: replace(unsure_of_grad(it), maybe=frozenset()))
     if smooth:
         value = with_sources(m, value, _of_tensors(short, args))
     if short in JOINING and found and all(_is_of_gradients(tensor) for tensor, _ in found):
-        value = value.map(lambda atom: of(replace(atom, ident=GRADIENTS)))
+        value = each_tensor(value, lambda it: replace(it, ident=GRADIENTS))
     value = collectives.with_own_slot(m, node, args.values(), value, short)
     return several(m, found, short, args.get(1, "dim"), value)
 
@@ -357,43 +296,7 @@ def default_device(
     return NOTHING
 
 
-def asks_grad(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``torch.is_grad_enabled()``: known where it is off, and in what begins with it on: workers,
-    and the program itself, but for functions of which nobody knows who calls them."""
-    fresh = (
-        m.place.root == 1 if m.place.worker is None else m.place.worker.call.start not in INHERITING
-    )
-    return constant(m.modes.grad) if fresh or not m.modes.grad else UNKNOWN
-
-
-def grad_mode(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``no_grad()`` and its like."""
-    short = name.rpartition(".")[2]
-    off: object = True
-    if short == "set_grad_enabled":
-        value = args.get(0, "mode")
-        if value is not None and isinstance(value.only, Const):
-            # It takes effect when it is called; a ``with`` around it puts the mode back.
-            on = bool(value.constant)
-            m.modes = replace(m.modes, grad=on, grad_site=None if on else m.site(frame, node))
-        else:
-            m.modes = replace(m.modes, grad=True, grad_site=None)
-    if short in ("enable_grad",):
-        off = False
-    elif short in ("set_grad_enabled", "inference_mode") and (args.positional or args.keywords):
-        value = args.get(0, "mode")
-        only = value.only if value is not None else None
-        if not isinstance(only, Const):
-            m.effect(frame, node, short, LibraryUse("grad mode"))
-            return of(
-                Thing("grad-mode", short, site=m.site(frame, node), parts=(("off", UNKNOWN),))
-            )
-        off = not only.value if short == "set_grad_enabled" else bool(only.value)
-    m.effect(frame, node, short, LibraryUse("grad mode"))
-    return of(Thing("grad-mode", short, site=m.site(frame, node), parts=(("off", constant(off)),)))
-
-
-def _default(m: Machine) -> Value | None:
+def device_by_default(m: Machine) -> Value | None:
     """Where a tensor is made whose call does not say."""
     return m.filtered(m.modes.device) if m.modes.device is not None else None
 
@@ -409,7 +312,7 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     inherited = short.endswith("_like") and device is None
     written = device is not None
     if not written and not inherited and short not in ("as_tensor", "asarray"):
-        device = _default(m)
+        device = device_by_default(m)
     gpu, when = placed(device, m)
     if inherited:
         like = [tensor for tensor, _ in tensors_in(args.values())]
@@ -437,7 +340,7 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         if found:
             value = combine(m, found, framework="torch")
             if gpu and not when:
-                return value.map(partial(_on_gpu, place))
+                return each_tensor(value, lambda it: replace(it, gpu=True, place=place))
             if all(tensor.framework == "numpy" for tensor, _ in found):
                 return value.map(lambda atom: of(shared(m, frame, node, atom, args)))
             return value
@@ -477,26 +380,6 @@ def shared(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> A
     return made
 
 
-def functional_call(
-    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
-) -> Value:
-    """``functional_call(module, parameters, inputs)``: the module on the parameters given."""
-    found: list[tuple[Tensor, Conditions]] = [
-        (atom, NONE)
-        for index, word in ((1, "parameter_and_buffer_dicts"), (2, "args"))
-        for atom in inner(args.get(index, word) or UNKNOWN)
-        if isinstance(atom, Tensor)
-    ]
-    if not any(tensor.tracked for tensor, _ in found):
-        found.append((Tensor("torch", "unknown", False, m.worker_ident), NONE))
-    worked(m, frame, node, found, heavy=True)
-    return combine(m, found, framework="torch")
-
-
-def _on_gpu(place: Site | None, atom: Atom) -> Value:
-    return of(replace(atom, gpu=True, place=place) if isinstance(atom, Tensor) else atom)
-
-
 def _few(data: Value) -> bool:
     """Whether this is a number, or a literal list of a few."""
     return all(
@@ -512,86 +395,3 @@ def drawn(m: Machine, frame: Frame, node: ast.AST, generator: Value) -> None:
     """Record that a generator object is drawn from."""
     for thing in generator.things("generator"):
         arrays.drawn(m, frame, node, thing, thing.name)
-
-
-def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A torch module, or a loss."""
-    device = args.get(None, "device")
-    short = name.rsplit(".", 1)[-1]
-    written = device is not None
-    if not written and short not in WEIGHTLESS:
-        device = _default(m)
-    gpu, when = placed(device, m)
-    if gpu:
-        told = f"{name}(..., device={as_written(node, device)})" if written else f"{name}(...)"
-        gpu_touched(m, frame, node, told, "torch", device, when, told=written)
-    if name.startswith("torch.nn.") and ("Loss" in short or short in ("CosineSimilarity",)):
-        return of(Thing("loss", name, m.ident_at(node), m.worker_ident))
-    given = [atom for value in args.values() for atom in inner(value)]
-    gpu = gpu or any(atom.gpu for atom in given if isinstance(atom, Thing) and atom.kind == "model")
-    parts = [atom for atom in given if isinstance(atom, Thing) or short == "Sequential"]
-    small = bool(args.positional) and all(
-        _small_part(value) for value in (*args.positional, *args.keywords.values())
-    )
-    small = small and known_small(value for value in args.positional if not any(value.of(Thing)))
-    kept = _keeps_statistics(short, args) or any(does(m, part, "statistics") for part in parts)
-    about = (("statistics", constant(True)),) if kept else ()
-    if _drops(short, args) or any(does(m, part, "drops") for part in parts):
-        about = (*about, ("drops", constant(True)))
-    inplace = args.get(None, "inplace")
-    if inplace is not None and inplace.constant is True:
-        about = (*about, ("in-place", inplace))
-    if short in POOLS and _may_give_indices(short, args):
-        about = (*about, ("indices", UNKNOWN))
-    atom = Thing("model", name, m.ident_at(node), m.worker_ident, gpu, about, small=small)
-    if short == "Sequential":
-        module_parts.kept(m, atom.ident, args)
-    return guarded(of(atom), when) if gpu and when else of(atom)
-
-
-def _may_give_indices(short: str, args: Args) -> bool:
-    """Whether that pool may give the places of its maxima, too."""
-    before = 1 if short.startswith("Adaptive") else 3
-    return "return_indices" in args.keywords or args.open or len(args.positional) > before
-
-
-def _keeps_statistics(short: str, args: Args) -> bool:
-    """Whether that module updates running statistics in training mode."""
-    tracked = args.get(None, "track_running_stats")
-    if short in STATISTICS:
-        return tracked is None or tracked.constant is True
-    if short in IF_TRACKED:
-        return tracked is not None and tracked.constant is True
-    return short.startswith(NORMED) or short.endswith("_bn")
-
-
-def _drops(short: str, args: Args) -> bool:
-    """Whether that module draws what it drops in training mode."""
-    rate = args.get(0, "p")
-    return short in DROPOUTS and (rate is None or rate.constant not in (0, 1))
-
-
-def saved(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``torch.save(...)``."""
-    m.effect(frame, node, f"{name}()", ModelUse(args.get(0, "obj") or UNKNOWN))
-    return NOTHING
-
-
-def buffers_made(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A function that makes the running statistics of a model anew."""
-    target = args.get(*row.argument) or UNKNOWN
-    m.effect(frame, node, f"{name}()", ModelChange(target))
-    return NOTHING
-
-
-def _small_part(value: Value) -> bool:
-    """Whether this is a plain number, or a module that is small or has no weights."""
-    return all(
-        isinstance(atom, Const)
-        or (
-            isinstance(atom, Thing)
-            and atom.kind == "model"
-            and (atom.small or atom.name.rpartition(".")[2] in WEIGHTLESS)
-        )
-        for atom in value.atoms
-    )

@@ -39,7 +39,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.torch import LAYERS, POOLS, STATEFUL, WEIGHTLESS
+from gradguard_lint.models.torch_words import LAYERS, POOLS, STATEFUL, WEIGHTLESS
 from gradguard_lint.models.transfers import data_parallel, frozen, module_parts, own_gradients
 from gradguard_lint.models.transfers.devices import (
     as_written,
@@ -48,13 +48,13 @@ from gradguard_lint.models.transfers.devices import (
     gpu_touched,
     placed,
 )
+from gradguard_lint.models.transfers.tensor_uses import value_used, worked, written
 from gradguard_lint.models.transfers.tensors import (
     certainly,
     combine,
+    each_tensor,
     tensors_in,
-    value_used,
-    worked,
-    written,
+    unsure_of_grad,
 )
 from pytest_gradguard.records import replace
 
@@ -107,13 +107,7 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
             return of(Tensor("torch", "unknown", False, m.worker_ident))
         value = combine(m, found, framework="torch")
         if any(v.is_unknown for v in args.values()) and m.modes.grad:
-            value = value.map(
-                lambda atom: (
-                    of(replace(atom, grad="unknown"))
-                    if isinstance(atom, Tensor) and atom.grad == "none"
-                    else of(atom)
-                )
-            )
+            value = each_tensor(value, unsure_of_grad)
         return value
     if model.part("statistics") is not None:
         now = training(m, model.ident)
@@ -130,9 +124,8 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
     worked(m, frame, node, found or [(tensor, NONE)], heavy=True)
     if not found:
         return of(Tensor("torch", "unknown", False, m.worker_ident))
-    return combine(m, found, framework="torch").map(
-        lambda atom: of(replace(atom, ident=OUTPUT)) if isinstance(atom, Tensor) else of(atom)
-    )
+    value = combine(m, found, framework="torch")
+    return each_tensor(value, lambda it: replace(it, ident=OUTPUT))
 
 
 def runs(m: Machine, frame: Frame, node: ast.AST, module: Thing | Instance) -> None:
@@ -237,9 +230,9 @@ def model_method(
             return sequence(of(Items("tuple", (UNKNOWN, kept), kept)))
         return sequence(kept, "generator")
     if name == "register_buffer" and isinstance(model, Instance):
-        told = args.get(0, "name")
-        if told is not None and isinstance(told.constant, str):
-            m.set_field(ident, told.constant, of(buffer_of(m, ident)))
+        told = args.constant(0, "name")
+        if isinstance(told, str):
+            m.set_field(ident, told, of(buffer_of(m, ident)))
         return NOTHING
     if name == "get_submodule":
         return module_parts.by_path(m, frame, node, model, args.get(0, "target") or UNKNOWN)
@@ -249,8 +242,7 @@ def model_method(
         return all_of(m, node, name, _parameter_of(m, model, ident, gpu))
     if name == "state_dict":
         m.effect(frame, node, "`.state_dict()`", ModelUse(me, "state"))
-        themselves = args.get(2, "keep_vars")
-        if themselves is not None and themselves.constant is True:
+        if args.constant(2, "keep_vars") is True:
             parameter = of(_parameter_of(m, model, ident, gpu))
             return of(Table((), join((parameter, of(buffer_of(m, ident))))))
         return of(Thing(STATE, "state_dict", ident, m.worker_ident, gpu))

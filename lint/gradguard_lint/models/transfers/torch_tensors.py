@@ -40,7 +40,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import prove
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.torch import (
+from gradguard_lint.models.torch_words import (
     CASTS,
     CLEARS,
     COUNTS,
@@ -87,20 +87,18 @@ from gradguard_lint.models.transfers.devices import (
     placed,
 )
 from gradguard_lint.models.transfers.extents import same_element
+from gradguard_lint.models.transfers.tensor_uses import all_on_gpu, gpu_used, worked, written
 from gradguard_lint.models.transfers.tensors import (
-    all_on_gpu,
     as_figure,
     combine,
     derived,
-    gpu_used,
+    each_tensor,
     move,
     requires_grad,
     several,
     tensors_in,
     viewed,
     with_sources,
-    worked,
-    written,
 )
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -133,12 +131,7 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
         return unknown(("attr", ("node", id(node)), name))
     if name in ("ndim", "itemsize", "nbytes"):
         return NUMBER
-    if name in (
-        "requires_grad",
-        "is_leaf",
-        "grad_fn",
-        "names",
-    ):
+    if name in ("requires_grad", "is_leaf", "grad_fn", "names"):
         return UNKNOWN
     return of(Method(tensor, name))
 
@@ -205,7 +198,7 @@ def tensor_method(
         return hooked(m, frame, node, tensor, args)
     if name == "cuda":
         return move(m, frame, node, tensor, cuda_argument(args), "`.cuda()`")
-    if name in ("cpu",):
+    if name == "cpu":
         return of(replace(derived(m, tensor), gpu=False, cpu=NONE))
     if name == "to":
         device = device_argument(args)
@@ -221,7 +214,7 @@ def tensor_method(
         if any(map(_of_whole_numbers, given)):
             tensor = _without_history(tensor)
         return move(m, frame, node, tensor, device, f"`.to({as_written(node, device)})`")
-    wanted = (args.get(0, "dtype") or NOTHING).constant if name == "type" else None
+    wanted = args.constant(0, "dtype") if name == "type" else None
     if isinstance(wanted, str) and wanted.startswith("torch.cuda."):
         return move(m, frame, node, tensor, constant("cuda"), f"`.type({wanted!r})`")
     if name == "type" and any(map(_of_whole_numbers, args.values())):
@@ -287,15 +280,9 @@ def tensor_method(
     is_view = same or (name in VIEWS and not (tensor.strided and name in RESHAPES))
     if is_view and tensor.memory is not None:
         apart = tensor.strided or not (same or name in IN_ORDER)
-        value = value.map(
-            lambda atom: of(
-                replace(atom, memory=tensor.memory, strided=apart)
-                if isinstance(atom, Tensor)
-                else atom
-            )
-        )
+        value = each_tensor(value, lambda it: replace(it, memory=tensor.memory, strided=apart))
     if is_view and (name in IN_ORDER or name in TURNS):
-        value = value.map(lambda it: of(viewed(m, it, tensor) if isinstance(it, Tensor) else it))
+        value = each_tensor(value, lambda it: viewed(m, it, tensor))
     value = collectives.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
     return several(m, found, name, args.get(0, "dim"), value)
 
@@ -437,14 +424,8 @@ def taken_over(m: Machine, tensor: Tensor, given: Iterable[Value]) -> Value | No
     if not any(one.tracked for one, _ in found):
         return None
     made = combine(m, [(tensor, NONE), *found], framework="torch")
-    return made.map(lambda atom: of(_written_over(tensor, atom)))
-
-
-def _written_over(tensor: Tensor, made: Atom) -> Atom:
-    if not isinstance(made, Tensor):
-        return made
-    grad, severed, sources, maybe = made.grad, made.severed, made.sources, made.maybe
-    return replace(tensor, grad=grad, severed=severed, sources=sources, maybe=maybe)
+    history = ("grad", "severed", "sources", "maybe")
+    return each_tensor(made, lambda it: replace(tensor, **{at: getattr(it, at) for at in history}))
 
 
 def with_grad(tensor: Tensor, flag: Value) -> Tensor:

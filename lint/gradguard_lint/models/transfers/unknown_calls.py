@@ -42,7 +42,7 @@ from gradguard_lint.engine.proofs import identity_at, prove, prove_graph
 from gradguard_lint.engine.tree import last_name
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.torch import HOOKS, MODULE_METHODS, PARAMETERS
+from gradguard_lint.models.torch_words import HOOKS, MODULE_METHODS, PARAMETERS
 from gradguard_lint.models.transfers import (
     contexts,
     data_parallel,

@@ -19,6 +19,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    constant,
     join,
     of,
     unknown,
@@ -32,13 +33,13 @@ from gradguard_lint.engine.truth import truthy
 from gradguard_lint.engine.turns import in_loop
 from gradguard_lint.engine.waiting import forget_start, moment_of, started, wait_for
 from gradguard_lint.models.known import Known
-from gradguard_lint.models.transfers.processes import class_attribute
+from gradguard_lint.models.transfers.processes import stated
 from gradguard_lint.models.transfers.starting import default_start, start_of, starts_of
 
 
 def begin_pool(m: Machine, pool: Instance) -> None:
     """Note that `pool` is made: the processes of some kinds of pools come into being with it."""
-    if class_attribute(m, pool, "_forks").constant == "made":
+    if stated(m, pool, "_forks") == "made":
         started(m, pool.ident)
     elif moment_of(m, pool.ident) is not None:
         forget_start(m, pool.ident)
@@ -61,7 +62,7 @@ def give_work(
     """
     many = not any(tasks.of(TaskCall))
     calls = list((element_of(m, tasks) if many else tasks).of(TaskCall))
-    forks = class_attribute(m, pool, "_forks").constant
+    forks = stated(m, pool, "_forks")
     since = None
     if forks != "call" and not m.in_process_worker:
         since = moment_of(m, pool.ident)
@@ -71,28 +72,24 @@ def give_work(
     if not starts:
         in_line(m, frame, calls)
         return UNKNOWN
-    single = _says(m, pool, "_single")
+    single = stated(m, pool, "_single") is True
     initializer = next((m.read(pool.ident, "_initializer") or UNKNOWN).of(TaskCall), None)
     place = next((m.read(pool.ident, "_place") or UNKNOWN).things("place"), None)
+    made = stated(m, pool, _MAKING) or 0
     results = [
         hand_out(
-            m,
-            frame,
-            node,
-            calls,
-            start,
-            str(class_attribute(m, pool, "_library").constant),
+            *(m, frame, node, calls, start, str(stated(m, pool, "_library"))),
             many=(many or in_loop(m, frame)) and not single,
             initializer=initializer,
             when=when,
             since=since,
-            forking_pickler=class_attribute(m, pool, "_torch_pickles").constant is True,
-            meant=_says(m, pool, "_meant"),
+            forking_pickler=stated(m, pool, "_torch_pickles") is True,
+            meant=stated(m, pool, "_meant") is True,
             maker=place.site if place is not None else None,
             # A class of the program's is made, as a rule, so that its processes are no daemons.
-            daemons=pool.cls.module.is_stub
-            and class_attribute(m, pool, "_daemons").constant is True,
+            daemons=pool.cls.module.is_stub and stated(m, pool, "_daemons") is True,
             each=not many,
+            made=made if isinstance(made, int) else -1,
             until=frozenset({_future_ident(m, node), pool.ident} if gives else ()),
             queue=pool.ident if single else 0,
         )
@@ -107,10 +104,27 @@ def give_work(
     return future(result, _future_ident(m, node)) if gives else result
 
 
-def _says(m: Machine, pool: Instance, name: str) -> bool:
-    """Whether an attribute of `pool` is certainly true."""
-    told = m.read(pool.ident, name)
-    return told is not None and told.constant is True
+def make_there(m: Machine, frame: Frame, node: ast.AST, actor: Instance, making: Value) -> None:
+    """Let an object be made in a worker of `actor`, which stays there: a handle comes back."""
+    calls, returned = len(m.program.calls), set(m.program.returned)
+    made = give_work(m, frame, node, actor, making, "", None)
+    for ident in set(m.program.returned) - returned:
+        _, m.program.sent_back[ident] = m.program.returned.pop(ident)
+    after = m.place.ended.task_state
+    for instance in made.of(Instance) if after is not None else ():
+        for field in list(m.facts.attribute_names.get(instance.ident, ())):
+            value = after.store.get((instance.ident, field)) if after is not None else None
+            if value is not None:
+                m.set_field(instance.ident, field, value)
+    m.set_field(actor.ident, "_made", made)
+    run = m.program.calls[calls:]
+    m.set_field(actor.ident, _MAKING, constant(run[0].ident if run else -1))
+    if any(it.gpu_use == "context" for call in run for task in call.tasks for it in task.effects):
+        m.set_field(actor.ident, "_meant", constant(True))  # its methods use what is there
+
+
+_MAKING = "_making"
+"""The attribute of an actor that says by which call its object was made."""
 
 
 def _future_ident(m: Machine, node: ast.AST) -> int:

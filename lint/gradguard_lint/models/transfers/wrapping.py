@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.values import (
+    NOTHING,
     STUB,
     UNKNOWN,
     Atom,
@@ -56,8 +57,7 @@ def mark(function: Value, *what: str) -> Value:
 
 def marked(function: Value, mode: Thing) -> Value:
     """`function` with a grad mode around each call."""
-    off = mode.part("off")
-    flag = off.constant if off is not None else None
+    flag = (mode.part("off") or NOTHING).constant
     if flag is None:
         return function
     return mark(function, "no_grad" if flag else "enable_grad")
