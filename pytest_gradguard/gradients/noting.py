@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
 
 
 def noted(

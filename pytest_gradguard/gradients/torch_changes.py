@@ -10,8 +10,8 @@ import torch
 
 from pytest_gradguard.gradients import torch_log
 from pytest_gradguard.gradients.torch_log import Log, noted
-from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import steps
+from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
 
 
 @noted

@@ -10,13 +10,14 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gradguard.disabled import is_disabled
-from pytest_gradguard.runtime import collector as _collector
-from pytest_gradguard.runtime import watching as _watching
-from pytest_gradguard.runtime.collector import Collector as _Collector
-from pytest_gradguard.runtime.faults import attempt as _attempt
-from pytest_gradguard.runtime.faults import checked as _checked
-from pytest_gradguard.runtime.faults import theirs_only as _theirs_only
-from pytest_gradguard.runtime.locks import Lock as _Lock
+from pytest_gradguard.runtime.kernel import collector as _collector
+from pytest_gradguard.runtime.kernel import parts as _parts
+from pytest_gradguard.runtime.kernel import watching as _watching
+from pytest_gradguard.runtime.kernel.collector import Collector as _Collector
+from pytest_gradguard.runtime.kernel.faults import attempt as _attempt
+from pytest_gradguard.runtime.kernel.faults import checked as _checked
+from pytest_gradguard.runtime.kernel.faults import theirs_only as _theirs_only
+from pytest_gradguard.runtime.kernel.locks import Lock as _Lock
 
 if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
@@ -35,9 +36,21 @@ _installed: _collector.Collector | None = None
 _lock = _Lock()
 
 
+def _part(name: str) -> Any:
+    """A package that stands on the kernel, imported once it is needed."""
+    if name == "pitfalls":
+        from pytest_gradguard.runtime import pitfalls
+
+        return pitfalls
+    raise ValueError(name)
+
+
+_parts.load = _part
+
+
 def __getattr__(name: str) -> Any:
     if name == "CHECKS":
-        from pytest_gradguard.runtime import checks
+        from pytest_gradguard.runtime.kernel import checks
 
         return checks.codes()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -61,7 +74,7 @@ def _expanded(selectors: Iterable[str]) -> frozenset[str]:
 def _announcer(mode: Mode) -> _collector.Announce | None:
     if mode == "record":
         return None
-    from pytest_gradguard.runtime.announcing import announcer
+    from pytest_gradguard.runtime.kernel.announcing import announcer
 
     return announcer(mode)
 
@@ -202,7 +215,7 @@ def simulated(devices: int | None) -> Iterator[None]:
     if devices is None or is_disabled():
         yield
         return
-    from pytest_gradguard.runtime import simulated_devices
+    from pytest_gradguard.runtime.kernel import simulated_devices
 
     simulation = simulated_devices.load()
     simulation.start(devices)

@@ -5,12 +5,13 @@ A declaration names what to wait for. The modules that watch it are imported onc
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime import integrations, watching
+from pytest_gradguard.runtime import integrations, pitfalls
+from pytest_gradguard.runtime.kernel import watching
 
-_HERE = __name__.rpartition(".")[0]
+_PITFALLS = pitfalls.__name__
 AWAITED = (
-    ("random", "seed_calls"),
-    ("joblib.memory", "checks.gg108"),
+    ("random", "random.seed_calls"),
+    ("joblib.memory", "cache.gg108"),
     ("torch.cuda", "cuda.torch"),
     ("torch.cuda", "cuda.driver"),
     ("torch.autograd", "cuda.driver"),
@@ -18,19 +19,21 @@ AWAITED = (
     ("cupy", "cuda.cupy"),
     ("tensorflow.python.eager.context", "cuda.tensorflow"),
     ("tensorflow.python.eager.backprop", "tapes.opening"),
-    ("torch.utils.data.distributed", "checks.gg503"),
-    ("torch.nn.parallel.distributed", "checks.gg504"),
-    ("torch.nn.parallel.data_parallel", "replicas"),
-    ("torch.distributed.distributed_c10d", "distributed.groups"),
-    ("torch.distributed.fsdp._fully_shard._fully_shard", "distributed.sharded"),
-    ("lightning.fabric.utilities.distributed", "distributed.lightning"),
-    ("lightning_fabric.utilities.distributed", "distributed.lightning"),
+    ("torch.utils.data.distributed", "ddp.gg503"),
+    ("torch.nn.parallel.distributed", "ddp.gg504"),
+    ("torch.nn.parallel.data_parallel", "modules.replicas"),
+    ("torch.distributed.distributed_c10d", "ddp.groups"),
+    ("torch.distributed.fsdp._fully_shard._fully_shard", "ddp.sharded"),
+    ("lightning.fabric.utilities.distributed", "ddp.lightning"),
+    ("lightning_fabric.utilities.distributed", "ddp.lightning"),
 )
 """Beside the integrations: the modules that programs import, and what of ours then watches them."""
 
-watching.when_imported("torch.autograd", *watching.lazily(f"{_HERE}.backwards"), in_workers=True)
+watching.when_imported(
+    "torch.autograd", *watching.lazily(f"{_PITFALLS}.kept.backwards"), in_workers=True
+)
 for _module, _ours in AWAITED:
-    watching.when_imported(_module, *watching.lazily(f"{_HERE}.{_ours}"))
+    watching.when_imported(_module, *watching.lazily(f"{_PITFALLS}.{_ours}"))
 
 
 def start(user: object) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime.cuda import attempts
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch.following import take_off
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.pitfalls.cuda import attempts
 from pytest_gradguard.simulation import (
     attention,
     backward,

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gradguard import __version__, cli
 from pytest_gradguard.integrations import Integration, Patch
-from pytest_gradguard.runtime import oldest, registry
+from pytest_gradguard.runtime.kernel import oldest, registry
 
 
 @pytest.fixture

@@ -38,7 +38,12 @@ from trial import Outcome, Trial
 HERE = Path(__file__).parent
 RECORD = HERE.parents[1] / "build" / "faults.jsonl"
 
-BELOW = (f"{PACKAGE}.runtime.faults", f"{PACKAGE}.runtime.locks", f"{PACKAGE}.aside", PACKAGE)
+BELOW = (
+    f"{PACKAGE}.runtime.kernel.faults",
+    f"{PACKAGE}.runtime.kernel.locks",
+    f"{PACKAGE}.aside",
+    PACKAGE,
+)
 """The modules on which all stands that takes a fault: what tells of faults, the locks, and what
 stands between the program and the modules of the guard."""
 ITSELF = re.compile(

@@ -14,7 +14,8 @@ from children import run_python
 from joblib import Parallel, delayed
 
 from pytest_gradguard import guard, install, uninstall
-from pytest_gradguard.runtime import faults, starting, watching
+from pytest_gradguard.runtime import starting
+from pytest_gradguard.runtime.kernel import faults, watching
 
 PATCHED = [
     (joblib.parallel.Parallel, "__call__"),
@@ -139,7 +140,7 @@ def test_a_fault_of_the_guards_own_breaks_nothing() -> None:
         import warnings, torch
         from joblib import Parallel, delayed
         from pytest_gradguard import guard
-        from pytest_gradguard.runtime import calls, shipment
+        from pytest_gradguard.runtime.kernel import calls, shipment
         def broken(*args, **kwargs):
             raise ZeroDivisionError("ours")
         calls.user_site = broken
@@ -175,7 +176,7 @@ def test_a_guard_whose_modules_were_dropped_or_imported_twice_breaks_nothing() -
                 for name in [name for name in sys.modules if name.startswith("pytest_gradguard.")]:
                     del sys.modules[name]
                 if again:
-                    importlib.import_module("pytest_gradguard.runtime.worker")
+                    importlib.import_module("pytest_gradguard.runtime.kernel.worker")
                 print(ship())
         """,
         faults=True,

@@ -11,10 +11,10 @@ import pkgutil
 import sys
 from importlib import import_module
 
-from pytest_gradguard.runtime import packages, watching
-from pytest_gradguard.runtime.faults import attempt, warn
-from pytest_gradguard.runtime.framework import Framework, Reductions
-from pytest_gradguard.runtime.oldest import too_old
+from pytest_gradguard.runtime.kernel import packages, watching
+from pytest_gradguard.runtime.kernel.faults import attempt, warn
+from pytest_gradguard.runtime.kernel.framework import Framework, Reductions
+from pytest_gradguard.runtime.kernel.oldest import too_old
 
 __all__ = [
     "Framework",
@@ -193,6 +193,6 @@ def buried_result(tensor: object) -> bool:
     Where that object goes to workers again, as fitted estimators do to predict, what it keeps of
     its training goes along: nobody expects a gradient of it.
     """
-    provenance = sys.modules.get("pytest_gradguard.runtime.provenance")
+    provenance = sys.modules.get("pytest_gradguard.runtime.pitfalls.lost.provenance")
     is_buried = getattr(provenance, "is_buried", None)  # another thread may import it just now
     return is_buried is not None and is_buried(tensor)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from pytest_gradguard.runtime import registry
-from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.registry import Integration
+from pytest_gradguard.runtime.kernel import registry
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.registry import Integration
 
 # Not by pkgutil, which looks into each package of the folder, at every start of the guard.
 _names = {name.partition(".")[0] for name in os.listdir(__path__[0]) if not name.startswith("__")}

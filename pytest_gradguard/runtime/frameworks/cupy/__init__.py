@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pytest_gradguard.runtime.framework import Framework
+from pytest_gradguard.runtime.kernel.framework import Framework
 
 
 class CuPy(Framework):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_gradguard.runtime.cuda.cupy import rebuild_array
+from pytest_gradguard.runtime.pitfalls.cuda.cupy import rebuild_array
 
 
 def on_its_way(reduction: Any) -> Any:

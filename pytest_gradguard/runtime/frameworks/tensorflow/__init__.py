@@ -2,7 +2,7 @@
 
 import sys
 
-from pytest_gradguard.runtime.framework import Framework
+from pytest_gradguard.runtime.kernel.framework import Framework
 
 
 class TensorFlow(Framework):
@@ -21,7 +21,7 @@ class TensorFlow(Framework):
 
     def tells_results(self) -> bool:
         """Its results have nothing to tell, unless there is a GPU."""
-        cuda = sys.modules.get("pytest_gradguard.runtime.cuda")
+        cuda = sys.modules.get("pytest_gradguard.runtime.pitfalls.cuda")
         return self.module in sys.modules and bool(getattr(cuda, "up", None))
 
     def threads_are_up(self) -> bool:

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
-from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 
 class Listener(Protocol):

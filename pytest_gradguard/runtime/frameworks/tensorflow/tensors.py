@@ -15,10 +15,10 @@ from tensorflow.python.trackable import data_structures
 
 from pytest_gradguard import keras_variables
 from pytest_gradguard.details import Details
-from pytest_gradguard.runtime import locate, transfer
-from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks.tensorflow import FRAMEWORK
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel import locate, transfer
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 locate.WRAPPERS.update(
     {
@@ -90,7 +90,7 @@ reductions = Patches(
 
 def wanted(call: Any, tensor: Any) -> bool:
     """Whether a tape that records around `call` watches `tensor`."""
-    tapes: Any = sys.modules.get("pytest_gradguard.runtime.tapes.calls")
+    tapes: Any = sys.modules.get("pytest_gradguard.runtime.pitfalls.tapes.calls")
     return tapes is not None and bool(tapes.watched(call, tensor))
 
 

@@ -1,6 +1,6 @@
 """PyTorch."""
 
-from pytest_gradguard.runtime.framework import Framework
+from pytest_gradguard.runtime.kernel.framework import Framework
 
 
 class Torch(Framework):

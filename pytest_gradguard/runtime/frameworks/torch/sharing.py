@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime import pickling_errors, transfer
-from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK
 from pytest_gradguard.runtime.frameworks.torch import tensors as torch_tensors
 from pytest_gradguard.runtime.frameworks.torch.tensors import requires_grad
+from pytest_gradguard.runtime.kernel import transfer
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.pitfalls.lost import pickling_errors
 
 KINDS = (torch.Tensor, torch.nn.Parameter)
 """Subclasses of these are pickled as they are for everybody else: history is dropped silently."""

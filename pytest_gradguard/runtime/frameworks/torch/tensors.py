@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from pytest_gradguard.details import Details
-from pytest_gradguard.runtime import frameworks, locate, simulated_devices, transfer
-from pytest_gradguard.runtime.faults import attempt, fault
+from pytest_gradguard.runtime import frameworks
 from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel import locate, simulated_devices, transfer
+from pytest_gradguard.runtime.kernel.faults import attempt, fault
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 _NUMPY = find_spec("numpy") is not None
 _SPENT_LIMIT = 50

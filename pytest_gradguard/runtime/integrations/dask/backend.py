@@ -14,14 +14,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import locate, watching
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.faults import attempt, fault, hidden_frame, without_this_frame
 from pytest_gradguard.runtime.integrations.dask import client
 from pytest_gradguard.runtime.integrations.joblib.backends import KnownBatch
-from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.tasks import task_of
+from pytest_gradguard.runtime.kernel import locate, watching
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, hidden_frame, without_this_frame
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.tasks import task_of
 
 _SUBMITS = ("submit", "apply_async")
 _backends: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -21,32 +21,34 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import (
+from pytest_gradguard.runtime import frameworks
+from pytest_gradguard.runtime.integrations.loader import LOADERS, LOOP, WORKERS
+from pytest_gradguard.runtime.kernel import (
     calls,
     callsite,
     collector,
-    cuda,
     error_notes,
-    frameworks,
     locate,
     messengers,
     probes,
-    random_states,
     transfer,
     worker,
 )
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.checks import gg206
-from pytest_gradguard.runtime.checks import gg305 as generators
-from pytest_gradguard.runtime.dispatch import remote
-from pytest_gradguard.runtime.dispatch.calling import Family
-from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
-from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
-from pytest_gradguard.runtime.integrations.loader import LOADERS, LOOP, WORKERS
-from pytest_gradguard.runtime.patching import Patch, not_counted
-from pytest_gradguard.runtime.registry import UnknownLayout
-from pytest_gradguard.runtime.tasks import (
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import remote
+from pytest_gradguard.runtime.kernel.dispatch.calling import Family
+from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
+from pytest_gradguard.runtime.kernel.evidence import Object
+from pytest_gradguard.runtime.kernel.faults import (
+    Beside,
+    attempt,
+    fault,
+    theirs_only,
+    without_this_frame,
+)
+from pytest_gradguard.runtime.kernel.patching import Patch, not_counted
+from pytest_gradguard.runtime.kernel.registry import UnknownLayout
+from pytest_gradguard.runtime.kernel.tasks import (
     Task,
     function_of,
     is_the_users,
@@ -54,6 +56,10 @@ from pytest_gradguard.runtime.tasks import (
     runs_tasks,
     task_of,
 )
+from pytest_gradguard.runtime.pitfalls import cuda
+from pytest_gradguard.runtime.pitfalls.loaders import gg206
+from pytest_gradguard.runtime.pitfalls.random import gg305 as generators
+from pytest_gradguard.runtime.pitfalls.random import random_states
 
 _HOLDER = "dataset_holder"
 """From torch 2.15 on the loop takes the dataset in a list, and empties that."""

@@ -16,8 +16,13 @@ from contextlib import contextmanager
 from types import FrameType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import (
-    backwards,
+from pytest_gradguard.runtime.integrations.ray import (
+    SERIALIZATION,
+    WORKER,
+    WORKERS,
+    module_globals,
+)
+from pytest_gradguard.runtime.kernel import (
     calls,
     collector,
     packages,
@@ -27,18 +32,19 @@ from pytest_gradguard.runtime import (
     watching,
     worker,
 )
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.checks import gg305 as generators
-from pytest_gradguard.runtime.dispatch import calling, remote
-from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
-from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
-from pytest_gradguard.runtime.integrations.ray import (
-    SERIALIZATION,
-    WORKER,
-    WORKERS,
-    module_globals,
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling, remote
+from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
+from pytest_gradguard.runtime.kernel.faults import (
+    Beside,
+    attempt,
+    fault,
+    theirs_only,
+    without_this_frame,
 )
-from pytest_gradguard.runtime.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.pitfalls.kept import backwards
+from pytest_gradguard.runtime.pitfalls.random import gg305 as generators
 
 _kept: deque[Call] = deque(maxlen=4_096)
 """The last calls: their results may be asked for at any time."""

@@ -12,11 +12,16 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import callsite, collector
-from pytest_gradguard.runtime.checks import TORCH
-from pytest_gradguard.runtime.faults import attempt, hidden_frame, theirs_only, without_this_frame
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.registry import Integration, later
+from pytest_gradguard.runtime.kernel import callsite, collector
+from pytest_gradguard.runtime.kernel.checks import TORCH
+from pytest_gradguard.runtime.kernel.faults import (
+    attempt,
+    hidden_frame,
+    theirs_only,
+    without_this_frame,
+)
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.registry import Integration, later
 
 _look_at = later(f"{__name__}.modes:look_at")
 
