@@ -38,11 +38,17 @@ _lock = _Lock()
 
 def _part(name: str) -> Any:
     """A package that stands on the kernel, imported once it is needed."""
+    if name == "frameworks":
+        from pytest_gradguard.runtime import frameworks
+
+        return frameworks
     if name == "pitfalls":
         from pytest_gradguard.runtime import pitfalls
 
         return pitfalls
-    raise ValueError(name)
+    from pytest_gradguard.runtime import starting
+
+    return starting
 
 
 _parts.load = _part
@@ -122,12 +128,6 @@ def _told(collector: _Collector | None, what: str) -> Any:
     return [] if collector is None else getattr(collector, what)
 
 
-def _start(user: object) -> None:
-    from pytest_gradguard.runtime import starting  # with all that is watched: not before it is
-
-    starting.start(user)
-
-
 def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
     """Guard this program until `uninstall`. Installing it again only changes the mode.
 
@@ -152,7 +152,7 @@ def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
             _installed = _attempt(_collector.Collector, ignore=ignored, announce=announce)
             if _installed is not None:
                 _attempt(_collector.enter_first, _installed)
-                _attempt(_start, _installed)
+                _attempt(_watching.start, _installed)
         else:
             _installed.announce = announce
             _installed.ignore |= ignored
@@ -194,7 +194,7 @@ def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[R
     report._collector = collector
     with simulated(simulate_gpu):
         if collector is not None:
-            _attempt(_start, collector)
+            _attempt(_watching.start, collector)
             _attempt(_collector.enter_here, collector)
         try:
             yield report

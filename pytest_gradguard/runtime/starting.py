@@ -1,4 +1,4 @@
-"""Where whoever begins to watch begins: all that is watched has been declared here.
+"""All that is watched is declared here, as soon as anybody begins to watch.
 
 A declaration names what to wait for. The modules that watch it are imported once it is there.
 """
@@ -28,21 +28,15 @@ AWAITED = (
     ("lightning_fabric.utilities.distributed", "ddp.lightning"),
 )
 """Beside the integrations: the modules that programs import, and what of ours then watches them."""
+IN_WORKERS = (("torch.autograd", "kept.backwards"), ("torch.cuda", "cuda.earlier"))
+"""What is watched in worker processes only."""
 
-watching.when_imported(
-    "torch.autograd", *watching.lazily(f"{_PITFALLS}.kept.backwards"), in_workers=True
-)
+for _module, _ours in IN_WORKERS:
+    watching.when_imported(_module, *watching.lazily(f"{_PITFALLS}.{_ours}"), in_workers=True)
 for _module, _ours in AWAITED:
     watching.when_imported(_module, *watching.lazily(f"{_PITFALLS}.{_ours}"))
 
 
-def start(user: object) -> None:
-    """Watch from now on; `watching.stop` undoes it, for that user."""
+def declare() -> None:
+    """Declare all that is watched, once."""
     integrations.load()
-    watching.start(user)
-
-
-def start_in_worker() -> None:
-    """Watch what tasks do in this process, a worker: its own workers, CUDA and backward passes."""
-    integrations.load()
-    watching.start_in_worker()

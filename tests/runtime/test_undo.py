@@ -14,7 +14,6 @@ from children import run_python
 from joblib import Parallel, delayed
 
 from pytest_gradguard import guard, install, uninstall
-from pytest_gradguard.runtime import starting
 from pytest_gradguard.runtime.kernel import faults, watching
 
 PATCHED = [
@@ -192,7 +191,7 @@ def test_a_guard_that_cannot_start_leaves_the_outer_one_on(monkeypatch: pytest.M
     try:
         with monkeypatch.context() as patching:
             patching.setattr(faults, "_reported", True)
-            patching.setattr(starting, "start", fail)
+            patching.setattr(watching, "start", fail)
             with guard("record"):
                 assert watching.is_on()
         assert watching.is_on()

@@ -103,7 +103,7 @@ def load(code: str) -> Any:
 
 
 @cache
-def taking() -> tuple[tuple[str, Callable[[Any, Any], bool]], ...]:
-    """The checks that take objects that are pickled for workers: their codes and `takes`."""
+def hearing(event: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """The checks that have a function of that name, by their codes."""
     modules = ((code, load(code)) for code in codes())
-    return tuple((code, module.takes) for code, module in modules if hasattr(module, "takes"))
+    return tuple((code, getattr(one, event)) for code, one in modules if hasattr(one, event))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 from pytest_gradguard import pitfalls
 from pytest_gradguard.details import Details, Direction, FindingDetails, Sample
 from pytest_gradguard.findings import Finding, Lane, Location, Reference, Severity, TraceStep
-from pytest_gradguard.runtime import frameworks
+from pytest_gradguard.runtime.kernel import frameworks
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.framework import Framework
 from pytest_gradguard.runtime.kernel.locks import Lock

@@ -189,6 +189,10 @@ class Framework:
         """Whether a backward, or a tape in this thread, would go on through `tensor`."""
         return self.history(tensor) is not None
 
+    def shares_memory(self, array: Any) -> bool:
+        """Whether the standard library's pickler ships `array` by sharing its memory."""
+        return False
+
     def hooks_of(self, array: Any) -> list[Any]:
         """The program's hooks on `array` that hear of its gradient, and are not pickled."""
         return []

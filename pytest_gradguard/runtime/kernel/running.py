@@ -12,10 +12,30 @@ from typing import TYPE_CHECKING, Any
 from pytest_gradguard.runtime.kernel import collector, probes, worker
 from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.kernel.tasks import runs_tasks
-from pytest_gradguard.runtime.pitfalls.kept import backwards
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.kernel.calls import Call
+
+
+_batches: dict[int, Any] = {}
+
+
+def enter(items: Any) -> None:
+    """Say that the tasks `items` run in this worker from now on."""
+    _batches[id(items)] = items
+
+
+def leave(items: Any) -> None:
+    """Say that the tasks `items` run no more."""
+    _batches.pop(id(items), None)
+
+
+def batches() -> list[Any]:
+    """The tasks that run now in this worker, in any thread."""
+    running = list(_batches.values())
+    if collector.here.running is not None:  # a batch of joblib's
+        running.append(collector.here.running)
+    return running
 
 
 def alone(output: Any) -> list[Any]:
@@ -76,12 +96,12 @@ def in_process(
     attempt(worker.watch_nested_calls)
     begun = attempt(probes.begin, asked, process=True, instead=())
     attempt(collector.enter, inside)
-    attempt(backwards.enter, items)
+    attempt(enter, items)
     try:
         try:
             output = task()
         finally:
-            attempt(backwards.leave, items)
+            attempt(leave, items)
     except BaseException as error:
         without_this_frame(error)
         notes = attempt(probes.end, begun, items, None, error, process=True, instead=[])

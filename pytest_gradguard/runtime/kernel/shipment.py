@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.kernel import checks, locate
+from pytest_gradguard.runtime.kernel import checks, locate, shipped_modules
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.evidence import Object, TransferEvidence
 from pytest_gradguard.runtime.kernel.framework import Framework
 from pytest_gradguard.runtime.kernel.references import refer
 from pytest_gradguard.runtime.kernel.tasks import parameter_of, roots_of, task_of
-from pytest_gradguard.runtime.pitfalls.modules import shipped_modules
+
+differentiated: list[Callable[[Call, Any, Any, Any], Any]] = []
+"""What is done about a tensor of a derivative: given the call, its tasks, the tensor and its
+reduction (None, where it is refused), each returns the reduction that goes to the worker."""
 
 
 class Shipment:
@@ -113,7 +117,7 @@ class Shipment:
 
     def _offer(self, item: Any, framework: Framework) -> None:
         """Note, for each check that takes it, an object that needs a gradient."""
-        for code, takes in checks.taking():
+        for code, takes in checks.hearing("takes"):
             if takes(item, framework):
                 self._ship(code, item, framework)
 
@@ -132,11 +136,9 @@ class Shipment:
 
     def differentiated(self, tensor: Any, reduction: Any) -> Any:
         """Report a tensor that cannot be pickled, or have the worker know what it lacks."""
-        from pytest_gradguard.runtime.pitfalls.modes import torch_transforms
-
-        if reduction is not None:
-            return torch_transforms.on_its_way(reduction)
-        return torch_transforms.not_pickled(self.call, self.items, tensor)
+        for hear in differentiated:
+            reduction = hear(self.call, self.items, tensor, reduction)
+        return reduction
 
     def _ship(self, code: str, item: Any, framework: Framework) -> None:
         if code in self._uncounted:

@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from pytest_gradguard.runtime import frameworks
+from pytest_gradguard.runtime.kernel import frameworks
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.framework import Transfer, active
 
-__all__ = ["Transfer", "active", "bracketed", "during"]
+__all__ = ["Transfer", "active", "bracketed", "during", "refusals"]
+
+refusals: list[Callable[[BaseException, Transfer], object]] = []
+"""Called with what a pickler has raised, and with the transfer that it has ended."""
 
 
 def bracketed(

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_gradguard import imports
 from pytest_gradguard.disabled import is_disabled
 from pytest_gradguard.records import fields
+from pytest_gradguard.runtime.kernel import parts
 from pytest_gradguard.runtime.kernel.faults import attempt, fault
 from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.patching import undo_left
@@ -117,6 +118,7 @@ def start(user: object) -> None:
         user: who watches; it is known by its identity.
     """
     global _off
+    parts.load("starting").declare()
     with _lock:
         first = not _users
         _users[user] = None
@@ -177,6 +179,7 @@ def is_on() -> bool:
 def start_in_worker() -> None:
     """Put in place what is watched in this process, a worker, for as long as it lives."""
     global _is_worker
+    parts.load("starting").declare()
     with _lock:
         _is_worker = True
         if _users:  # forked: most of it is in place already

@@ -12,18 +12,25 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime import frameworks
-from pytest_gradguard.runtime.kernel import collector, locate, messengers, probes, simulated_devices
+from pytest_gradguard.runtime.kernel import (
+    checks,
+    collector,
+    frameworks,
+    locate,
+    messengers,
+    probes,
+    shipped_modules,
+    simulated_devices,
+    watching,
+)
 from pytest_gradguard.runtime.kernel.collector import here
 from pytest_gradguard.runtime.kernel.evidence import Object
 from pytest_gradguard.runtime.kernel.faults import attempt, fault
 from pytest_gradguard.runtime.kernel.framework import Appends, Framework
-from pytest_gradguard.runtime.kernel.lineage import LINEAGE, is_forked
 from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.tasks import task_of
 from pytest_gradguard.runtime.kernel.transfer import bracketed
 from pytest_gradguard.runtime.kernel.travelling import PLAIN
-from pytest_gradguard.runtime.pitfalls.modules import shipped_modules
 
 _NOTES = 5
 """How many tensors on a GPU among the results of a batch carry a note."""
@@ -36,7 +43,7 @@ def nothing_in(results: Any) -> bool:
     return not frameworks.loaded()
 
 
-_cuda_was_up = bool(getattr(sys.modules.get("torch.cuda"), "_initialized", False))
+cuda_was_up = bool(getattr(sys.modules.get("torch.cuda"), "_initialized", False))
 """In a worker that was spawned: an initializer has initialised CUDA, before any task arrived."""
 ready = False
 """The parallel calls that tasks make here are watched."""
@@ -50,13 +57,7 @@ def watch_nested_calls() -> None:
         return
     with _getting_ready:  # a worker of dask's runs tasks in several threads
         if not ready:
-            from pytest_gradguard.runtime import starting
-
-            starting.start_in_worker()
-            if _cuda_was_up:
-                from pytest_gradguard.runtime.pitfalls import cuda
-
-                cuda.note_earlier()
+            watching.start_in_worker()
             ready = True
 
 
@@ -155,30 +156,37 @@ class Return:
         history = framework.history(tensor)
         if history is None or not isinstance(reduction, tuple):
             return reduction
-        note = self._note(tensor, type(history).__name__, framework)
-        rebuild, arguments, *rest = reduction
         self._told += 1
-        inherited: tuple[Any, ...] = ()
-        if framework.backwards and self._told <= _NOTES and is_forked():
-            from pytest_gradguard.runtime.frameworks.torch.copies import leaves_behind
-
-            inherited = ((LINEAGE, leaves_behind(history)),)
-        return (rebuild_result, (self._token, note, rebuild, arguments, *inherited), *rest)
+        more: tuple[Any, ...] = ()
+        if self._told <= _NOTES:
+            more = checks.load("GG102").more_of(history, framework)
+        name = type(history).__name__
+        return self._with_note("GG102", tensor, name, reduction, framework, *more)
 
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
         """Give an optimizer that loses its state a note that travels with it."""
-        note = self._note(optimizer, None, framework)
-        rebuild, arguments, *rest = reduction
-        return (rebuild_unbuilt, (self._token, note, rebuild, arguments), *rest)
+        return self._with_note("GG110", optimizer, None, reduction, framework)
 
     def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Give the first few tensors on a GPU a note that travels with them."""
         self._on_gpu += 1
         if self._on_gpu > _NOTES or not isinstance(reduction, tuple):
             return reduction
-        note = self._note(tensor, None, framework)
+        return self._with_note("GG202", tensor, None, reduction, framework)
+
+    def _with_note(
+        self,
+        code: str,
+        item: Any,
+        history: str | None,
+        reduction: tuple[Any, ...],
+        framework: Framework,
+        *more: Any,
+    ) -> tuple[Any, ...]:
+        """The `reduction` of `item`, with a note for the check of `code`."""
         rebuild, arguments, *rest = reduction
-        return (rebuild_on_gpu, (self._token, note, rebuild, arguments), *rest)
+        note = self._note(item, history, framework)
+        return (rebuild_noted, (self._token, code, note, rebuild, arguments, *more), *rest)
 
     def differentiated(self, tensor: Any, reduction: Any) -> Any:
         """Tangents belong to the process that made them: none is expected to come back."""
@@ -249,44 +257,38 @@ def _hear(token: int, found: list[Finding], notes: probes.Notes) -> None:
         probes.hear(call, notes)
 
 
-def rebuild_result(
+def rebuild_noted(
     token: int,
+    code: str,
     note: Object,
     rebuild: Callable[..., Any],
     arguments: tuple[Any, ...],
-    inherited: tuple[str, dict[int, str]] = ("", {}),
+    *more: Any,
 ) -> Any:
-    """Rebuild, in the parent, a tensor that had history in the worker; called by unpickling.
+    """Rebuild, in the parent, an object that a worker has noted; called by unpickling.
 
-    `inherited`: the lineage of the worker, and the leaves behind the tensor (`leaves_behind`).
+    Args:
+        token: the call.
+        code: the check that it is noted for.
+        note: what it was in the worker.
+        rebuild, arguments: how it is rebuilt.
+        more: what that check has sent along.
     """
-    tensor = rebuild(*arguments)
-    try:
-        if note.framework.backwards:
-            from pytest_gradguard.runtime.pitfalls.lost import provenance
-
-            provenance.remember(token, note, tensor)
-            provenance.inherit(token, *inherited)
-        else:
-            from pytest_gradguard.runtime.kernel import calls
-
-            calls.note_crossed(token, "GG102", note)
-    except Exception as error:
-        fault(error)
-    return tensor
+    heard = attempt(_heard, token, code, note)
+    item = rebuild(*arguments)
+    if heard is not None:
+        attempt(heard, token, note, item, *more)
+    return item
 
 
-def rebuild_on_gpu(
-    token: int, note: Object, rebuild: Callable[..., Any], arguments: tuple[Any, ...]
-) -> Any:
-    """Rebuild, in the parent, a tensor that lay on a GPU in the worker; called by unpickling."""
-    try:
+def _heard(token: int, code: str, note: Object) -> Callable[..., Any] | None:
+    """What the check of `code` does with an object once it is rebuilt; else it is counted now."""
+    came_back: Callable[..., Any] | None = getattr(checks.load(code), "came_back", None)
+    if came_back is None:
         from pytest_gradguard.runtime.kernel import calls
 
-        calls.note_crossed(token, "GG202", note)
-    except Exception as error:
-        fault(error)
-    return rebuild(*arguments)
+        calls.note_crossed(token, code, note)
+    return came_back
 
 
 def end_simulation() -> None:
@@ -296,16 +298,3 @@ def end_simulation() -> None:
             simulated_devices.current.depart()
         except Exception as error:
             fault(error)
-
-
-def rebuild_unbuilt(
-    token: int, note: Object, rebuild: Callable[..., Any], arguments: tuple[Any, ...]
-) -> Any:
-    """Rebuild, in the parent, an optimizer that lost its state; called by unpickling."""
-    try:
-        from pytest_gradguard.runtime.kernel import calls
-
-        calls.note_crossed(token, "GG110", note)
-    except Exception as error:
-        fault(error)
-    return rebuild(*arguments)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.runtime import frameworks
 from pytest_gradguard.runtime.integrations.dask import (
     PACKAGES,
     WORKERS,
@@ -22,7 +21,7 @@ from pytest_gradguard.runtime.integrations.dask import (
     worker,
 )
 from pytest_gradguard.runtime.integrations.dask.worker import DaskTask
-from pytest_gradguard.runtime.kernel import collector, probes, transfer, watching
+from pytest_gradguard.runtime.kernel import collector, frameworks, probes, transfer, watching
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
 from pytest_gradguard.runtime.kernel.faults import (

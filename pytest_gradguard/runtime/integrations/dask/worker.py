@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime import frameworks
 from pytest_gradguard.runtime.kernel import (
     calls,
+    frameworks,
     locate,
     plain_data,
     probes,

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import frameworks
 from pytest_gradguard.runtime.integrations.loader import LOADERS, LOOP, WORKERS
 from pytest_gradguard.runtime.kernel import (
     calls,
     callsite,
     collector,
     error_notes,
+    frameworks,
     locate,
     messengers,
     probes,

@@ -18,7 +18,7 @@ from pytest_gradguard.runtime.kernel import calls, collector, registry, transfer
 from pytest_gradguard.runtime.kernel.attributes import plain_attribute
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.dispatch import calling, process_start
+from pytest_gradguard.runtime.kernel.dispatch import calling, children, process_start
 from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.kernel.faults import (
     Beside,
@@ -48,7 +48,7 @@ def patches(workers: Workers, module: ModuleType) -> list[Patch]:
         workers: the kind of workers that its processes are.
         module: the module.
     """
-    forks.process_modules.add(module.__name__)
+    children.process_modules.add(module.__name__)
     start = functools.partial(_watched_start, workers)
     return [
         Patch(module.BaseProcess, "start", start),

@@ -28,6 +28,7 @@ from pytest_gradguard.runtime.kernel import (
     packages,
     probes,
     quoting,
+    running,
     transfer,
     watching,
     worker,
@@ -396,13 +397,13 @@ _NEAR = 4
 
 def _begin(arguments: list[Any]) -> None:
     """Look at a task from now on, which has just got its arguments."""
-    backwards.leave(_running.items)
+    running.leave(_running.items)
     backwards.take(_running.items)
     context = sys.modules["ray"].get_runtime_context()
     function = _function(context.get_task_function_name())
     _running.items = _Items([(function, *_recovered(arguments))])
     _running.items.beside = [("0|self", _actor())]
-    backwards.enter(_running.items)
+    running.enter(_running.items)
     _keep_generators(context)
     _running.begun = probes.begin(module_globals.asked_for(function), process=True)
 

@@ -6,8 +6,7 @@ import sys
 import weakref
 from types import FrameType
 
-from pytest_gradguard.runtime import frameworks
-from pytest_gradguard.runtime.kernel import calls, callsite, packages
+from pytest_gradguard.runtime.kernel import calls, callsite, frameworks, packages
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.registry import Workers
 

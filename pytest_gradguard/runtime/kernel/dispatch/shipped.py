@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.runtime import frameworks
 from pytest_gradguard.runtime.kernel import probes, running, watching
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import remote
@@ -95,7 +94,7 @@ class TaskShipment(Shipment):
 
     def _sample(self, item: Any, history: Any, framework: Framework) -> Object:
         sample = super()._sample(item, history, framework)
-        if self.call.kind.shares_memory and frameworks.shares_memory(item):
+        if self.call.kind.shares_memory and framework.shares_memory(item):
             sample.description["shared_memory"] = True
         return sample
 

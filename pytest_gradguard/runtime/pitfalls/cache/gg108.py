@@ -16,8 +16,7 @@ from typing import Any
 
 from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Severity
-from pytest_gradguard.runtime import frameworks
-from pytest_gradguard.runtime.kernel import callsite, collector, evidence
+from pytest_gradguard.runtime.kernel import callsite, collector, evidence, frameworks
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.collector import Collector
 from pytest_gradguard.runtime.kernel.evidence import SAMPLES, Object

@@ -2,7 +2,7 @@
 
 `attempts` holds them; `torch`, `loading` (also torch's), `cupy` and `tensorflow` see those of the
 frameworks, `driver` what torch starts the driver by and no more, and `errors` finds them behind the
-error of a task; `contexts` asks the driver what the contexts cost.
+error of a task; `earlier` knows of one before the guard; `contexts` asks what contexts cost.
 """
 
 from pytest_gradguard.runtime.pitfalls.cuda.attempts import (
@@ -14,7 +14,6 @@ from pytest_gradguard.runtime.pitfalls.cuda.attempts import (
     is_up,
     needed,
     note_after_fork,
-    note_earlier,
     renew,
     starts,
     take,
@@ -34,7 +33,6 @@ __all__ = [
     "is_up",
     "needed",
     "note_after_fork",
-    "note_earlier",
     "renew",
     "starts",
     "take",

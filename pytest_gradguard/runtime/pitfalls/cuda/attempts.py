@@ -9,11 +9,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
+from pytest_gradguard.runtime.frameworks.tensorflow import FRAMEWORK as TENSORFLOW
 from pytest_gradguard.runtime.kernel import callsite, probes, watching
+from pytest_gradguard.runtime.kernel.dispatch import children
 from pytest_gradguard.runtime.kernel.faults import attempt, fault
 from pytest_gradguard.runtime.kernel.lineage import is_forked
 from pytest_gradguard.runtime.kernel.tasks import RUNNERS
-from pytest_gradguard.runtime.pitfalls.forks import forks
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -62,6 +63,7 @@ first_need: list[tuple[str | None, str]] = []
 """What ``CUDA_VISIBLE_DEVICES`` was, and the framework, when this process first needed CUDA."""
 up: set[str] = set()
 """Which of the others than torch, which says so itself, were seen to have CUDA up here."""
+TENSORFLOW.gpu_users = up
 inherited: set[str] = set()
 """The same of the process that this one was forked from: here their CUDA is of no use."""
 after_fork = False
@@ -202,7 +204,7 @@ def up_already(framework: str) -> None:
 
 def remember_children() -> None:
     """Remember the children that there are as CUDA comes up."""
-    earlier.update(child.pid for child in forks.children())
+    earlier.update(child.pid for child in children.children())
 
 
 def started(by: str) -> None:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from pytest_gradguard.runtime.frameworks.cupy import FRAMEWORK
 from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
 from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
@@ -126,3 +127,6 @@ def rebuild_array(rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> An
     except Exception as error:
         fault(error)
     return rebuild(*arguments)
+
+
+FRAMEWORK.rebuild = rebuild_array

@@ -10,12 +10,12 @@ import os
 from typing import Any
 
 from pytest_gradguard.runtime.kernel.checks import CUPY, TENSORFLOW, TORCH, Probe, forked_for_tasks
+from pytest_gradguard.runtime.kernel.dispatch import children
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
 from pytest_gradguard.runtime.pitfalls import cuda
 from pytest_gradguard.runtime.pitfalls.cuda import Attempt, errors
 from pytest_gradguard.runtime.pitfalls.cuda.gg201 import Used, count_attempt
-from pytest_gradguard.runtime.pitfalls.forks import forks
 
 CODE = "GG203"
 PROBES = (
@@ -81,7 +81,7 @@ def heard(call: Any, note: Used) -> None:
 
 def ship(call: Any, items: Any) -> None:
     """Report a fork while CUDA is up here."""
-    if cuda.is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
+    if cuda.is_up() and any(one.pid not in cuda.earlier for one in children.forked_workers(call)):
         evidence = Evidence.of(call, framework=next(iter(cuda.up), "torch"), device="cuda")
         if evidence is not None and not evidence.count:
             task = task_of(*items[0])

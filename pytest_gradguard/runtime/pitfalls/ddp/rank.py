@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime import starting
-from pytest_gradguard.runtime.kernel import collector, pipes
+from pytest_gradguard.runtime.kernel import collector, pipes, watching
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.pitfalls.ddp import C10D
 
@@ -28,7 +27,7 @@ class Rank:
         self._collector = collector.Collector(ignore=ignore, announce=self._announce)
         collector.enter(self._collector)
         if not forked:
-            starting.start(self)
+            watching.start(self)
 
     def _announce(self, found: list[Finding]) -> None:
         try:

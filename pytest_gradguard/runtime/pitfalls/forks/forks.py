@@ -16,10 +16,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from pytest_gradguard.runtime import frameworks
-from pytest_gradguard.runtime.kernel import registry
+from pytest_gradguard.runtime.kernel import frameworks, registry
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.pitfalls.forks import openmp
 
@@ -155,22 +154,6 @@ def _by_a_pool(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-process_modules: set[str] = set()
-"""The modules whose processes are watched."""
-
-
-def children() -> list[Any]:
-    """The processes that this one has started."""
-    modules = [sys.modules.get(name) for name in process_modules]
-    return [child for module in modules for child in list(getattr(module, "_children", ()))]
-
-
-def forked_workers(call: Any) -> list[Any]:
-    """The worker processes of `call` that were forked, while it runs."""
-    workers = children() if call.workers is None else call.workers()
-    return [one for one in list(workers) if getattr(one, "_start_method", None) == "fork"]
 
 
 def may_hang() -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pytest_gradguard.runtime import frameworks
+from pytest_gradguard.runtime.kernel import frameworks
 from pytest_gradguard.runtime.kernel.checks import Probe, forked
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
 from pytest_gradguard.runtime.kernel.tasks import Task

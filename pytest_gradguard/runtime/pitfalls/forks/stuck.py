@@ -19,8 +19,7 @@ from types import FrameType
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.messages import ForkDeadlockError
-from pytest_gradguard.runtime import frameworks
-from pytest_gradguard.runtime.kernel import answering, callsite, registry, worker
+from pytest_gradguard.runtime.kernel import answering, callsite, frameworks, registry, worker
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.tasks import Task
 from pytest_gradguard.runtime.pitfalls.forks import native_threads, openmp

@@ -9,30 +9,18 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
-from pytest_gradguard.runtime.kernel import probes
-from pytest_gradguard.runtime.kernel.collector import here
+from pytest_gradguard.runtime.kernel import probes, running
 from pytest_gradguard.runtime.kernel.faults import fault
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.frameworks.torch.copies import Copies
 
-_running: dict[int, Any] = {}
 _known: dict[int, tuple[Any, Copies]] = {}
-
-
-def enter(items: Any) -> None:
-    """Say that the tasks `items` run from now on; a batch of joblib's is known to `here`."""
-    _running[id(items)] = items
-
-
-def leave(items: Any) -> None:
-    """Say that the tasks `items` run no more."""
-    _running.pop(id(items), None)
 
 
 def watch(items: Any, copies: Copies) -> None:
     """Watch backward passes in this process, which runs the tasks `items` and nothing else."""
-    _running[id(items)] = items
+    running.enter(items)
     _known[id(items)] = (items, copies)
     apply()
 
@@ -74,11 +62,8 @@ def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
 def _given() -> list[Copies]:
     """What the tasks were given that run now, in any thread."""
     probes.rouse("gg106")
-    batches = list(_running.values())
-    if here.running is not None:
-        batches.append(here.running)
     found = []
-    for items in batches:
+    for items in running.batches():
         known = _known.get(id(items))
         if known is None:
             try:

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pytest_gradguard.findings import Finding, Severity
-from pytest_gradguard.runtime.kernel.evidence import TransferEvidence
+from pytest_gradguard.runtime.kernel import calls
+from pytest_gradguard.runtime.kernel.evidence import Object, TransferEvidence
+from pytest_gradguard.runtime.kernel.framework import Framework
+from pytest_gradguard.runtime.kernel.lineage import LINEAGE, is_forked
 
 CODE = "GG102"
+
+
+def more_of(history: Any, framework: Framework) -> tuple[Any, ...]:
+    """The lineage of a forked worker, and the leaves behind a result (`leaves_behind`)."""
+    if not (framework.backwards and is_forked()):
+        return ()
+    from pytest_gradguard.runtime.frameworks.torch.copies import leaves_behind
+
+    return LINEAGE, leaves_behind(history)
+
+
+def came_back(token: int, note: Object, tensor: Any, *inherited: Any) -> None:
+    """Remember `tensor`, which had a graph in its worker, for the backward pass that reaches it."""
+    if not note.framework.backwards:
+        calls.note_crossed(token, CODE, note)
+        return
+    from pytest_gradguard.runtime.pitfalls.lost import provenance
+
+    provenance.remember(token, note, tensor)
+    if inherited:
+        provenance.inherit(token, *inherited)
 
 
 class Evidence(TransferEvidence):

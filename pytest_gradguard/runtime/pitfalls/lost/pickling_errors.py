@@ -135,6 +135,7 @@ def explain(error: BaseException, current: Any, objects: Iterable[Any] = ()) -> 
         fault(mistake)
 
 
+transfer.refusals.append(explain)
 _unsent: list[str] = []
 """Why a result could not be sent just now."""
 

@@ -182,6 +182,9 @@ def is_buried(tensor: Any) -> bool:
     return known is not None and not known.note.plain
 
 
+tensors.buried.append(is_buried)
+
+
 class _Backward:
     """One run of the autograd engine while severed results are alive."""
 

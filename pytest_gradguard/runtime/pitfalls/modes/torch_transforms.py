@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.runtime.frameworks.torch import transforms
 from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
-from pytest_gradguard.runtime.kernel import calls, collector, locate, pulling
+from pytest_gradguard.runtime.kernel import calls, collector, locate, pulling, shipment
 from pytest_gradguard.runtime.kernel.evidence import direction
 from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.tasks import GENERATOR, Task, roots_of, task_of
@@ -152,20 +152,21 @@ def heard(call: Any, note: Lacking) -> None:
         transforms.mark(result, frozenset((loss,)))
 
 
-def not_pickled(call: Any, items: Any, tensor: Any) -> None:
-    """Report, beside torch's error, that a tensor of the caller's transforms was to be pickled."""
-    asked = call.asked.get(TRANSFORMS)
-    kind = asked and dict(Asked(*asked).levels).get(transforms.level_of(tensor))
-    if kind:
-        _report(call, kind, {_given(items, lambda item: item is tensor): 1}, _cannot_be_pickled)
+def _shipped(call: Any, items: Any, tensor: Any, reduction: Any) -> Any:
+    """The `reduction` of a tensor whose tangent stays behind; a refused one is reported."""
+    if isinstance(reduction, tuple):
+        rebuild, arguments, *rest = reduction
+        return (transforms.without_tangent, (rebuild, arguments), *rest)
+    if reduction is None:
+        asked = call.asked.get(TRANSFORMS)
+        kind = asked and dict(Asked(*asked).levels).get(transforms.level_of(tensor))
+        if kind:
+            given = _given(items, lambda item: item is tensor)
+            _report(call, kind, {given: 1}, _cannot_be_pickled)
+    return reduction
 
 
-def on_its_way(reduction: Any) -> Any:
-    """The `reduction` of a tensor whose tangent stays behind, as it goes to a worker."""
-    if not isinstance(reduction, tuple):
-        return reduction
-    rebuild, arguments, *rest = reduction
-    return (transforms.without_tangent, (rebuild, arguments), *rest)
+shipment.differentiated.append(_shipped)
 
 
 def pulled(call: Any, tasks: Any) -> Any:

@@ -11,9 +11,12 @@ from pytest_gradguard.runtime.kernel import evidence
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.evidence import names, times
+from pytest_gradguard.runtime.kernel.registry import later
 from pytest_gradguard.runtime.kernel.tasks import Task
 
 CODE = "GG112"
+
+module_came_back = later(f"{__name__.rpartition('.')[0]}.replaced_modules:remember")
 
 
 class Evidence(evidence.Evidence):

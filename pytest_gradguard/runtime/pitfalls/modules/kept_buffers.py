@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.frameworks.torch import tensors
-from pytest_gradguard.runtime.kernel import locate, probes
+from pytest_gradguard.runtime.kernel import locate, probes, shipped_modules
 from pytest_gradguard.runtime.kernel.probes import After
+from pytest_gradguard.runtime.kernel.shipped_modules import Copy
 from pytest_gradguard.runtime.kernel.tasks import Task, parameter_of, roots_of, task_of
 from pytest_gradguard.runtime.pitfalls.kept import returned
-from pytest_gradguard.runtime.pitfalls.modules import shipped_modules
 from pytest_gradguard.runtime.pitfalls.modules.buffers import kept_by, parameters_of, same, state_of
 from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers
-from pytest_gradguard.runtime.pitfalls.modules.shipped_modules import Copy
 
 
 class _Seen(NamedTuple):

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.runtime.kernel.checks import TORCH, Probe, forked_for_tasks
+from pytest_gradguard.runtime.kernel.dispatch import children
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
 from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.tasks import Task, reseeds, task_of
-from pytest_gradguard.runtime.pitfalls.forks import forks
 from pytest_gradguard.runtime.pitfalls.random import random_states
 
 CODE = "GG304"
@@ -54,7 +54,7 @@ _drawn: weakref.WeakKeyDictionary[Any, dict[tuple[str, bytes], Drawn]] = weakref
 
 def ship(call: Any, items: Any) -> int | None:
     """The number of the call, or of its family, where the workers are forked."""
-    return call.family.token if forks.forked_workers(call) else None
+    return call.family.token if children.forked_workers(call) else None
 
 
 def start(call: Any, task: Any, forked: bool) -> int | None:

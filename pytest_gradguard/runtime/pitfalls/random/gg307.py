@@ -13,11 +13,11 @@ from typing import Any
 
 from pytest_gradguard.runtime.kernel import used_globals
 from pytest_gradguard.runtime.kernel.checks import Probe, apart_for_tasks
+from pytest_gradguard.runtime.kernel.dispatch import children
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
 from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.tasks import names_in, task_of
 from pytest_gradguard.runtime.kernel.travelling import PLAIN
-from pytest_gradguard.runtime.pitfalls.forks import forks
 from pytest_gradguard.runtime.pitfalls.random import random_states, seeding
 from pytest_gradguard.runtime.pitfalls.random.gg304 import Drawn
 
@@ -36,7 +36,7 @@ _drawn: weakref.WeakKeyDictionary[Any, dict[bytes, Drawn]] = weakref.WeakKeyDict
 def ship(call: Any, items: Any) -> tuple[int, list[str]] | None:
     """The number of the call, or of its family, and the libraries that this process has seeded."""
     seeded = [library for library in _LIBRARIES if seeding.is_seeded(library)]
-    if not seeded or (call.kind.forks and forks.forked_workers(call)):
+    if not seeded or (call.kind.forks and children.forked_workers(call)):
         return None
     function, args, kwargs = items[0]
     plain = all(type(one) in PLAIN for one in (*args, *kwargs.values()))

@@ -75,6 +75,9 @@ def watched(call: Any, tensor: Any) -> bool:
     return around is not None and tensors.differentiable(tensor) and around.watched(tensor)
 
 
+tensors.watching.append(watched)
+
+
 def leaves(call: Any, items: Any, exactly: int) -> Asked | None:
     """Look for what the tasks of a batch get, as it leaves.
 

@@ -1,5 +1,6 @@
 """CuPy: no gradients, and all of its arrays lie on a GPU."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime.kernel.framework import Framework
@@ -15,7 +16,8 @@ class CuPy(Framework):
     packages = ("cupy",)
     types = ("ndarray",)
     default_gpu = True
-    implementation = f"{__name__}.arriving"
+    rebuild: Callable[..., Any] | None = None
+    """Rebuilds an array in a worker, given how CuPy does it, and may look at what that needs."""
 
     def device(self, array: Any) -> str:
         """The GPU on which `array` lies."""
@@ -24,6 +26,13 @@ class CuPy(Framework):
     def on_gpu(self, array: Any) -> bool:
         """It always does."""
         return True
+
+    def on_its_way(self, reduction: Any) -> Any:
+        """The `reduction` of an array, rebuilt by a function of ours."""
+        if self.rebuild is None or not isinstance(reduction, tuple):
+            return reduction
+        rebuild, arguments, *rest = reduction
+        return (self.rebuild, (rebuild, arguments), *rest)
 
 
 FRAMEWORK = CuPy()

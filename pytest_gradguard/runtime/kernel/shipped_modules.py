@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_gradguard.runtime.kernel import probes
+from pytest_gradguard.runtime.kernel import checks, probes
 from pytest_gradguard.runtime.kernel.faults import attempt, fault, freed
 
 
@@ -142,7 +142,6 @@ def settle() -> None:
     if not _back.modules:
         return
     from pytest_gradguard.runtime.kernel import calls
-    from pytest_gradguard.runtime.pitfalls.modules import replaced_modules
 
     came, _back.modules = _back.modules, []
     for token, (origin, number, part, task), module in came:
@@ -151,4 +150,5 @@ def settle() -> None:
         call, sent_by = calls.by_token(token), calls.by_token(origin)
         sent = None if sent_by is None else sent_by.module_of(number)
         if call is not None and sent is not None:
-            replaced_modules.remember(call, sent.get_submodule(part), task, module)
+            for _, hear in checks.hearing("module_came_back"):
+                hear(call, sent.get_submodule(part), task, module)
