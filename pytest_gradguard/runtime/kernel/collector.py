@@ -7,7 +7,6 @@ the call began, whichever thread it is noticed in.
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.faults import attempt, fault
+from pytest_gradguard.runtime.kernel.lineage import in_child
 from pytest_gradguard.severity import Severity
 
 if TYPE_CHECKING:
@@ -263,8 +263,7 @@ def _after_fork() -> None:
         stack.append(listening)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: attempt(_after_fork))
+in_child(lambda: attempt(_after_fork))
 
 
 @contextmanager

@@ -7,9 +7,10 @@ never release the lock there.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import weakref
+
+from pytest_gradguard.runtime.kernel.lineage import in_child
 
 
 class Lock:
@@ -35,5 +36,4 @@ def _in_child() -> None:
         lock._lock = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+in_child(_in_child)

@@ -13,7 +13,7 @@ from pytest_gradguard.runtime.frameworks.tensorflow import FRAMEWORK as TENSORFL
 from pytest_gradguard.runtime.kernel import callsite, probes, watching
 from pytest_gradguard.runtime.kernel.dispatch import children
 from pytest_gradguard.runtime.kernel.faults import attempt, fault
-from pytest_gradguard.runtime.kernel.lineage import is_forked
+from pytest_gradguard.runtime.kernel.lineage import in_child, is_forked
 from pytest_gradguard.runtime.kernel.tasks import RUNNERS
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -94,8 +94,7 @@ def _in_child() -> None:
     up.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: attempt(_in_child))
+in_child(lambda: attempt(_in_child))
 
 
 def take() -> tuple[Attempt, ...]:
