@@ -1,7 +1,7 @@
 """The ways in which work leaves the calling thread: one module, or package, a library.
 
 Each holds an `INTEGRATION` of its own name; this folder is the list of ours. They stand
-on `dispatch`: a call through one of them is a `Call`, and its tasks travel under watch.
+on the kernel's `dispatch`: a call through one of them is a `Call`; its tasks travel under watch.
 """
 
 from __future__ import annotations

@@ -43,9 +43,9 @@ from pytest_gradguard.runtime.kernel.faults import (
     Beside,
     attempt,
     fault,
-    theirs_only,
     without_this_frame,
 )
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch, not_counted
 from pytest_gradguard.runtime.kernel.registry import UnknownLayout
 from pytest_gradguard.runtime.kernel.tasks import (
@@ -145,7 +145,7 @@ def patches(module: ModuleType) -> list[Patch]:
     iterator: Any = module._MultiProcessingDataLoaderIter
     return [
         Patch(iterator, "__init__", _watched_iterator),
-        Patch(iterator, "_next_data", _watched_next),
+        observe(iterator, "_next_data", after=_fetched, failed=_not_fetched),
         Patch(sys.modules["multiprocessing.process"].BaseProcess, "start", _watched_start),
     ]
 
@@ -206,24 +206,16 @@ def _begin(loader: Any) -> Call | None:
     return call
 
 
-def _watched_next(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _next_data(self: Any) -> Any:
-        try:
-            data = original(self)
-        except BaseException as error:
-            without_this_frame(error)
-            call = getattr(self, "_gradguard_call", None)
-            if call is not None and not isinstance(error, StopIteration):
-                attempt(_ended, call, error, asked=self._gradguard_asked)
-            raise
-        call = getattr(self, "_gradguard_call", None)
-        if call is not None and call.evidence:
-            with theirs_only:
-                attempt(collector.announce, call.collector, call.evidence.values())
-        return data
+def _fetched(data: Any, iterator: Any) -> None:
+    call = getattr(iterator, "_gradguard_call", None)
+    if call is not None and call.evidence:
+        collector.announce(call.collector, call.evidence.values())
 
-    return _next_data
+
+def _not_fetched(error: BaseException, iterator: Any) -> None:
+    call = getattr(iterator, "_gradguard_call", None)
+    if call is not None and not isinstance(error, StopIteration):
+        _ended(call, error, asked=iterator._gradguard_asked)
 
 
 def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,6 +28,7 @@ from pytest_gradguard.runtime.kernel.faults import (
     hidden_frame,
     theirs_only,
 )
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.registry import Workers
 from pytest_gradguard.runtime.kernel.tasks import code_of
@@ -52,7 +53,7 @@ def patches(workers: Workers, module: ModuleType) -> list[Patch]:
     start = functools.partial(_watched_start, workers)
     return [
         Patch(module.BaseProcess, "start", start),
-        Patch(module.BaseProcess, "join", _watched_join),
+        observe(module.BaseProcess, "join", after=_joined),
     ]
 
 
@@ -158,19 +159,11 @@ def _rank(process: Any, call: Call, *, forked: bool) -> Any:
     return ranks.telling(process, call, forked=forked)
 
 
-def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def join(self: Any, timeout: float | None = None) -> Any:
-        with hidden_frame:
-            outcome = original(self, timeout)
-        with theirs_only:
-            attempt(process_gradients.ended)
-            attempt(process_notes.hear)
-            attempt(_announce_more, self)
-            attempt(ranks.ended, self)
-        return outcome
-
-    return join
+def _joined(result: Any, process: Any, timeout: float | None = None) -> None:
+    attempt(process_gradients.ended)
+    attempt(process_notes.hear)
+    attempt(_announce_more, process)
+    attempt(ranks.ended, process)
 
 
 _started: ByIdentity[tuple[Call, Collection[int]]] = ByIdentity()

@@ -22,6 +22,7 @@ from pytest_gradguard.runtime.kernel.collector import Collector
 from pytest_gradguard.runtime.kernel.evidence import SAMPLES, Object
 from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.kernel.framework import Appends, Framework
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
 from pytest_gradguard.runtime.kernel.transfer import active
@@ -44,7 +45,7 @@ def _make() -> list[Patch]:
     return [
         Patch(memory.MemorizedFunc, "__call__", _calling),
         Patch(store.StoreBackendMixin, "dump_item", _storing),
-        Patch(store.StoreBackendMixin, "load_item", _loading),
+        observe(store.StoreBackendMixin, "load_item", after=_loaded),
     ]
 
 
@@ -142,24 +143,11 @@ def _tensorflow() -> bool:
     return hasattr(sys.modules.get("tensorflow"), "GradientTape")
 
 
-def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load_item(self: Any, call_id: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            item = original(self, call_id, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        try:
-            if collector.innermost() is not None:
-                severed = _severed_in(item, _stored.get(_key(self, call_id)))
-                if severed is not None:
-                    _note([severed], "returns")
-        except Exception as error:
-            fault(error)
-        return item
-
-    return load_item
+def _loaded(item: Any, store: Any, call_id: Any, *args: Any, **kwargs: Any) -> None:
+    if collector.innermost() is not None:
+        severed = _severed_in(item, _stored.get(_key(store, call_id)))
+        if severed is not None:
+            _note([severed], "returns")
 
 
 def _severed_in(item: Any, stored: Object | None) -> Object | None:

@@ -7,15 +7,13 @@ no use in any process that is forked afterwards; the finding there names the lin
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.kernel import simulated_devices
-from pytest_gradguard.runtime.kernel.faults import attempt
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.pitfalls.cuda import attempts
 
 _COUNT = "_cuda_getDeviceCount"
@@ -30,7 +28,7 @@ def apply() -> None:
     core: Any = sys.modules.get("torch._C")
     if not hasattr(core, _COUNT) or "torch.autograd" not in sys.modules:
         return
-    patches = Patches([Patch(core, _COUNT, _watched)])
+    patches = Patches([observe(core, _COUNT, before=_asked)])
     patches.apply()
     _patches = patches
     torch_engine.subscribe(_backward)
@@ -45,13 +43,8 @@ def undo() -> None:
         patches.undo()
 
 
-def _watched(original: Callable[[], int]) -> Callable[[], int]:
-    @functools.wraps(original)
-    def _cuda_getDeviceCount() -> int:
-        attempt(attempts.started, "question")
-        return original()
-
-    return _cuda_getDeviceCount
+def _asked() -> None:
+    attempts.started("question")
 
 
 def _backward(_: torch_engine.Backward) -> None:

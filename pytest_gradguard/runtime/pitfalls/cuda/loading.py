@@ -6,12 +6,11 @@ before it tries, in the function that every way of loading asks whether its devi
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.pitfalls.cuda import attempts
 
@@ -22,7 +21,7 @@ _NAMES = ("_validate_device", "validate_cuda_device")
 def _make() -> list[Patch]:
     serialization: Any = sys.modules.get("torch.serialization")
     name = next((name for name in _NAMES if hasattr(serialization, name)), None)
-    return [] if name is None else [Patch(serialization, name, _watched)]
+    return [] if name is None else [observe(serialization, name, failed=_refused)]
 
 
 _patches = LatePatches(_make)
@@ -32,19 +31,9 @@ undo = _patches.undo
 """Leave torch as it was."""
 
 
-def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def validate(location: Any, backend_name: str = "cuda") -> Any:
-        given = (location,) if original.__name__ == _NAMES[1] else (location, backend_name)
-        try:
-            return original(*given)
-        except BaseException as error:
-            without_this_frame(error)
-            if backend_name == "cuda" and attempt(_needs_a_gpu):
-                attempt(attempts.note, "torch", error)
-            raise
-
-    return validate
+def _refused(error: BaseException, location: Any, backend_name: str = "cuda") -> None:
+    if backend_name == "cuda" and _needs_a_gpu():
+        attempts.note("torch", error)
 
 
 def _needs_a_gpu() -> bool:

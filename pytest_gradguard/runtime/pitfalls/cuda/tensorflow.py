@@ -8,12 +8,10 @@ operation fails (see `errors`).
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.pitfalls.cuda import attempts
 
@@ -23,7 +21,7 @@ _NAME = "tensorflow"
 def _make() -> list[Patch]:
     kind = getattr(sys.modules.get("tensorflow.python.eager.context"), "Context", None)
     known = hasattr(kind, "_initialize_logical_devices")
-    return [Patch(kind, "_initialize_logical_devices", _watched)] if known else []
+    return [observe(kind, "_initialize_logical_devices", after=_initialized)] if known else []
 
 
 _patches = LatePatches(_make)
@@ -51,15 +49,6 @@ def _is_gpu(device: Any) -> bool:
     return bool(device.device_type == "GPU")
 
 
-def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    @functools.wraps(original)
-    def _initialize_logical_devices(self: Any) -> Any:
-        result = original(self)
-        try:
-            if has_gpus(self):
-                attempts.initialised(_NAME)
-        except Exception as error:
-            fault(error)
-        return result
-
-    return _initialize_logical_devices
+def _initialized(result: None, context: Any) -> None:
+    if has_gpus(context):
+        attempts.initialised(_NAME)

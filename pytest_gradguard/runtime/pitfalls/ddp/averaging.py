@@ -7,10 +7,9 @@ without it. Parameters that a module got after it was wrapped are none of its re
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,8 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
 from pytest_gradguard.runtime.kernel import callsite, collector, losses
-from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.pitfalls.ddp import by_hand, gg502
 
 _State = tuple[int, int] | None
@@ -234,31 +234,14 @@ def _listen() -> None:
     engine.subscribe(_backward)
 
 
-def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(self, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        try:
-            _remember(self)
-        except Exception as error:
-            fault(error)
-
-    return __init__
+def _wrapped(result: None, module: Any, *args: Any, **kwargs: Any) -> None:
+    _remember(module)
 
 
-def _pausing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def no_sync(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for known in _models:
-            if known.module is self:
-                known.paused = True
-        return original(self, *args, **kwargs)
-
-    return no_sync
+def _pauses(module: Any, *args: Any, **kwargs: Any) -> None:
+    for known in _models:
+        if known.module is module:
+            known.paused = True
 
 
 # -- backward passes and steps -------------------------------------------------------------------
@@ -431,11 +414,10 @@ def _report(model: _Model, own: list[Any], of_all: int) -> None:
 
 # -- on and off ----------------------------------------------------------------------------------
 
-
 _modules = Patches(
     [
-        Patch(DistributedDataParallel, "__init__", _wrapping),
-        Patch(DistributedDataParallel, "no_sync", _pausing),
+        observe(DistributedDataParallel, "__init__", after=_wrapped),
+        observe(DistributedDataParallel, "no_sync", before=_pauses),
     ]
 )
 

@@ -11,8 +11,8 @@ import torch
 
 from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
 from pytest_gradguard.runtime.kernel import watching
-from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches, on_class
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 
 _METHODS = (
     *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base"),
@@ -35,24 +35,10 @@ def count() -> int:
     return _heard
 
 
-def _listening(original: Any) -> Callable[..., Any]:
-    original = on_class(original, torch.distributed.ProcessGroup)
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        global _heard
-        try:
-            if any(map(_may_be_gradient, tensors_in(args[:2]))) and not _is_batch_norm():
-                _heard += 1
-        except Exception as error:
-            fault(error)
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-
-    return method
+def _called(group: Any, *args: Any, **kwargs: Any) -> None:
+    global _heard
+    if any(map(_may_be_gradient, tensors_in(args[:2]))) and not _is_batch_norm():
+        _heard += 1
 
 
 def _may_be_gradient(tensor: Any) -> bool:
@@ -68,7 +54,7 @@ def _may_be_gradient(tensor: Any) -> bool:
 
 
 def _is_batch_norm() -> bool:
-    frame = sys._getframe(2)
+    frame = sys._getframe(3)
     for _ in range(_DEPTH):
         if frame.f_globals.get("__name__") == _BATCH_NORM:
             return True
@@ -78,20 +64,15 @@ def _is_batch_norm() -> bool:
     return False
 
 
-def _resolving(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def resolve(*args: Any, **kwargs: Any) -> Any:
-        global _heard
-        _heard += 1
-        return original(*args, **kwargs)
-
-    return resolve
+def _resolved(*args: Any, **kwargs: Any) -> None:
+    global _heard
+    _heard += 1
 
 
 @functools.cache
 def _collectives() -> Patches:
     group = torch.distributed.ProcessGroup
-    return Patches([Patch(group, one, _listening) for one in _METHODS if one in vars(group)])
+    return Patches([observe(group, one, before=_called) for one in _METHODS if one in vars(group)])
 
 
 @functools.cache
@@ -99,7 +80,7 @@ def _functional() -> Patches:
     module = sys.modules[_FUNCTIONAL]
     until_2_8 = not hasattr(module, "_resolve_group")
     name = "_resolve_group_name" if until_2_8 else "_resolve_group"
-    return Patches([Patch(module, name, _resolving)])
+    return Patches([observe(module, name, before=_resolved)])
 
 
 def _listen_to_functional() -> None:

@@ -15,8 +15,8 @@ import torch
 
 from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.kernel import locate
-from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches, on_class
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.pitfalls.ddp import C10D, cuts, shadows
 
 _compiling = torch.compiler.is_compiling
@@ -73,28 +73,10 @@ _METHODS: dict[str, tuple[str, _Parts]] = {
 """The methods of a process group, all of which fill their outputs with values alone."""
 
 
-def _watched(name: str, parts: _Parts) -> Callable[[Any], Callable[..., Any]]:
-    def wrap(original: Any) -> Callable[..., Any]:
-        original = on_class(original, torch.distributed.ProcessGroup)
-
-        @functools.wraps(original)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                outcome = original(self, *args, **kwargs)
-            except BaseException as error:
-                without_this_frame(error)
-                raise
-            if not _compiling() and not kwargs:
-                try:
-                    for part in parts(self.rank(), self.size(), *args):
-                        _gathered(name, part)
-                except Exception as error:
-                    fault(error)
-            return outcome
-
-        return method
-
-    return wrap
+def _ended(name: str, parts: _Parts, result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
+    if not _compiling() and not kwargs:
+        for part in parts(group.rank(), group.size(), *args):
+            _gathered(name, part)
 
 
 def _gathered(name: str, part: _Part) -> None:
@@ -105,31 +87,10 @@ def _gathered(name: str, part: _Part) -> None:
         cuts.follow(cut, part.output, part.part, part.parts)
 
 
-def _replacing(original: Any) -> Callable[..., Any]:
-    """`broadcast`, which writes the values of one rank over those of the others."""
-    original = on_class(original, torch.distributed.ProcessGroup)
-
-    @functools.wraps(original)
-    def broadcast(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = []
-        try:
-            if torch.is_grad_enabled() and not _compiling():
-                before = _to_be_replaced(self, *args)
-        except Exception as error:
-            fault(error)
-        try:
-            outcome = original(self, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        if before:
-            try:
-                _replaced(before, outcome)
-            except Exception as error:
-                fault(error)
-        return outcome
-
-    return broadcast
+def _replaces(group: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]] | None:
+    """`broadcast` writes the values of one rank over those of the others."""
+    wanted = torch.is_grad_enabled() and not _compiling()
+    return (_to_be_replaced(group, *args) or None) if wanted else None
 
 
 def _to_be_replaced(group: Any, given: Any, options: Any = None, *_: Any) -> list[tuple[Any, Any]]:
@@ -141,7 +102,7 @@ def _to_be_replaced(group: Any, given: Any, options: Any = None, *_: Any) -> lis
         return [(one, one.detach().clone()) for one in given if tensors.recorded(one)]
 
 
-def _replaced(before: list[tuple[Any, Any]], work: Any) -> None:
+def _replaced(before: list[tuple[Any, Any]], work: Any, *args: Any, **kwargs: Any) -> None:
     if work is not None:
         work.wait()  # as the caller is about to
     for tensor, values in before:
@@ -164,35 +125,20 @@ _FEW = 1_000
 """Among how many objects in plain containers tensors are looked for."""
 
 
-def _sending(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _object_to_tensor(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        _objects.sent, _objects.arrived = None, 0
-        if torch.is_grad_enabled():
-            _objects.sent = obj
-        return original(obj, *args, **kwargs)
-
-    return _object_to_tensor
+def _sends(obj: Any, *args: Any, **kwargs: Any) -> None:
+    _objects.sent = obj if torch.is_grad_enabled() else None
+    _objects.arrived = 0
 
 
-def _arriving(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _tensor_to_object(*args: Any, **kwargs: Any) -> Any:
-        obj = original(*args, **kwargs)
-        sent, place = _objects.sent, _objects.arrived
-        _objects.arrived += 1
-        if sent is not None and len(args) > 2:
-            try:
-                group = args[2]
-                own = torch.distributed.get_rank() if group is None else group.rank()
-                if place == own:
-                    _objects.sent = None
-                    _own_object(sent, obj)
-            except Exception as error:
-                fault(error)
-        return obj
-
-    return _tensor_to_object
+def _arrived(obj: Any, *args: Any, **kwargs: Any) -> None:
+    sent, place = _objects.sent, _objects.arrived
+    _objects.arrived += 1
+    if sent is not None and len(args) > 2:
+        group = args[2]
+        own = torch.distributed.get_rank() if group is None else group.rank()
+        if place == own:
+            _objects.sent = None
+            _own_object(sent, obj)
 
 
 def _own_object(sent: Any, arrived: Any) -> None:
@@ -225,14 +171,14 @@ def _make() -> Patches:
     group = torch.distributed.ProcessGroup
     c10d: Any = sys.modules[C10D]
     patches = [
-        Patch(group, method, _watched(*known))
+        observe(group, method, after=functools.partial(_ended, *known))
         for method, known in _METHODS.items()
         if method in vars(group)
     ]
     patches += [
-        Patch(group, "broadcast", _replacing),
-        Patch(c10d, "_object_to_tensor", _sending),
-        Patch(c10d, "_tensor_to_object", _arriving),
+        observe(group, "broadcast", before=_replaces, after=_replaced),
+        observe(c10d, "_object_to_tensor", before=_sends),
+        observe(c10d, "_tensor_to_object", after=_arrived),
     ]
     return Patches(patches)
 

@@ -18,6 +18,7 @@ from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.kernel import callsite, collector, evidence
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame, theirs_only
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 
 CODE = "GG503"
@@ -31,9 +32,9 @@ def _make() -> list[Patch]:
     if kind is None:
         return []
     return [
-        Patch(kind, "__init__", _constructing),
+        observe(kind, "__init__", after=_constructed),
         Patch(kind, "__iter__", _iterating),
-        Patch(kind, "set_epoch", _setting),
+        observe(kind, "set_epoch", after=_set),
     ]
 
 
@@ -177,30 +178,14 @@ def _stepped(optimizer: Any) -> None:
             known.confirm()
 
 
-def _constructing(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        with hidden_frame:
-            original(self, *args, **kwargs)
-        attempt(_constructed, self)
-
-    return __init__
-
-
-def _constructed(sampler: Any) -> None:
+def _constructed(result: None, sampler: Any, *args: Any, **kwargs: Any) -> None:
     if collector.innermost() is not None:
         _known(sampler, callsite.user_site())
 
 
-def _setting(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def set_epoch(self: Any, *args: Any, **kwargs: Any) -> None:
-        with hidden_frame:
-            original(self, *args, **kwargs)
-        if id(self) in _samplers:
-            _samplers[id(self)].told = True
-
-    return set_epoch
+def _set(result: None, sampler: Any, *args: Any, **kwargs: Any) -> None:
+    if id(sampler) in _samplers:
+        _samplers[id(sampler)].told = True
 
 
 def _iterating(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:

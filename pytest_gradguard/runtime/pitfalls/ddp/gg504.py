@@ -15,7 +15,8 @@ from pytest_gradguard.details import Details
 from pytest_gradguard.findings import TraceStep
 from pytest_gradguard.runtime.kernel import evidence
 from pytest_gradguard.runtime.kernel.callsite import Site
-from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame, without_this_frame
+from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 
 CODE = "GG504"
@@ -30,7 +31,7 @@ def _make() -> list[Patch]:
     kind: Any = getattr(sys.modules.get(_MODULE), "DistributedDataParallel", None)
     if kind is None:
         return []
-    return [Patch(kind, "__init__", _constructing), Patch(kind, "forward", _forwarding)]
+    return [observe(kind, "__init__", after=_constructed), Patch(kind, "forward", _forwarding)]
 
 
 _patches = LatePatches(_make)
@@ -52,14 +53,8 @@ def _tell(event: str, ddp: Any, *particulars: Any) -> None:
     getattr(watching, event)(ddp, *particulars)
 
 
-def _constructing(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        with hidden_frame:
-            original(self, *args, **kwargs)
-        attempt(_tell, "constructed", self)
-
-    return __init__
+def _constructed(result: None, ddp: Any, *args: Any, **kwargs: Any) -> None:
+    _tell("constructed", ddp)
 
 
 def _forwarding(original: Callable[..., Any]) -> Callable[..., Any]:

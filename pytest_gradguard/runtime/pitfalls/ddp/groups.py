@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.pitfalls.ddp import C10D
 
@@ -40,22 +39,13 @@ def _begin() -> None:
         tell()
 
 
-def _joining(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _update_default_pg(group: Any) -> Any:
-        outcome = original(group)
-        if group is not None:
-            try:
-                _begin()
-            except Exception as error:
-                fault(error)
-        return outcome
-
-    return _update_default_pg
+def _joined(result: Any, group: Any) -> None:
+    if group is not None:
+        _begin()
 
 
 def _make() -> list[Patch]:
-    return [Patch(sys.modules[C10D], "_update_default_pg", _joining)]
+    return [observe(sys.modules[C10D], "_update_default_pg", after=_joined)]
 
 
 _patches = LatePatches(_make)

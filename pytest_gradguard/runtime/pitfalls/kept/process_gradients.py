@@ -21,8 +21,9 @@ from pytest_gradguard.runtime.kernel.dispatch.process_start import (
     package_of,
     ships_gradients,
 )
-from pytest_gradguard.runtime.kernel.faults import attempt, carried, fault, hidden_frame
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.faults import attempt, carried, hidden_frame
+from pytest_gradguard.runtime.kernel.observing import caller, observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.pitfalls.kept import backwards
 
 if TYPE_CHECKING:
@@ -153,18 +154,10 @@ def _sends(package: str, take: Callable[[Any], None]) -> Patches:
     connection: Any = import_module(f"{package}.connection")
     queues: Any = import_module(f"{package}.queues")
 
-    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def send(self: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
-            module = sys._getframe(1).f_globals.get("__name__", "")
-            if not module.startswith(f"{package}."):  # a queue sends what it was given
-                try:
-                    take(item)
-                except Exception as error:
-                    fault(error)
-            return original(self, item, *args, **kwargs)
-
-        return send
+    def look(sender: Any, item: Any, *args: Any, **kwargs: Any) -> None:
+        module = caller().f_globals.get("__name__", "")
+        if not module.startswith(f"{package}."):  # a queue sends what it was given
+            take(item)
 
     base = connection.Connection.__base__
     places = [
@@ -174,4 +167,4 @@ def _sends(package: str, take: Callable[[Any], None]) -> Patches:
         (base, "send"),
         (base, "send_bytes"),
     ]
-    return Patches([Patch(owner, name, watched) for owner, name in places])
+    return Patches([observe(owner, name, before=look) for owner, name in places])

@@ -7,7 +7,6 @@ values, so that what is pickled stays as it is; `provenance` knows them again wh
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,9 +17,9 @@ from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.frameworks.torch.copies import digest, leaves_behind
 from pytest_gradguard.runtime.kernel import transfer
 from pytest_gradguard.runtime.kernel.evidence import Object
-from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
 
 _FRAMES = 30
@@ -57,22 +56,14 @@ def watch(package: str, function: Any, forked: bool, tell: Callable[[Sent], None
     """
     task = task_of(function)
 
-    def watched(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        @functools.wraps(original)
-        def __reduce_ex__(self: Any, protocol: Any) -> Any:
-            if transfer.active.transfer is None:
-                try:
-                    if tensors.requires_grad(self) and tensors.history(self) is not None:
-                        sent = _sent(self, task, package, forked)
-                        if sent is not None:
-                            tell(sent)
-                except Exception as error:
-                    fault(error)
-            return original(self, protocol)
+    def look(tensor: Any, *args: Any) -> None:
+        by_the_program = transfer.active.transfer is None
+        if by_the_program and tensors.requires_grad(tensor) and tensors.history(tensor) is not None:
+            sent = _sent(tensor, task, package, forked)
+            if sent is not None:
+                tell(sent)
 
-        return __reduce_ex__
-
-    Patches([Patch(torch.Tensor, "__reduce_ex__", watched)]).apply()
+    Patches([observe(torch.Tensor, "__reduce_ex__", before=look)]).apply()
 
 
 def _sent(tensor: Any, task: Task, package: str, forked: bool) -> Sent | None:

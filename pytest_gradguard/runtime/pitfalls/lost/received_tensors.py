@@ -5,13 +5,11 @@ torch sends a tensor as a handle to shared memory, which the sender has to keep 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime.kernel import error_notes
-from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 
 _LOST = (
@@ -25,24 +23,15 @@ _LOST = (
 def patches(module: ModuleType) -> list[Patch]:
     """Makes the patches of `torch.multiprocessing.reductions`."""
     return [
-        Patch(module, name, _watched)
+        observe(module, name, failed=_refused)
         for name in ("rebuild_storage_fd", "rebuild_storage_filename")
         if hasattr(module, name)
     ]
 
 
-def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def rebuild(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        except Exception as error:
-            without_this_frame(error)
-            if attempt(_tells_of_the_sender, error):
-                attempt(error_notes.add, error, _LOST)
-            raise
-
-    return rebuild
+def _refused(error: BaseException, *args: Any, **kwargs: Any) -> None:
+    if isinstance(error, Exception) and _tells_of_the_sender(error):
+        error_notes.add(error, _LOST)
 
 
 def _tells_of_the_sender(error: Exception) -> bool:

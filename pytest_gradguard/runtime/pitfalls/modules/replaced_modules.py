@@ -8,7 +8,6 @@ said where any optimizer holds the returned parameters, or where they are change
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +16,8 @@ from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.copies import GradientState, all_zero, gradient_state
 from pytest_gradguard.runtime.kernel import callsite, collector, watching
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.kernel.tasks import Task
 from pytest_gradguard.runtime.pitfalls.modules import gg112
@@ -158,24 +157,11 @@ def _note_holder(held: set[int]) -> None:
         twin.settled = twin.settled or twin.are_in(held)
 
 
-def _adding(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def add_param_group(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            outcome = original(self, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        try:
-            _note_holder(_held(self))
-        except Exception as error:
-            fault(error)
-        return outcome
-
-    return add_param_group
+def _added(result: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    _note_holder(_held(optimizer))
 
 
-_patches = Patches([Patch(torch.optim.Optimizer, "add_param_group", _adding)])
+_patches = Patches([observe(torch.optim.Optimizer, "add_param_group", after=_added)])
 
 
 # -- the step ------------------------------------------------------------------------------------

@@ -8,16 +8,15 @@ attribute whose new value is computed from its old one. Any other attribute may 
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 import sys
 import textwrap
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.kernel import callsite, collector
-from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.parsing import parsed
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.pitfalls.modules import gg111
@@ -39,38 +38,22 @@ class _Replica(NamedTuple):
     attributes: dict[str, Any]
 
 
-def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def parallel_apply(self: Any, replicas: Any, *args: Any, **kwargs: Any) -> Any:
-        before = attempt(_before, self, replicas, instead=())
-        try:
-            outputs = original(self, replicas, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        if before:
-            attempt(_after, self, before)
-        return outputs
-
-    return parallel_apply
-
-
-def _before(parallel: Any, replicas: Any) -> list[_Replica]:
+def _before(parallel: Any, replicas: Any, *args: Any, **kwargs: Any) -> list[_Replica] | None:
     left = _left.setdefault(parallel, _FEW)
     home = collector.innermost()
     if not left or home is None or gg111.CODE in home.ignore | collector.allowed_now():
-        return []
+        return None
     _left[parallel] = left - 1
     modules, copies = list(parallel.module.named_modules()), list(replicas[0].modules())
     if len(modules) != len(copies):
-        return []
+        return None
     return [
         _Replica(path, module, copy, dict(copy._buffers), dict(vars(copy)))
         for (path, module), copy in zip(modules, copies, strict=True)
     ]
 
 
-def _after(parallel: Any, before: list[_Replica]) -> None:
+def _after(before: list[_Replica], outputs: Any, parallel: Any, *args: Any, **kwargs: Any) -> None:
     lost = [(one, name) for one in before for name in _lost(one)]
     if not lost:
         return
@@ -159,7 +142,7 @@ def _own(node: Any) -> Iterator[str]:
 
 def _make() -> list[Patch]:
     kind: Any = getattr(sys.modules.get(_MODULE), "DataParallel", None)
-    return [] if kind is None else [Patch(kind, "parallel_apply", _watched)]
+    return [] if kind is None else [observe(kind, "parallel_apply", before=_before, after=_after)]
 
 
 _patches = LatePatches(_make)

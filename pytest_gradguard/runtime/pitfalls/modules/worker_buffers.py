@@ -9,7 +9,6 @@ write the buffers before it evaluates. So that finding stands as long as the old
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,10 +25,9 @@ from pytest_gradguard.runtime.kernel.faults import (
     attempt,
     fault,
     freed,
-    theirs_only,
-    without_this_frame,
 )
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.observing import caller, observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.modules import gg111
 from pytest_gradguard.runtime.pitfalls.modules.buffers import kept_by, parameters_of, same
@@ -163,20 +161,9 @@ def _stepped(optimizer: Any) -> None:
     _used(Use.STEPS, is_stepped)
 
 
-def _evaluating(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def train(self: Any, mode: Any = True) -> Any:
-        try:
-            outcome = original(self, mode)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        if not mode and attempt(_by_the_program, sys._getframe(1)):
-            with theirs_only:
-                attempt(_used, Use.EVALUATES, lambda lost, _: lost.is_in(self))
-        return outcome
-
-    return train
+def _evaluates(result: Any, module: Any, mode: Any = True) -> None:
+    if not mode and _by_the_program(caller()):
+        _used(Use.EVALUATES, lambda lost, _: lost.is_in(module))
 
 
 def _by_the_program(frame: Any) -> bool:
@@ -192,18 +179,8 @@ def _called(module: Any, args: Any) -> None:
         attempt(_used, Use.EVALUATES, lambda lost, _: lost.is_evaluated_by(module))
 
 
-def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        with theirs_only:
-            attempt(_used, Use.SAVES, functools.partial(_holds, obj))
-        try:
-            return original(obj, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-
-    return save
+def _saves(obj: Any, *args: Any, **kwargs: Any) -> None:
+    _used(Use.SAVES, functools.partial(_holds, obj))
 
 
 def _holds(item: Any, lost: _Lost, module: Any) -> bool:
@@ -220,18 +197,9 @@ def _holds(item: Any, lost: _Lost, module: Any) -> bool:
     return bool(locate.find([("", item)], is_buffer))
 
 
-def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not args and not {"destination", "prefix"} & kwargs.keys():
-            attempt(_used, Use.COPIES, lambda lost, _: lost.is_in(self))
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-
-    return state_dict
+def _reads(module: Any, *args: Any, **kwargs: Any) -> None:
+    if not args and not {"destination", "prefix"} & kwargs.keys():
+        _used(Use.COPIES, lambda lost, _: lost.is_in(module))
 
 
 def _copied(module: Any) -> None:
@@ -240,9 +208,9 @@ def _copied(module: Any) -> None:
 
 _patches = Patches(
     [
-        Patch(torch.nn.Module, "train", _evaluating),
-        Patch(torch.nn.Module, "state_dict", _reading),
-        Patch(torch, "save", _saving),
+        observe(torch.nn.Module, "train", after=_evaluates),
+        observe(torch.nn.Module, "state_dict", before=_reads),
+        observe(torch, "save", before=_saves),
     ]
 )
 

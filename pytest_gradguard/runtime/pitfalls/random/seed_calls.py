@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime.kernel import watching
-from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.observing import observed
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 
 _FUNCTIONS = {
@@ -67,19 +67,13 @@ _patches = {library: LatePatches(functools.partial(_make, library)) for library 
 
 
 def _hearing(library: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def seed(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+    def heard(result: Any, *args: Any, **kwargs: Any) -> None:
         chosen = [one for one in (*args, *kwargs.values()) if one is not None]
         (seeded.add if chosen else seeded.discard)(library)
-        hear = this_thread.hear
-        if hear is not None:
-            try:
-                hear(library)
-            except Exception as error:
-                fault(error)
-        return result
+        if this_thread.hear is not None:
+            this_thread.hear(library)
 
+    seed = observed(after=heard)(original)
     # Picklers look a function up by its name. That of a method's would lead to its class.
     seed.__qualname__ = seed.__name__
     module, _ = _FUNCTIONS[library][0]

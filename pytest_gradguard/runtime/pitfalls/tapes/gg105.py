@@ -1,6 +1,6 @@
 """GG105: parallel calls around which a TensorFlow tape records, and what the tape gave then.
 
-`tape` asks, and `tapes` follows what the tasks compute and what gradients come of it.
+`tape` asks; the rest of this folder follows what tasks compute, and what gradients come of it.
 """
 
 from __future__ import annotations

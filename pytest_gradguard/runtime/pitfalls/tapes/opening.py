@@ -5,32 +5,21 @@ This module is light: it is in place from when TensorFlow is imported.
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime.kernel import collector
-from pytest_gradguard.runtime.kernel.faults import attempt, fault
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 
 _patches: Patches | None = None
 
 
-def _opening(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    @functools.wraps(original)
-    def push(self: Any) -> Any:
-        result = original(self)
-        if attempt(collector.innermost) is not None:
-            try:
-                from pytest_gradguard.runtime.pitfalls.tapes import following
+def _opened(result: Any, tape: Any) -> None:
+    if collector.innermost() is not None:
+        from pytest_gradguard.runtime.pitfalls.tapes import following
 
-                following.opened(self)
-            except Exception as error:
-                fault(error)
-        return result
-
-    return push
+        following.opened(tape)
 
 
 def apply() -> None:
@@ -38,7 +27,7 @@ def apply() -> None:
     global _patches
     if _patches is None:
         tape = sys.modules["tensorflow.python.eager.backprop"].GradientTape
-        _patches = Patches([Patch(tape, "_push_tape", _opening)])
+        _patches = Patches([observe(tape, "_push_tape", after=_opened)])
     _patches.apply()
 
 

@@ -28,6 +28,7 @@ from tensorflow.python.ops import custom_gradient, gradients_util, resource_vari
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.faults import Beside, fault
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 from pytest_gradguard.runtime.pitfalls.tapes.notes import Flow
 
@@ -275,20 +276,10 @@ def _recording(original: Callable[[], bool]) -> Callable[[], bool]:
     return could_possibly_record
 
 
-def _running(original: Callable[..., Any]) -> Callable[..., Any]:
+def _ran(outputs: Any, function: Any, tensor_inputs: Any, captured_inputs: Any) -> None:
     """A traced function that no tape of the user's follows is recorded on ours once it has run."""
-
-    @functools.wraps(original)
-    def _call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
-        outputs = original(self, tensor_inputs, captured_inputs)
-        if _mine.handles and tf.executing_eagerly():
-            try:
-                _function_ran(self, [*tensor_inputs, *captured_inputs], outputs)
-            except Exception as error:
-                fault(error)
-        return outputs
-
-    return _call_flat
+    if _mine.handles and tf.executing_eagerly():
+        _function_ran(function, [*tensor_inputs, *captured_inputs], outputs)
 
 
 def _function_ran(function: Any, inputs: list[Any], outputs: Any) -> None:
@@ -440,7 +431,7 @@ _patches = Patches(
         Patch(record, "record_operation", _noting),
         Patch(gradients_util, "PossibleTapeGradientTypes", _not_for_ours),
         Patch(ops, "_gradient_registry", _Gradients),
-        Patch(concrete_function.ConcreteFunction, "_call_flat", _running),
+        observe(concrete_function.ConcreteFunction, "_call_flat", after=_ran),
     ]
 )
 
