@@ -10,10 +10,10 @@ import dataclasses
 import functools
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from pytest_gradguard.runtime.kernel import travelling
+from pytest_gradguard.runtime.kernel import callsite, travelling
 from pytest_gradguard.runtime.kernel.code_names import globals_in
 
 _ATOMS = frozenset(
@@ -178,3 +178,21 @@ def _key(key: Any) -> str:
     if type(key) in (str, int, float, bool, bytes):
         return repr(key)
     return f"<{type(key).__name__}>"
+
+
+def names_in(
+    wanted: Mapping[int, tuple[Any, str]], frame: types.FrameType | None
+) -> dict[int, str]:
+    """What the program calls objects in `frame`; else the path that they went to workers by.
+
+    Args:
+        wanted: by their ids: the objects, and these paths.
+        frame: where the program runs, if that is known.
+    """
+    found: dict[int, str] = {}
+    if frame is not None:
+        found = find(callsite.local_names(frame), lambda item: id(item) in wanted, limit=5_000)
+    return {
+        identity: found.get(identity, path or "a tensor of the call")
+        for identity, (_, path) in wanted.items()
+    }

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.locks import Lock
 
 _ENOUGH = 65_536
 _MANY = 16
@@ -129,6 +130,47 @@ class Line:
                 self._unread = self._unread[stream.tell() :]
                 stream = io.BytesIO(self._unread)
         return found
+
+
+class Listeners:
+    """The pipes by which several processes tell again and again, read whenever somebody asks.
+
+    Args:
+        most: from how many of them is heard at a time; the oldest go first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: list[tuple[Line, int, Callable[[list[Any], bool], object]]] = []
+        self._lock = Lock()  # results may be taken out of queues in several threads
+
+    def add(self, pipe: Any, take: Callable[[list[Any], bool], object]) -> None:
+        """Have `take` called with what a process has told, and whether it tells no more."""
+        self.hear()
+        with self._lock:
+            self._open.append((Line(pipe), os.getpid(), take))
+            if len(self._open) > self._most:
+                self._open.pop(0)[0].pipe.close()
+
+    def hear(self) -> None:
+        """Take what the processes have told; pipes that are at their end go."""
+        with self._lock:
+            for one in list(self._open):
+                line, owner, take = one
+                if os.getpid() == owner:
+                    told = line.take()
+                    if told:
+                        take(told, line.pipe.closed)
+                else:  # forked, and must not take what its parent waits for
+                    line.pipe.close()
+                if line.pipe.closed and one in self._open:
+                    self._open.remove(one)
+
+    def close(self) -> None:
+        """Hear of no process any more."""
+        with self._lock:
+            while self._open:
+                self._open.pop()[0].pipe.close()
 
 
 class Pipes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -27,8 +26,7 @@ from pytest_gradguard.runtime.kernel.dispatch.process_start import (
     ships_gradients,
 )
 from pytest_gradguard.runtime.kernel.faults import attempt, fault, hidden_frame
-from pytest_gradguard.runtime.kernel.locks import Lock
-from pytest_gradguard.runtime.kernel.pipes import Line
+from pytest_gradguard.runtime.kernel.pipes import Listeners
 from pytest_gradguard.runtime.pitfalls.lost import pickling_errors, queue_puts
 
 _TORCH = "torch.nn.parameter"
@@ -73,71 +71,33 @@ def told(
 
 
 def _expect(call: Call, read: Any, results: bool) -> None:
-    hear()
-    with _lock:
-        _open.append(_Told(call, read))
-        if len(_open) > _MANY:
-            _open.pop(0).close()
-    call.collector.ask_first(hear)
+    _told.add(read, functools.partial(_take, call))
+    call.collector.ask_first(_told.hear)
     if results:
         from pytest_gradguard.runtime.pitfalls.lost import provenance
 
-        provenance.expect(hear)
+        provenance.expect(_told.hear)
 
 
-class _Told:
-    """What one process tells, read whenever somebody asks."""
+def _take(call: Call, told: list[Any], ended: bool) -> None:
+    """Take what a process that `call` has started has told."""
+    for name, note in told:
+        if name == _SENT:
+            from pytest_gradguard.runtime.pitfalls.lost import provenance
 
-    def __init__(self, call: Call, pipe: Any) -> None:
-        self._call = call
-        self._pipe = pipe
-        self._line = Line(pipe)
-        self._process = os.getpid()
-
-    def close(self) -> None:
-        """Hear no more of it."""
-        self._pipe.close()
-
-    def read(self) -> bool:
-        """Take what the process has told; whether it tells no more."""
-        if os.getpid() != self._process:  # a forked one, which must not take what is its parent's
-            self.close()
-            return True
-        for name, note in self._line.take():
-            if name == _SENT:
-                from pytest_gradguard.runtime.pitfalls.lost import provenance
-
-                provenance.told(self._call, note)
-            elif name == _FOUND:
-                for finding in note:
-                    if finding.code in self._call.dropped:
-                        continue
-                    self._call.collector.add(calls.placed(self._call, finding))
-            else:
-                probes.hear(self._call, [(name, note)])
-        return bool(self._pipe.closed)
+            provenance.told(call, note)
+        elif name == _FOUND:
+            for finding in note:
+                if finding.code not in call.dropped:
+                    call.collector.add(calls.placed(call, finding))
+        else:
+            probes.hear(call, [(name, note)])
 
 
-_open: list[_Told] = []
-_lock = Lock()
-
-
-def hear() -> None:
-    """Take what the processes have told; pipes that are at their end go."""
-    with _lock:  # results may be taken out of queues in several threads
-        for one in list(_open):
-            if one.read() and one in _open:
-                _open.remove(one)
-
-
-def undo() -> None:
-    """Hear of no process any more."""
-    with _lock:
-        while _open:
-            _open.pop().close()
-
-
-watching.at_end(undo)
+_told = Listeners(_MANY)
+hear = _told.hear
+"""Take what the processes have told."""
+watching.at_end(_told.close)
 
 
 # -- in the process --------------------------------------------------------------------------------

@@ -9,8 +9,6 @@ afterwards would be gone there, too, and is no loss.
 from __future__ import annotations
 
 import dis
-import functools
-import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,16 +23,15 @@ from pytest_gradguard.runtime.frameworks.torch.copies import (
     gradient_state,
 )
 from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
-from pytest_gradguard.runtime.kernel import calls, callsite, collector, watching
+from pytest_gradguard.runtime.kernel import calls, callsite, collector, locate, watching
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
-from pytest_gradguard.runtime.kernel.pipes import Line
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.kernel.pipes import Listeners
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.kept import gg106
 from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, State
-from pytest_gradguard.runtime.pitfalls.lost.provenance import names_in
 
 
 class _Waiting:
@@ -151,7 +148,6 @@ _waiting: dict[int, _Waiting] = {}
 _used: dict[int, tuple[Callable[[], Any], Reference, GradientState | None]] = {}
 """By the id of a tensor that was waited for: the tensor, the gradient of its last step, and the
 state of that."""
-_expected: list[_Expected] = []
 _inherited: dict[int, tuple[Call, KeptGradients, str, GradientState | None]] = {}
 """By the id of a tensor that a forked process has inherited: what it has told of it."""
 
@@ -216,27 +212,11 @@ def _listen() -> None:
 class _Expected:
     """A process of the program's own, which may tell what it has kept."""
 
-    def __init__(self, call: Call, pipe: Any) -> None:
-        self.call = call
-        self.pipe = pipe
-        self._line = Line(pipe)
+    def __init__(self, call: Call) -> None:
+        self._call = call
         self._left: KeptGradients | None = None
-        self._process = os.getpid()
 
-    def read(self) -> bool:
-        """Take what the process has told; whether it tells no more."""
-        if (
-            os.getpid() != self._process
-        ):  # a forked one, which must not take what its parent waits for
-            self.pipe.close()
-            return True
-        told = self._line.take()
-        ended: bool = self.pipe.closed
-        if told:
-            self._take(told[-1], running=not ended)
-        return ended
-
-    def _take(self, left: KeptGradients | None, *, running: bool) -> None:
+    def take(self, told: list[Any], ended: bool) -> None:
         """Take the last that the process has told: it holds in place of what it told before."""
         for identity, known in list(_waiting.items()):
             if known.left is self._left:
@@ -244,25 +224,20 @@ class _Expected:
         for identity, (_, known_left, _, _) in list(_inherited.items()):
             if known_left is self._left:
                 del _inherited[identity]
-        self._left = left
-        if left is not None:
-            remember(self.call, [left], running=running)
+        self._left = told[-1]
+        if self._left is not None:
+            remember(self._call, [self._left], running=not ended)
+
+
+_expected = Listeners(_MANY)
+hear = _expected.hear
+"""Take what the processes of the program's own have told."""
 
 
 def expect(call: Call, pipe: Any) -> None:
     """Take, from now on, what comes out of `pipe`, where a process that `call` starts tells."""
-    hear()
-    _expected.append(_Expected(call, pipe))
-    if len(_expected) > _MANY:
-        _expected.pop(0).pipe.close()
+    _expected.add(pipe, _Expected(call).take)
     _listen()
-
-
-def hear() -> None:
-    """Take what the processes of the program's own have told; pipes that are at their end go."""
-    for one in list(_expected):
-        if one.read():
-            _expected.remove(one)
 
 
 def undo() -> None:
@@ -270,8 +245,7 @@ def undo() -> None:
     _waiting.clear()
     _used.clear()
     _inherited.clear()
-    while _expected:
-        _expected.pop().pipe.close()
+    _expected.close()
     _patches.undo()
     torch_engine.unsubscribe(_backward)
     steps.before.unsubscribe(_stepping)
@@ -334,28 +308,16 @@ def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
     return ended
 
 
-def _clearing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            parameters = self.parameters() if isinstance(self, torch.nn.Module) else _held(self)
-            for known in _known(parameters):
-                known.settled = True
-        except Exception as error:
-            fault(error)
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-
-    return zero_grad
+def _cleared(owner: Any, *args: Any, **kwargs: Any) -> None:
+    parameters = owner.parameters() if isinstance(owner, torch.nn.Module) else _held(owner)
+    for known in _known(parameters):
+        known.settled = True
 
 
 _patches = Patches(
     [
-        Patch(torch.nn.Module, "zero_grad", _clearing),
-        Patch(torch.optim.Optimizer, "zero_grad", _clearing),
+        observe(torch.nn.Module, "zero_grad", before=_cleared),
+        observe(torch.optim.Optimizer, "zero_grad", before=_cleared),
     ]
 )
 
@@ -413,7 +375,7 @@ def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
         evidence.describe(
             [state for _, state in states.values()],
             tensors.describe(first.tensor),
-            list(names_in(wanted, frame).values()),
+            list(locate.names_in(wanted, frame).values()),
             len(parameters),
             nothing,
         )

@@ -30,9 +30,10 @@ from pytest_gradguard.runtime.kernel import (
     watching,
 )
 from pytest_gradguard.runtime.kernel.evidence import Object
-from pytest_gradguard.runtime.kernel.faults import attempt, fault
+from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.observing import caller, observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.lost import boundary_gradients, gg103
 from pytest_gradguard.runtime.pitfalls.modes import gg301
@@ -272,64 +273,31 @@ def _gradients_off(call: calls.Call) -> bool:
     return asked is not None and torch_modes.Modes(*asked).gradients_off is not None
 
 
-def _copying(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __deepcopy__(self: Any, memo: Any) -> Any:
-        copied = original(self, memo)
-        try:
-            known = _known(self)
-            fresh = id(copied) not in _severed and tensors.requires_grad(copied)
-            if known is not None and fresh:
-                _mark(copied, known)
-        except Exception as error:
-            fault(error)
-        return copied
-
-    return __deepcopy__
+def _was_copied(copied: Any, tensor: Any, *args: Any) -> None:
+    known = _known(tensor)
+    if known is not None and id(copied) not in _severed and tensors.requires_grad(copied):
+        _mark(copied, known)
 
 
-def _retaining(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def retain_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _known(self) is not None:
-            _retained.add(id(self))
-        return original(self, *args, **kwargs)
-
-    return retain_grad
+def _retains(tensor: Any, *args: Any, **kwargs: Any) -> None:
+    if _known(tensor) is not None:
+        _retained.add(id(tensor))
 
 
-def _pickling(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __reduce_ex__(self: Any, proto: Any) -> Any:
-        known = _known(self)
-        by_the_program = transfer.active.transfer is None
-        if known is not None and by_the_program:
-            try:
-                values = digest(self)
-                if values is not None:
-                    _pickled[threading.get_ident(), values] = known
-                while len(_pickled) > _PICKLED:
-                    del _pickled[next(iter(_pickled))]
-            except Exception as error:
-                fault(error)
-        attempt(boundary_gradients.pickled, self)
-        return original(self, proto)
-
-    return __reduce_ex__
+def _is_pickled(tensor: Any, *args: Any) -> None:
+    known = _known(tensor)
+    if known is not None and transfer.active.transfer is None:  # it is by the program
+        values = digest(tensor)
+        if values is not None:
+            _pickled[threading.get_ident(), values] = known
+        while len(_pickled) > _PICKLED:
+            del _pickled[next(iter(_pickled))]
+    boundary_gradients.pickled(tensor)
 
 
-def _unpickling(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _rebuild_tensor_v2(*args: Any, **kwargs: Any) -> Any:
-        tensor = original(*args, **kwargs)
-        if (_pickled or _processes) and tensor.requires_grad:
-            try:
-                _arrives(tensor, sys._getframe(1))
-            except Exception as error:
-                fault(error)
-        return tensor
-
-    return _rebuild_tensor_v2
+def _rebuilt(tensor: Any, *args: Any, **kwargs: Any) -> None:
+    if (_pickled or _processes) and tensor.requires_grad:
+        _arrives(tensor, caller())
 
 
 def _arrives(tensor: Any, rebuilding: FrameType) -> None:
@@ -360,10 +328,10 @@ def _may_be(severed: Severed, rebuilding: FrameType) -> bool:
 
 patches = Patches(
     [
-        Patch(torch.Tensor, "__deepcopy__", _copying),
-        Patch(torch.Tensor, "__reduce_ex__", _pickling),
-        Patch(torch.Tensor, "retain_grad", _retaining, inherited=True),
-        Patch(torch._utils, "_rebuild_tensor_v2", _unpickling),
+        observe(torch.Tensor, "__deepcopy__", after=_was_copied),
+        observe(torch.Tensor, "__reduce_ex__", before=_is_pickled),
+        observe(torch.Tensor, "retain_grad", before=_retains, inherited=True),
+        observe(torch._utils, "_rebuild_tensor_v2", after=_rebuilt),
     ]
 )
 
@@ -412,7 +380,7 @@ def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outc
     evidence.count += 1
     without, partial = _harm(stopped, backward, accumulates, outcome)
     if evidence.count == 1:
-        names = names_in({**without, **partial}, frame)
+        names = locate.names_in({**without, **partial}, frame)
         evidence.without.update(dict.fromkeys(names[identity] for identity in without))
         evidence.partial.update(dict.fromkeys(names[identity] for identity in partial))
     lacking = (tensor for tensor, _ in (*without.values(), *partial.values()))
@@ -477,18 +445,6 @@ def _harm(
                 elif identity in backward.had_no_gradient:
                     partial[identity] = (tensor, path)
     return without, partial
-
-
-def names_in(wanted: _Shipped, frame: Any) -> dict[int, str]:
-    """What the user calls these tensors where the backward runs; else the path they went by."""
-    found: dict[int, str] = {}
-    if frame is not None:
-        roots = callsite.local_names(frame)
-        found = locate.find(roots, lambda item: id(item) in wanted, limit=5_000)
-    return {
-        identity: found.get(identity, name or "a tensor of the call")
-        for identity, (_, name) in wanted.items()
-    }
 
 
 def severed_among(references: Iterable[Reference]) -> list[Severed]:
