@@ -150,5 +150,5 @@ def settle() -> None:
         call, sent_by = calls.by_token(token), calls.by_token(origin)
         sent = None if sent_by is None else sent_by.module_of(number)
         if call is not None and sent is not None:
-            for _, hear in checks.hearing("module_came_back"):
+            for _, hear in checks.hearing("on_module_returned"):
                 hear(call, sent.get_submodule(part), task, module)

@@ -159,7 +159,7 @@ class Return:
         self._told += 1
         more: tuple[Any, ...] = ()
         if self._told <= _NOTES:
-            more = checks.load("GG102").more_of(history, framework)
+            more = checks.load("GG102").leaf_provenance(history, framework)
         name = type(history).__name__
         return self._with_note("GG102", tensor, name, reduction, framework, *more)
 
@@ -274,21 +274,21 @@ def rebuild_noted(
         rebuild, arguments: how it is rebuilt.
         more: what that check has sent along.
     """
-    heard = attempt(_heard, token, code, note)
+    on_rebuilt = attempt(_find_listener, token, code, note)
     item = rebuild(*arguments)
-    if heard is not None:
-        attempt(heard, token, note, item, *more)
+    if on_rebuilt is not None:
+        attempt(on_rebuilt, token, note, item, *more)
     return item
 
 
-def _heard(token: int, code: str, note: Object) -> Callable[..., Any] | None:
-    """What the check of `code` does with an object once it is rebuilt; else it is counted now."""
-    came_back: Callable[..., Any] | None = getattr(checks.load(code), "came_back", None)
-    if came_back is None:
+def _find_listener(token: int, code: str, note: Object) -> Callable[..., Any] | None:
+    """The `on_rebuilt` of the check of `code`; a check without one counts the object now."""
+    on_rebuilt: Callable[..., Any] | None = getattr(checks.load(code), "on_rebuilt", None)
+    if on_rebuilt is None:
         from pytest_gradguard.runtime.kernel import calls
 
         calls.note_crossed(token, code, note)
-    return came_back
+    return on_rebuilt
 
 
 def end_simulation() -> None:

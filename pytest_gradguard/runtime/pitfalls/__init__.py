@@ -13,13 +13,13 @@ particular to the pitfall, and imports no framework:
 ``takes(item, framework)``
     Whether it has something to say of an object that needs a gradient, and is pickled for workers;
     its evidence is a `TransferEvidence`. It runs for every parameter, so it costs next to nothing.
-``more_of(history, framework)``
-    In a worker: what travels with a tensor that comes back without its graph, for `came_back`.
-``came_back(token, note, item, *more)``
-    Hears, in the parent, of an object that a worker has noted for this check and that is rebuilt
-    now; without it, the object is counted.
-``module_came_back(call, sent, task, module)``
-    Hears that a task returned a copy of a module that it was sent.
+``leaf_provenance(history, framework)``
+    In a worker: what identifies the leaves behind a result that loses its graph, for `on_rebuilt`.
+``on_rebuilt(token, note, item, *more)``
+    Called in the parent once an object is rebuilt that a worker has noted for this check. The
+    object of a check without it is counted.
+``on_module_returned(call, sent, task, module)``
+    Called when a task has returned a copy of a module that it was sent.
 
 How to see things that several checks stand on is a service of the kernel: what one pickling takes
 along, the tasks under watch. What the guard sees of a pitfall, and what not, is said in the

@@ -13,7 +13,7 @@ from pytest_gradguard.runtime.kernel.lineage import LINEAGE, is_forked
 CODE = "GG102"
 
 
-def more_of(history: Any, framework: Framework) -> tuple[Any, ...]:
+def leaf_provenance(history: Any, framework: Framework) -> tuple[Any, ...]:
     """The lineage of a forked worker, and the leaves behind a result (`leaves_behind`)."""
     if not (framework.backwards and is_forked()):
         return ()
@@ -22,7 +22,7 @@ def more_of(history: Any, framework: Framework) -> tuple[Any, ...]:
     return LINEAGE, leaves_behind(history)
 
 
-def came_back(token: int, note: Object, tensor: Any, *inherited: Any) -> None:
+def on_rebuilt(token: int, note: Object, tensor: Any, *inherited: Any) -> None:
     """Remember `tensor`, which had a graph in its worker, for the backward pass that reaches it."""
     if not note.framework.backwards:
         calls.note_crossed(token, CODE, note)

@@ -16,7 +16,7 @@ from pytest_gradguard.runtime.kernel.tasks import Task
 
 CODE = "GG112"
 
-module_came_back = later(f"{__name__.rpartition('.')[0]}.replaced_modules:remember")
+on_module_returned = later(f"{__name__.rpartition('.')[0]}.replaced_modules:remember")
 
 
 class Evidence(evidence.Evidence):
