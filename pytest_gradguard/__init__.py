@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Finding": "pytest_gradguard.findings",
-    "Framework": "pytest_gradguard.runtime.framework",
+    "Framework": "pytest_gradguard.runtime.kernel.framework",
     "GradGuardConfirmed": "pytest_gradguard.messages",
     "GradGuardError": "pytest_gradguard.messages",
     "GradGuardSuspicion": "pytest_gradguard.messages",
@@ -21,7 +21,7 @@ _HOMES = {
     "guard": "pytest_gradguard.runtime",
     "install": "pytest_gradguard.runtime",
     "load_ipython_extension": "pytest_gradguard.notebook",
-    "register_framework": "pytest_gradguard.runtime.frameworks",
+    "register_framework": "pytest_gradguard.runtime.kernel.frameworks",
     "register_integration": "pytest_gradguard.runtime.integrations",
     "uninstall": "pytest_gradguard.runtime",
     "unload_ipython_extension": "pytest_gradguard.notebook",
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
         GradGuardWarning,
     )
     from pytest_gradguard.runtime import allow, guard, install, uninstall
-    from pytest_gradguard.runtime.framework import Framework
-    from pytest_gradguard.runtime.frameworks import register_framework
     from pytest_gradguard.runtime.integrations import register_integration
+    from pytest_gradguard.runtime.kernel.framework import Framework
+    from pytest_gradguard.runtime.kernel.frameworks import register_framework
 
 
 def __getattr__(name: str) -> object:

@@ -27,5 +27,5 @@ def safely(
     except raises:
         raise
     except Exception as error:
-        import_module("pytest_gradguard.runtime.faults").fault(error)
+        import_module("pytest_gradguard.runtime.kernel.faults").fault(error)
         return instead

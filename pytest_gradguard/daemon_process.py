@@ -51,7 +51,7 @@ class DaemonProcess:
     def _tell(self, error: BaseException) -> None:
         for _ in range(_CHAINED):
             if isinstance(error, AssertionError):
-                module = import_module(f"{_RUNTIME}.dispatch.process_loaders")
+                module = import_module(f"{_RUNTIME}.pitfalls.loaders.process_loaders")
                 module.tell(error, self._task, self._write)
             following = error.__cause__ or error.__context__
             if following is None:
@@ -70,7 +70,7 @@ def through(run: Callable[[], Any], process: Any, inner: Any) -> Callable[[], An
     """
     if inner is None or getattr(inner, "__self__", None) is process:
         return run
-    return partial(import_module(f"{_RUNTIME}.faults").carried, run, inner)
+    return partial(import_module(f"{_RUNTIME}.kernel.faults").carried, run, inner)
 
 
 _CHAINED = 10

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime.dispatch.calling import begin
-from pytest_gradguard.runtime.dispatch.futures import belongs_to
-from pytest_gradguard.runtime.dispatch.methods import maps, submits
-from pytest_gradguard.runtime.dispatch.remote import Chunk
-from pytest_gradguard.runtime.dispatch.shipped import guarded
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.registry import (
+from pytest_gradguard.runtime.kernel.dispatch.calling import begin
+from pytest_gradguard.runtime.kernel.dispatch.futures import belongs_to
+from pytest_gradguard.runtime.kernel.dispatch.methods import maps, submits
+from pytest_gradguard.runtime.kernel.dispatch.remote import Chunk
+from pytest_gradguard.runtime.kernel.dispatch.shipped import guarded
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.registry import (
     PROCESSES,
     THREADS,
     Integration,

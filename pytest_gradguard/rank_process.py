@@ -66,7 +66,7 @@ class RankProcess:
     def _wait(self) -> None:
         """Wait until this process joins a group."""
         if self._forked:
-            import_module(f"{_RUNTIME}.distributed.groups").joined.append(self._joined)
+            import_module(f"{_RUNTIME}.pitfalls.ddp.groups").joined.append(self._joined)
         elif _C10D in sys.modules:
             self._watch()
         else:
@@ -89,7 +89,7 @@ class RankProcess:
     def _joined(self) -> None:
         """Guard what this rank does from now on."""
         if self._rank is None:
-            rank = import_module(f"{_RUNTIME}.distributed.rank").Rank
+            rank = import_module(f"{_RUNTIME}.pitfalls.ddp.rank").Rank
             self._rank = rank(self._write, self._ignore, self._forked)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_gradguard.findings import Finding, Repair
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.kernel.faults import fault
 
 __all__ = ["with_repairs"]
 

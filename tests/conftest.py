@@ -26,9 +26,12 @@ for _module in (
     *(
         found.name
         for found in pkgutil.walk_packages(integrations.__path__, f"{integrations.__name__}.")
+        if found.name != f"{integrations.__name__}.joblib.worker_batch"  # it imports joblib
     ),
-    *(f"pytest_gradguard.runtime.{ours}" for _, ours in starting.AWAITED),
-    "pytest_gradguard.runtime.backwards",
+    *(
+        f"pytest_gradguard.runtime.pitfalls.{ours}"
+        for _, ours in (*starting.AWAITED, *starting.IN_WORKERS)
+    ),
 ):
     importlib.import_module(_module)
 

@@ -260,7 +260,8 @@ def test_it_is_unloaded(kernel: Kernel) -> None:
     assert kernel.run("%unload_ext pytest_gradguard").error is None
     assert kernel.run("x, out = results()").displayed == []
     assert (
-        kernel.run("from pytest_gradguard.runtime import collector; collector.stack").value == "[]"
+        kernel.run("from pytest_gradguard.runtime.kernel import collector; collector.stack").value
+        == "[]"
     )
     assert kernel.run("%%gradguard\n1").error == "UsageError"
     assert kernel.run("%reload_ext pytest_gradguard").error is None

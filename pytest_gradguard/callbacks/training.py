@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pytest_gradguard.gradients.watch import Watch, patterns, step_count, switch
 from pytest_gradguard.messages import GradGuardError
-from pytest_gradguard.runtime.announcing import warn
+from pytest_gradguard.runtime.kernel.announcing import warn
 
 OnMissing = Literal["error", "warn"]
 

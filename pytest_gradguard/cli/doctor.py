@@ -20,8 +20,9 @@ from typing import Any
 from pytest_gradguard import __version__, disabled
 from pytest_gradguard.cli.streams import write
 from pytest_gradguard.cli.words import table
-from pytest_gradguard.runtime import frameworks, integrations, registry, watching
-from pytest_gradguard.runtime.oldest import OLDEST, too_old
+from pytest_gradguard.runtime import integrations
+from pytest_gradguard.runtime.kernel import frameworks, registry, watching
+from pytest_gradguard.runtime.kernel.oldest import OLDEST, too_old
 
 __all__ = ["build_parser", "run"]
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_gradguard.findings import Finding, merge
-from pytest_gradguard.runtime import watching
-from pytest_gradguard.runtime.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel import watching
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 
 _FOLDER = "GRADGUARD_RANKS"
 """The variable by which a launcher under the guard tells its ranks where their findings go."""

@@ -20,7 +20,7 @@ from pytest_gradguard.reports.overview import count_line, gravest_first
 from pytest_gradguard.reports.target import TargetError
 from pytest_gradguard.reports.text import blocks, style_for, width_of
 from pytest_gradguard.runtime import Report, install
-from pytest_gradguard.runtime.faults import attempt, checked
+from pytest_gradguard.runtime.kernel.faults import attempt, checked
 from pytest_gradguard.settings import SettingsError, load
 from pytest_gradguard.source_repairs import with_repairs
 
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if off:
         complain(f"gradguard: off ({VARIABLE} is set)")
     elif devices is not None:
-        from pytest_gradguard.runtime import simulated_devices
+        from pytest_gradguard.runtime.kernel import simulated_devices
 
         simulated_devices.load().start(devices)
     options = () if devices is None else ("--simulate-gpu", str(devices))

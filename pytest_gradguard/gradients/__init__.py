@@ -50,7 +50,7 @@ def watch_gradients(
     """
     __tracebackhide__ = True
     from pytest_gradguard.gradients.watch import REFUSED, Watch
-    from pytest_gradguard.runtime.faults import attempt, checked, theirs_only
+    from pytest_gradguard.runtime.kernel.faults import attempt, checked, theirs_only
 
     options = {"allow_none": allow_none, "finite": finite, "nonzero": nonzero, "steps": steps}
     with theirs_only:
@@ -71,7 +71,7 @@ def why_no_grad(tensor: Any) -> str:
     """
     __tracebackhide__ = True
     from pytest_gradguard.gradients.answer import UNKNOWN, answer
-    from pytest_gradguard.runtime.faults import checked, theirs_only
+    from pytest_gradguard.runtime.kernel.faults import checked, theirs_only
 
     with theirs_only:
         told: str = checked((TypeError,), answer, tensor, instead=UNKNOWN)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from types import CodeType
 
-from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.parsing import parsed
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.parsing import parsed
 
 _REPORTING = frozenset(
     {"debug", "info", "warning", "error", "critical", "exception", "write"}

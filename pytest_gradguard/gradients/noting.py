@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.kernel.observing import caller, observed
 
 
 def noted(
@@ -22,27 +20,13 @@ def noted(
         before: it is called before the function, with None for what that returns.
     """
 
-    def tell(log: Any, frame: Any, result: Any, args: Any, kwargs: Any) -> None:
-        try:
-            note(log, frame, result, *args, **kwargs)
-        except Exception as error:
-            fault(error)
+    def begin(*args: Any, **kwargs: Any) -> Any:
+        log = current()
+        if log is not None and before:
+            note(log, caller(), None, *args, **kwargs)
+        return log
 
-    def wrap(original: Any) -> Any:
-        @functools.wraps(original)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            log = current()
-            if log is not None and before:
-                tell(log, sys._getframe(1), None, args, kwargs)
-            try:
-                result = original(*args, **kwargs)
-            except BaseException as error:
-                without_this_frame(error)
-                raise
-            if log is not None and not before:
-                tell(log, sys._getframe(1), result, args, kwargs)
-            return result
+    def end(log: Any, result: Any, *args: Any, **kwargs: Any) -> None:
+        note(log, caller(), result, *args, **kwargs)
 
-        return function
-
-    return wrap
+    return observed(before=begin, after=None if before else end)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import TraceStep, display_path
-from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.kernel.callsite import Site
 
 
 def at(site: Site | None) -> str:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Finding, placed
 from pytest_gradguard.gradients.reasons import Reason, in_number
-from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.checks import gg104
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.pitfalls.lost import gg104
 
 _NAMES = 8
 _GROUPS = 6

@@ -8,8 +8,8 @@ from typing import Any
 
 from pytest_gradguard.findings import Finding, TraceStep, display_place
 from pytest_gradguard.gradients.reasons import Reason
-from pytest_gradguard.runtime import losses
-from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.kernel import losses
+from pytest_gradguard.runtime.kernel.callsite import Site
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from pytest_gradguard import keras_variables
 from pytest_gradguard.gradients import flow
-from pytest_gradguard.runtime import callsite
-from pytest_gradguard.runtime.faults import attempt
+from pytest_gradguard.runtime.kernel import callsite
+from pytest_gradguard.runtime.kernel.faults import attempt
 
 _WRAPPERS = {
     "DataParallel": "module",

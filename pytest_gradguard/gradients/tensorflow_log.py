@@ -19,12 +19,12 @@ import tensorflow as tf
 from pytest_gradguard.gradients import noting
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import Chain
-from pytest_gradguard.runtime import callsite, transfer
-from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.faults import freed
 from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
-from pytest_gradguard.runtime.tapes.own import OwnTape
-from pytest_gradguard.runtime.tapes.reads import Reads
+from pytest_gradguard.runtime.kernel import callsite, transfer
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.faults import freed
+from pytest_gradguard.runtime.pitfalls.tapes.own import OwnTape
+from pytest_gradguard.runtime.pitfalls.tapes.reads import Reads
 
 _EXACTLY = 3
 """How often what a value was computed from is found out exactly, at one place."""

@@ -14,11 +14,11 @@ import tensorflow as tf
 from pytest_gradguard import keras_variables
 from pytest_gradguard.gradients import tensorflow_log
 from pytest_gradguard.gradients.tensorflow_log import Log, noted
-from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_tapes
-from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.tapes import own
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.pitfalls.tapes import own
 
 _MACHINERY = tuple(f"{sep}{name}{sep}" for sep in "/\\" for name in ("tensorflow", "keras"))
 

@@ -17,10 +17,10 @@ from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import reaches
 from pytest_gradguard.gradients.reported import reported
 from pytest_gradguard.gradients.tensorflow_log import TapeNotes
-from pytest_gradguard.runtime import losses
-from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.checks import gg105
 from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
+from pytest_gradguard.runtime.kernel import losses
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.pitfalls.tapes import gg105
 
 _CHECK_NUMERICS = "tf.debugging.enable_check_numerics()"
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pytest_gradguard.gradients import torch_log
 from pytest_gradguard.gradients.torch_log import Log, noted
-from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import steps
+from pytest_gradguard.runtime.kernel.observing import caller, observed
 
 
 @noted
@@ -55,34 +54,27 @@ def distributed_gradients(log: Log, _: Any, gradients: Any, *args: Any, **kwargs
         listener.after_backward(tuple(gradients), tuple(gradients.values()))
 
 
-def loading(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`load_state_dict`, which writes into parameters, or replaces them."""
-
-    @functools.wraps(original)
-    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state = args[0] if args else kwargs.get("state_dict")
-        log = torch_log.log
-        before = list(self.parameters()) if log is not None else []
-        try:
-            result = original(self, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        if log is not None:
-            attempt(_loaded, log, self, before, state, torch_log.caller())
-        return result
-
-    return load_state_dict
+def _loads(module: Any, *args: Any, **kwargs: Any) -> tuple[Log, list[Any]] | None:
+    log = torch_log.log
+    return None if log is None else (log, list(module.parameters()))
 
 
-def _loaded(log: Log, module: Any, before: list[Any], state: Any, frame: Any) -> None:
+def _loaded(
+    begun: tuple[Log, list[Any]], result: Any, module: Any, *args: Any, **kwargs: Any
+) -> None:
+    log, before = begun
+    state: Any = args[0] if args else kwargs.get("state_dict")
     for name, parameter in module.named_parameters():
         log.goes_on(state.get(name), parameter)
     kept = {id(parameter): parameter for parameter in module.parameters()}
     replaced = [parameter for parameter in before if id(parameter) not in kept]
     if replaced:
-        log.changed("load_state_dict(assign=True)", replaced, frame)
-    log.changed(torch_log.WRITTEN, kept.values(), frame)
+        log.changed("load_state_dict(assign=True)", replaced, caller())
+    log.changed(torch_log.WRITTEN, kept.values(), caller())
+
+
+loading = observed(before=_loads, after=_loaded)
+"""`load_state_dict`, which writes into parameters, or replaces them."""
 
 
 def stepped(optimizer: Any) -> None:

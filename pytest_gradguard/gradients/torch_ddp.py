@@ -33,13 +33,13 @@ from pytest_gradguard.gradients.torch_diagnosis import diagnose
 from pytest_gradguard.gradients.torch_watch import state_of
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.reports import printable
-from pytest_gradguard.runtime import callsite, collector
-from pytest_gradguard.runtime.checks import gg502
-from pytest_gradguard.runtime.checks.gg504 import CODE, Evidence, Unused, settled
-from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
-from pytest_gradguard.runtime.references import Reference, refer
+from pytest_gradguard.runtime.kernel import callsite, collector
+from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.pitfalls.ddp import gg502
+from pytest_gradguard.runtime.pitfalls.ddp.gg504 import CODE, Evidence, Unused, settled
 
 _ERROR = "Expected to have finished reduction in the prior iteration"
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([ \d]+)")

@@ -29,8 +29,8 @@ from pytest_gradguard.gradients.torch_log import (
     Step,
 )
 from pytest_gradguard.gradients.torch_watch import Entry, State, TorchWatch
-from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.checks import gg103
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.pitfalls.lost import gg103
 
 _NO_LOG = Log()
 
@@ -384,7 +384,7 @@ def _at_worker(tensor: Any, backwards: list[Backward]) -> reasons.Reason | None:
 
 def _left_in_worker(tensor: Any) -> reasons.Reason | None:
     """The parallel call whose worker computed the gradient for a copy, and kept it."""
-    kept: Any = sys.modules.get("pytest_gradguard.runtime.worker_gradients")
+    kept: Any = sys.modules.get("pytest_gradguard.runtime.pitfalls.kept.worker_gradients")
     known = None if kept is None or tensor is None else kept.of(tensor)
     if known is None:
         return None

@@ -26,9 +26,9 @@ from pytest_gradguard.gradients.torch_exits import (
     entered_by,
     inside_torch,
 )
-from pytest_gradguard.runtime import callsite
-from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.kernel import callsite
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
 
 _compiling = torch.compiler.is_compiling
 

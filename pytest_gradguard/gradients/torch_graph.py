@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_gradguard.runtime.frameworks.torch.tensors import grad_fn
-from pytest_gradguard.runtime.references import Reference, refer
+from pytest_gradguard.runtime.kernel.references import Reference, refer
 
 _LIMIT = 10_000
 """How many nodes one walk looks at. torch frees a node that Python has seen by recursion, so that

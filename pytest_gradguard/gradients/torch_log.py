@@ -30,12 +30,12 @@ from pytest_gradguard.gradients.torch_exits import (
     outside_torch,
 )
 from pytest_gradguard.gradients.torch_graph import Leaves, behind
-from pytest_gradguard.runtime import callsite
-from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import tensors
-from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.references import Reference, refer
+from pytest_gradguard.runtime.kernel import callsite
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.references import Reference, refer
 
 _compiling = torch.compiler.is_compiling
 _WALKED = 50_000
@@ -262,7 +262,7 @@ class Log:
         if not accumulates and not backward.create_graph:
             self._first_order(outcome, found)
         # Results of workers among them: they may be gone by the end of the watch.
-        provenance: Any = sys.modules.get("pytest_gradguard.runtime.provenance")
+        provenance: Any = sys.modules.get("pytest_gradguard.runtime.pitfalls.lost.provenance")
         if provenance is not None and len(known.severed) < _SEVERED:
             known.severed.extend(provenance.severed_among(found.leaves.values()))
 

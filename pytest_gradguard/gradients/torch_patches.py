@@ -20,11 +20,11 @@ from pytest_gradguard.gradients.torch_exits import (
     operations,
     whole,
 )
-from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import steps
-from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 
 def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:

@@ -16,11 +16,11 @@ import torch
 from pytest_gradguard.details import Details
 from pytest_gradguard.gradients import targets, torch_exits, torch_log, torch_patches
 from pytest_gradguard.gradients.clock import now
-from pytest_gradguard.runtime import references
-from pytest_gradguard.runtime.callsite import Site, user_site
-from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks.torch import tensors
-from pytest_gradguard.runtime.references import refer
+from pytest_gradguard.runtime.kernel import references
+from pytest_gradguard.runtime.kernel.callsite import Site, user_site
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.references import refer
 
 _MEASURED = (torch.Tensor, torch.nn.Parameter)
 _DERIVATIVES = frozenset(torch_exits.DERIVATIVES.values())

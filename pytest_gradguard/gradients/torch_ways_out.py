@@ -20,8 +20,8 @@ from pytest_gradguard.gradients.torch_exits import (
     whole,
 )
 from pytest_gradguard.gradients.torch_log import Log, noted
-from pytest_gradguard.runtime.faults import Beside, attempt, fault, without_this_frame
-from pytest_gradguard.runtime.patching import on_class
+from pytest_gradguard.runtime.kernel.faults import Beside, attempt, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.patching import on_class
 
 _compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled

@@ -19,10 +19,10 @@ from pytest_gradguard.gradients.report import Missing, findings_of, shown
 from pytest_gradguard.gradients.targets import Item, items_of, written_at
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.reports import printable
-from pytest_gradguard.runtime import callsite, collector, starting, watching
-from pytest_gradguard.runtime.announcing import emit
-from pytest_gradguard.runtime.faults import attempt, checked, fault, theirs_only
 from pytest_gradguard.runtime.frameworks.torch import engine, steps
+from pytest_gradguard.runtime.kernel import callsite, collector, watching
+from pytest_gradguard.runtime.kernel.announcing import emit
+from pytest_gradguard.runtime.kernel.faults import attempt, checked, fault, theirs_only
 
 
 class Part(Protocol):
@@ -203,7 +203,7 @@ class Watch:
         self._ending.callback(attempt, collector.leave, self._listener)
         self._ending.callback(attempt, self._leave)
         # The guard knows what went through workers; findings go to whoever listens already.
-        self._asked(starting.start, self._listener)
+        self._asked(watching.start, self._listener)
         attempt(collector.enter_first, self._listener)
         for part in self._parts:
             self._asked(part.start)

@@ -21,7 +21,7 @@ def name_of(function: Any) -> str:
 
 def path_to(wanted: Any, roots: Iterable[tuple[str, Any]]) -> str:
     """The path of one object under `roots`, such as ``net.head.weight``."""
-    from pytest_gradguard.runtime import locate
+    from pytest_gradguard.runtime.kernel import locate
 
     found = locate.find(roots, lambda item: item is wanted)
     return found.get(id(wanted), "a tensor")

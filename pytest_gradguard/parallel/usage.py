@@ -48,7 +48,7 @@ class Usage(NamedTuple):
 
 def has_graph(result: Any) -> bool:
     """Whether a tensor with a graph is in what a task returned, found without pickling it."""
-    from pytest_gradguard.runtime import locate
+    from pytest_gradguard.runtime.kernel import locate
 
     torch = sys.modules["torch"]
     if shipping.holds_grad(result) is False:
@@ -174,7 +174,7 @@ def _not_an_argument(function: str, what: str) -> UnsupportedGradientError:
 
 def _globals() -> Iterator[tuple[str, Any]]:
     """What stands in the user's modules, and in their classes."""
-    from pytest_gradguard.runtime import callsite
+    from pytest_gradguard.runtime.kernel import callsite
 
     for module in list(sys.modules.values()):
         if not callsite.is_user_file(getattr(module, "__file__", None)):

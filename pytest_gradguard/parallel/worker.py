@@ -204,7 +204,7 @@ def _clears(function: Any) -> bool:
     """Whether a task clears gradients (`zero_grad`, `p.grad = None`), by its code."""
     import dis
 
-    from pytest_gradguard.runtime.used_globals import uses_of
+    from pytest_gradguard.runtime.kernel.used_globals import uses_of
 
     return any(
         "zero_grad" in one.__code__.co_names

@@ -126,7 +126,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"ini key gradguard: {error} (allowed: true, false)") from None
     if simulated:
         from pytest_gradguard.plugin.simulating import start
-        from pytest_gradguard.runtime.simulated_devices import pretended
+        from pytest_gradguard.runtime.kernel.simulated_devices import pretended
 
         if not pretended():  # a conftest has named this plugin: it starts late
             _safely(start, config, simulated)

@@ -20,7 +20,7 @@ from pytest_gradguard.plugin.received import FATAL, IN_SECTION, Received
 from pytest_gradguard.plugin.settings import Settings
 from pytest_gradguard.reports.printable import shown
 from pytest_gradguard.runtime import Report, guard
-from pytest_gradguard.runtime.faults import attempt, checked
+from pytest_gradguard.runtime.kernel.faults import attempt, checked
 
 if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
@@ -49,7 +49,7 @@ class GuardPlugin:
         self._written: list[Path] = []
         self._calls: list[Tally] = []
         self._outside: Report | None = None
-        devices: Any = sys.modules.get("pytest_gradguard.runtime.simulated_devices")
+        devices: Any = sys.modules.get("pytest_gradguard.runtime.kernel.simulated_devices")
         self._simulated = 0 if devices is None else devices.pretended()
         self._session = ExitStack()
         self._test = ExitStack()  # of the test that is running

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime import watching
-from pytest_gradguard.runtime.faults import Beside
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel import watching
+from pytest_gradguard.runtime.kernel.faults import Beside
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 __all__ = ["unguarded"]
 

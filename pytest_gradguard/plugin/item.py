@@ -21,8 +21,8 @@ from pytest_gradguard.plugin.names import PROPERTY
 from pytest_gradguard.plugin.received import IGNORED, IN_SECTION, SHOWN
 from pytest_gradguard.plugin.settings import Settings, marker_settings
 from pytest_gradguard.runtime import allow
-from pytest_gradguard.runtime.collector import Collector, collecting
-from pytest_gradguard.runtime.faults import checked, fault, theirs_only
+from pytest_gradguard.runtime.kernel.collector import Collector, collecting
+from pytest_gradguard.runtime.kernel.faults import checked, fault, theirs_only
 from pytest_gradguard.severity import Severity
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ def _with_what_explains(findings: list[Finding], fatal: Set[tuple[object, ...]])
 def _warn(finding: Finding, base: str) -> Literal["shown", "ignored", "raised"]:
     """Warn at the user's line; what the warning filters make of it."""
     from pytest_gradguard.messages import GradGuardWarning, warning_for
-    from pytest_gradguard.runtime.announcing import emit
+    from pytest_gradguard.runtime.kernel.announcing import emit
 
     warning = warning_for(finding)
     warning.args += (IN_SECTION,)

@@ -21,7 +21,7 @@ def outside_of_tests(config: pytest.Config) -> Report:
     if known is None:
         import_as_installed(config)
         from pytest_gradguard.runtime import guard
-        from pytest_gradguard.runtime.faults import attempt
+        from pytest_gradguard.runtime.kernel.faults import attempt
 
         block = guard(mode="record")
         known = config.stash[_REPORT] = block.__enter__()

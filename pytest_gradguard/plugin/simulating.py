@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gradguard.disabled import is_disabled
-from pytest_gradguard.runtime import simulated_devices
+from pytest_gradguard.runtime.kernel import simulated_devices
 
 
 def start(config: pytest.Config, value: str) -> None:

@@ -15,7 +15,7 @@ from pytest_gradguard.findings import Finding
 from pytest_gradguard.gradients.watch import REFUSED, Watch
 from pytest_gradguard.messages import GradGuardWarning
 from pytest_gradguard.plugin.names import ACTIVE
-from pytest_gradguard.runtime.faults import attempt, checked, theirs_only
+from pytest_gradguard.runtime.kernel.faults import attempt, checked, theirs_only
 
 __all__ = ["NoWatches", "Watches"]
 

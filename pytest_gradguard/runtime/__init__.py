@@ -10,13 +10,14 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gradguard.disabled import is_disabled
-from pytest_gradguard.runtime import collector as _collector
-from pytest_gradguard.runtime import watching as _watching
-from pytest_gradguard.runtime.collector import Collector as _Collector
-from pytest_gradguard.runtime.faults import attempt as _attempt
-from pytest_gradguard.runtime.faults import checked as _checked
-from pytest_gradguard.runtime.faults import theirs_only as _theirs_only
-from pytest_gradguard.runtime.locks import Lock as _Lock
+from pytest_gradguard.runtime.kernel import collector as _collector
+from pytest_gradguard.runtime.kernel import parts as _parts
+from pytest_gradguard.runtime.kernel import watching as _watching
+from pytest_gradguard.runtime.kernel.collector import Collector as _Collector
+from pytest_gradguard.runtime.kernel.faults import attempt as _attempt
+from pytest_gradguard.runtime.kernel.faults import checked as _checked
+from pytest_gradguard.runtime.kernel.faults import theirs_only as _theirs_only
+from pytest_gradguard.runtime.kernel.locks import Lock as _Lock
 
 if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
@@ -35,9 +36,27 @@ _installed: _collector.Collector | None = None
 _lock = _Lock()
 
 
+def _part(name: str) -> Any:
+    """A package that stands on the kernel, imported once it is needed."""
+    if name == "frameworks":
+        from pytest_gradguard.runtime import frameworks
+
+        return frameworks
+    if name == "pitfalls":
+        from pytest_gradguard.runtime import pitfalls
+
+        return pitfalls
+    from pytest_gradguard.runtime import starting
+
+    return starting
+
+
+_parts.load = _part
+
+
 def __getattr__(name: str) -> Any:
     if name == "CHECKS":
-        from pytest_gradguard.runtime import checks
+        from pytest_gradguard.runtime.kernel import checks
 
         return checks.codes()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -61,7 +80,7 @@ def _expanded(selectors: Iterable[str]) -> frozenset[str]:
 def _announcer(mode: Mode) -> _collector.Announce | None:
     if mode == "record":
         return None
-    from pytest_gradguard.runtime.announcing import announcer
+    from pytest_gradguard.runtime.kernel.announcing import announcer
 
     return announcer(mode)
 
@@ -109,12 +128,6 @@ def _told(collector: _Collector | None, what: str) -> Any:
     return [] if collector is None else getattr(collector, what)
 
 
-def _start(user: object) -> None:
-    from pytest_gradguard.runtime import starting  # with all that is watched: not before it is
-
-    starting.start(user)
-
-
 def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
     """Guard this program until `uninstall`. Installing it again only changes the mode.
 
@@ -139,7 +152,7 @@ def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
             _installed = _attempt(_collector.Collector, ignore=ignored, announce=announce)
             if _installed is not None:
                 _attempt(_collector.enter_first, _installed)
-                _attempt(_start, _installed)
+                _attempt(_watching.start, _installed)
         else:
             _installed.announce = announce
             _installed.ignore |= ignored
@@ -181,7 +194,7 @@ def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[R
     report._collector = collector
     with simulated(simulate_gpu):
         if collector is not None:
-            _attempt(_start, collector)
+            _attempt(_watching.start, collector)
             _attempt(_collector.enter_here, collector)
         try:
             yield report
@@ -202,7 +215,7 @@ def simulated(devices: int | None) -> Iterator[None]:
     if devices is None or is_disabled():
         yield
         return
-    from pytest_gradguard.runtime import simulated_devices
+    from pytest_gradguard.runtime.kernel import simulated_devices
 
     simulation = simulated_devices.load()
     simulation.start(devices)

@@ -1,16 +1,17 @@
-"""Where whoever begins to watch begins: all that is watched has been declared here.
+"""All that is watched is declared here, as soon as anybody begins to watch.
 
 A declaration names what to wait for. The modules that watch it are imported once it is there.
 """
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime import integrations, watching
+from pytest_gradguard.runtime import integrations, pitfalls
+from pytest_gradguard.runtime.kernel import watching
 
-_HERE = __name__.rpartition(".")[0]
+_PITFALLS = pitfalls.__name__
 AWAITED = (
-    ("random", "seed_calls"),
-    ("joblib.memory", "checks.gg108"),
+    ("random", "random.seed_calls"),
+    ("joblib.memory", "cache.gg108"),
     ("torch.cuda", "cuda.torch"),
     ("torch.cuda", "cuda.driver"),
     ("torch.autograd", "cuda.driver"),
@@ -18,28 +19,24 @@ AWAITED = (
     ("cupy", "cuda.cupy"),
     ("tensorflow.python.eager.context", "cuda.tensorflow"),
     ("tensorflow.python.eager.backprop", "tapes.opening"),
-    ("torch.utils.data.distributed", "checks.gg503"),
-    ("torch.nn.parallel.distributed", "checks.gg504"),
-    ("torch.nn.parallel.data_parallel", "replicas"),
-    ("torch.distributed.distributed_c10d", "distributed.groups"),
-    ("torch.distributed.fsdp._fully_shard._fully_shard", "distributed.sharded"),
-    ("lightning.fabric.utilities.distributed", "distributed.lightning"),
-    ("lightning_fabric.utilities.distributed", "distributed.lightning"),
+    ("torch.utils.data.distributed", "ddp.gg503"),
+    ("torch.nn.parallel.distributed", "ddp.gg504"),
+    ("torch.nn.parallel.data_parallel", "modules.replicas"),
+    ("torch.distributed.distributed_c10d", "ddp.groups"),
+    ("torch.distributed.fsdp._fully_shard._fully_shard", "ddp.sharded"),
+    ("lightning.fabric.utilities.distributed", "ddp.lightning"),
+    ("lightning_fabric.utilities.distributed", "ddp.lightning"),
 )
 """Beside the integrations: the modules that programs import, and what of ours then watches them."""
+IN_WORKERS = (("torch.autograd", "kept.backwards"), ("torch.cuda", "cuda.earlier"))
+"""What is watched in worker processes only."""
 
-watching.when_imported("torch.autograd", *watching.lazily(f"{_HERE}.backwards"), in_workers=True)
+for _module, _ours in IN_WORKERS:
+    watching.when_imported(_module, *watching.lazily(f"{_PITFALLS}.{_ours}"), in_workers=True)
 for _module, _ours in AWAITED:
-    watching.when_imported(_module, *watching.lazily(f"{_HERE}.{_ours}"))
+    watching.when_imported(_module, *watching.lazily(f"{_PITFALLS}.{_ours}"))
 
 
-def start(user: object) -> None:
-    """Watch from now on; `watching.stop` undoes it, for that user."""
+def declare() -> None:
+    """Declare all that is watched, once."""
     integrations.load()
-    watching.start(user)
-
-
-def start_in_worker() -> None:
-    """Watch what tasks do in this process, a worker: its own workers, CUDA and backward passes."""
-    integrations.load()
-    watching.start_in_worker()

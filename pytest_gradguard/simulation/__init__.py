@@ -6,11 +6,11 @@ before the program does, and nothing at all while nobody asks for a simulation.
 
 The parts: `machine` is what lies in the driver, `driver` answers `torch.cuda`, `tags` keeps where a
 tensor lies, and `mode` sees the functions of torch's. `switch` puts them in place, as `starting`
-asks for it. The guard knows of all this by `runtime.simulated_devices` only, where `arriving`
+asks for it. The guard knows of all this by its kernel's `simulated_devices` only, where `arriving`
 registers itself, `tags` and `randomness` say what they know.
 """
 
-from pytest_gradguard.runtime import simulated_devices
+from pytest_gradguard.runtime.kernel import simulated_devices
 from pytest_gradguard.simulation import arriving
 from pytest_gradguard.simulation.starting import is_loaded, pretended, start, stop
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_gradguard.runtime import cuda
-from pytest_gradguard.runtime.locks import Lock
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.pitfalls import cuda
 from pytest_gradguard.simulation.starting import is_loaded, pretended, start, stop
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime.cuda import attempts
+from pytest_gradguard.runtime.pitfalls.cuda import attempts
 from pytest_gradguard.simulation import randomness
 from pytest_gradguard.simulation.errors import NoSuchDriverCall, refusing
 from pytest_gradguard.simulation.machine import CUDA, Machine

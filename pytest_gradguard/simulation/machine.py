@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime.cuda import attempts
+from pytest_gradguard.runtime.pitfalls.cuda import attempts
 from pytest_gradguard.simulation.memory import Memory
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"

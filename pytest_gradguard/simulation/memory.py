@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from pytest_gradguard.runtime.locks import Lock
+from pytest_gradguard.runtime.kernel.locks import Lock
 
 BLOCK = 512
 """The allocator rounds every request up to blocks of so many bytes."""

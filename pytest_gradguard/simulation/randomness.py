@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime import simulated_devices
+from pytest_gradguard.runtime.kernel import simulated_devices
 from pytest_gradguard.simulation.machine import Machine
 from pytest_gradguard.simulation.replacing import Replacements, standing_for
 

@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from pytest_gradguard import imports
-from pytest_gradguard.runtime import cuda
-from pytest_gradguard.runtime.locks import Lock
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.pitfalls import cuda
 
 _lock = Lock()
 _asked: list[int] = []

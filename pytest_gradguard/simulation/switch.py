@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Callable
 from multiprocessing import spawn
@@ -11,10 +10,11 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime.cuda import attempts
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch.following import take_off
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.lineage import in_child
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.pitfalls.cuda import attempts
 from pytest_gradguard.simulation import (
     attention,
     backward,
@@ -188,5 +188,4 @@ def _forked() -> None:
             torch.cuda._cached_device_count = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+in_child(_forked)

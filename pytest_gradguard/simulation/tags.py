@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime import simulated_devices
+from pytest_gradguard.runtime.kernel import simulated_devices
 from pytest_gradguard.simulation.memory import Memory
 
 NAME = "_gradguard_device"

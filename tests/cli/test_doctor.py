@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gradguard import __version__, cli
 from pytest_gradguard.integrations import Integration, Patch
-from pytest_gradguard.runtime import oldest, registry
+from pytest_gradguard.runtime.kernel import oldest, registry
 
 
 @pytest.fixture
@@ -111,7 +111,9 @@ def test_a_release_that_is_too_old_is_named_and_fails(
 def test_a_framework_that_is_too_old_is_named_and_fails(
     library: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_gradguard.runtime.frameworks.package_names", lambda: ["joblib"])
+    monkeypatch.setattr(
+        "pytest_gradguard.runtime.kernel.frameworks.package_names", lambda: ["joblib"]
+    )
     library.Pool = type("Pool", (), {"give": None})  # type: ignore[attr-defined]
     assert doctor(capsys)[0] == 0
     monkeypatch.setitem(oldest.OLDEST, "joblib", "99.0")  # type: ignore[arg-type]

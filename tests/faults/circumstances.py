@@ -546,7 +546,7 @@ os.register_at_fork(before=_at_fork, after_in_parent=_forked.set)
 
 def _hold_locks() -> None:
     """Have another thread hold the locks until the parent has forked."""
-    locks = sys.modules.get("pytest_gradguard.runtime.locks")
+    locks = sys.modules.get("pytest_gradguard.runtime.kernel.locks")
     taken = threading.Event()
     _forked.clear()
 

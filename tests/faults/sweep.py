@@ -38,9 +38,15 @@ from trial import Outcome, Trial
 HERE = Path(__file__).parent
 RECORD = HERE.parents[1] / "build" / "faults.jsonl"
 
-BELOW = (f"{PACKAGE}.runtime.faults", f"{PACKAGE}.runtime.locks", f"{PACKAGE}.aside", PACKAGE)
-"""The modules on which all stands that takes a fault: what tells of faults, the locks, and what
-stands between the program and the modules of the guard."""
+BELOW = (
+    f"{PACKAGE}.runtime.kernel.faults",
+    f"{PACKAGE}.runtime.kernel.lineage",
+    f"{PACKAGE}.runtime.kernel.locks",
+    f"{PACKAGE}.aside",
+    PACKAGE,
+)
+"""The modules on which all stands that takes a fault: what tells of faults, what a fork resets, the
+locks, and what stands between the program and the modules of the guard."""
 ITSELF = re.compile(
     rf"{PACKAGE}\.cli(\.program)?:|{PACKAGE}\.cli\.run:(run|build_parser|_execute)$"
 )

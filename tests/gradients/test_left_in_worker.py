@@ -111,7 +111,7 @@ def test_an_optimizer_of_another_model_confirms_nothing() -> None:
 
 def test_what_a_step_has_used_goes_with_its_model() -> None:
     """Of another model, whose parameters have the same ids, it would be no step."""
-    from pytest_gradguard.runtime import worker_gradients
+    from pytest_gradguard.runtime.pitfalls.kept import worker_gradients
 
     with guard("record") as report:
         for _ in range(3):

@@ -48,7 +48,7 @@ def test_our_modules_are_not_rewritten(tmp_path: Path) -> None:
         "import sys\n"
         "from importlib.machinery import SourceFileLoader\n"
         "def test_of_the_guard():\n"
-        "    import pytest_gradguard.runtime.checks.gg101\n"
+        "    import pytest_gradguard.runtime.pitfalls.lost.gg101\n"
         "    ours = {name: one for name, one in sys.modules.items()\n"
         "            if name.startswith('pytest_gradguard.runtime.')}\n"
         "    assert len(ours) > 15\n"

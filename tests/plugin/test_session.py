@@ -337,7 +337,7 @@ def test_pytest_within_a_guarded_test_leaves_the_guard_in_force(tmp_path: Path) 
 @pytest.mark.parametrize("options", [[], ["-W", STRICT]], ids=["default", "strict"])
 def test_a_fault_of_the_guard_fails_nobody(tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "test_it.py").write_text(
-        "from pytest_gradguard.runtime.collector import innermost\n\n"
+        "from pytest_gradguard.runtime.kernel.collector import innermost\n\n"
         "class Broken:\n"
         "    def build(self):\n"
         "        raise RuntimeError('broken')\n\n"

@@ -15,7 +15,7 @@ from joblib_releases import GENERATOR, UNORDERED
 
 from pytest_gradguard import Finding, guard
 from pytest_gradguard.findings import Location, Severity
-from pytest_gradguard.runtime import collector, probes
+from pytest_gradguard.runtime.kernel import collector, probes
 
 
 def leaf() -> torch.Tensor:

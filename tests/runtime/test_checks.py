@@ -5,12 +5,13 @@ from __future__ import annotations
 from children import run_python
 
 from pytest_gradguard import pitfalls
-from pytest_gradguard.runtime import CHECKS, checks, probes
+from pytest_gradguard.runtime import CHECKS
+from pytest_gradguard.runtime.kernel import checks, probes
 
 WHAT_LISTING_IMPORTS = """
 import sys
 
-from pytest_gradguard.runtime import CHECKS, checks
+from pytest_gradguard.runtime import CHECKS; from pytest_gradguard.runtime.kernel import checks
 
 assert "GG101" in CHECKS
 print([name for name in sys.modules if name.startswith(checks.__name__ + ".")])

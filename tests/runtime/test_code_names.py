@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_gradguard.runtime.code_names import attributes_in, globals_in
+from pytest_gradguard.runtime.kernel.code_names import attributes_in, globals_in
 
 module: Any = None
 model: Any = None

@@ -10,12 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_gradguard.runtime import probes  # noqa: E402
-from pytest_gradguard.runtime.checks import gg201, gg203  # noqa: E402
-from pytest_gradguard.runtime.cuda import attempts, errors  # noqa: E402
-from pytest_gradguard.runtime.dispatch.process_cuda import Run  # noqa: E402
-from pytest_gradguard.runtime.pipes import Pipes  # noqa: E402
-from pytest_gradguard.runtime.tasks import Task  # noqa: E402
+from pytest_gradguard.runtime.kernel import probes  # noqa: E402
+from pytest_gradguard.runtime.kernel.pipes import Pipes  # noqa: E402
+from pytest_gradguard.runtime.kernel.tasks import Task  # noqa: E402
+from pytest_gradguard.runtime.pitfalls.cuda import attempts, errors, gg201, gg203  # noqa: E402  # noqa: E402
+from pytest_gradguard.runtime.pitfalls.cuda.process_cuda import Run  # noqa: E402
 
 REFUSED = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you …"
 

@@ -14,7 +14,7 @@ HEAD = """
 import torch
 torch._C._cuda_getDeviceCount = count = lambda: 0
 from pytest_gradguard import guard
-from pytest_gradguard.runtime import cuda
+from pytest_gradguard.runtime.pitfalls import cuda
 from pytest_gradguard.runtime.frameworks.torch import engine
 
 x = torch.ones(1, requires_grad=True)

@@ -12,7 +12,7 @@ from children import run_python
 
 from pytest_gradguard.dynamic_code import DYNAMIC
 from pytest_gradguard.findings import display_path
-from pytest_gradguard.runtime.callsite import written_in
+from pytest_gradguard.runtime.kernel.callsite import written_in
 
 PROGRAM = """\
 import json

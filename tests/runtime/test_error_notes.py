@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from children import run_python
 
-from pytest_gradguard.runtime import error_notes
+from pytest_gradguard.runtime.kernel import error_notes
 
 PROGRAM = """\
 import json, multiprocessing, sqlite3, threading

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gradguard.runtime import worker
+from pytest_gradguard.runtime.kernel import worker
 
 
 class Plain(Exception):

@@ -148,7 +148,7 @@ def test_a_thread_that_ends_is_no_compute_thread() -> None:
     done = run_python(
         "-c",
         "import _thread, hashlib, time, torch\n"
-        "from pytest_gradguard.runtime.fork_safety import openmp\n"
+        "from pytest_gradguard.runtime.pitfalls.forks import openmp\n"
         "def busy():\n"
         "    hashlib.pbkdf2_hmac('sha256', b'a', b'b', 40_000)\n"
         "for _ in range(5):\n"

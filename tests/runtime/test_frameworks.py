@@ -11,7 +11,7 @@ import pytest
 from children import run_python
 
 from pytest_gradguard import Finding, Framework, GradGuardWarning, guard, register_framework
-from pytest_gradguard.runtime import frameworks, oldest
+from pytest_gradguard.runtime.kernel import frameworks, oldest
 
 pytest.importorskip("joblib")
 import home_made_arrays as arrays

@@ -22,10 +22,10 @@ from joblib.externals import loky  # noqa: E402
 
 import pytest_gradguard  # noqa: E402
 from pytest_gradguard import GradGuardError, GradGuardWarning, allow, guard  # noqa: E402
-from pytest_gradguard.runtime.dispatch import calling, remote  # noqa: E402
 from pytest_gradguard.runtime.integrations.executors import submitting  # noqa: E402
 from pytest_gradguard.runtime.integrations.pools import methods as pool_methods  # noqa: E402
-from pytest_gradguard.runtime.registry import PROCESSES  # noqa: E402
+from pytest_gradguard.runtime.kernel.dispatch import calling, remote  # noqa: E402
+from pytest_gradguard.runtime.kernel.registry import PROCESSES  # noqa: E402
 
 FORK = multiprocessing.get_context("fork")
 

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 joblib = pytest.importorskip("joblib")
 
 from pytest_gradguard import guard  # noqa: E402
-from pytest_gradguard.runtime import calls, probes, shipped_modules, worker_gradients  # noqa: E402
-from pytest_gradguard.runtime.checks import gg106  # noqa: E402
-from pytest_gradguard.runtime.tasks import Task  # noqa: E402
+from pytest_gradguard.runtime.kernel import calls, probes, shipped_modules  # noqa: E402
+from pytest_gradguard.runtime.kernel.tasks import Task  # noqa: E402
+from pytest_gradguard.runtime.pitfalls.kept import gg106, worker_gradients  # noqa: E402
 
 
 def gradients(model, x):

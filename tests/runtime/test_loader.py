@@ -111,7 +111,7 @@ def test_a_program_that_catches_the_error_of_a_worker_goes_on(tmp_path: Path) ->
 
 def test_an_unknown_layout_closes_the_integration(monkeypatch: pytest.MonkeyPatch) -> None:
     from pytest_gradguard.runtime.integrations import loader
-    from pytest_gradguard.runtime.registry import UnknownLayout
+    from pytest_gradguard.runtime.kernel.registry import UnknownLayout
 
     module = __import__("torch.utils.data.dataloader", fromlist=["DataLoader"])
     monkeypatch.setattr(module._utils.worker, "_worker_loop", lambda rows: None)

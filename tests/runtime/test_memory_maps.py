@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from children import run_python
 
-from pytest_gradguard.runtime import write_faults
-from pytest_gradguard.runtime.pipes import Mailbox, post
+from pytest_gradguard.runtime.kernel.pipes import Mailbox, post
+from pytest_gradguard.runtime.pitfalls.maps import write_faults
 
 pytestmark = pytest.mark.skipif(not write_faults.can_be_heard(), reason="signals as Linux has them")
 
@@ -106,7 +106,7 @@ def test_a_signal_that_somebody_sends_ends_the_worker_as_before(told):
 def test_a_write_is_told_with_its_address_and_then_kills():
     program = (
         "import mmap, ctypes, sys\n"
-        "from pytest_gradguard.runtime import write_faults\n"
+        "from pytest_gradguard.runtime.pitfalls.maps import write_faults\n"
         "page = mmap.mmap(-1, 4096)\n"
         "start = ctypes.addressof(ctypes.c_char.from_buffer(page))\n"
         "ctypes.CDLL(None).mprotect(ctypes.c_void_p(start), 4096, 1)\n"

@@ -8,8 +8,8 @@ import math
 
 import pytest
 
-from pytest_gradguard.runtime.quoting import quoted
-from pytest_gradguard.runtime.tasks import task_of
+from pytest_gradguard.runtime.kernel.quoting import quoted
+from pytest_gradguard.runtime.kernel.tasks import task_of
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from pytest_gradguard.runtime.parsing import parsed
+from pytest_gradguard.runtime.kernel.parsing import parsed
 
 WARNS = 'pattern = "\\d"\n'
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gradguard.runtime.patching import LatePatches, Patch, on_class
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch, on_class
 
 
 class Base:

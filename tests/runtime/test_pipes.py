@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gradguard.runtime.pipes import tell
+from pytest_gradguard.runtime.kernel.pipes import tell
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from typing import Any, Literal
 import pytest
 
 from pytest_gradguard.findings import Finding, Location, Severity, TraceStep
-from pytest_gradguard.runtime import plain_data, probes
-from pytest_gradguard.runtime.checks.gg305 import Drawn
-from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.tapes.notes import Behind, Flow, Made, Note
-from pytest_gradguard.runtime.tasks import Task
+from pytest_gradguard.runtime.kernel import plain_data, probes
+from pytest_gradguard.runtime.kernel.evidence import Object
+from pytest_gradguard.runtime.kernel.tasks import Task
+from pytest_gradguard.runtime.pitfalls.random.gg305 import Drawn
+from pytest_gradguard.runtime.pitfalls.tapes.notes import Behind, Flow, Made, Note
 
 pytest.importorskip("torch")
 

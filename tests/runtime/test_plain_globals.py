@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 
-from pytest_gradguard.runtime.checks import gg109
-from pytest_gradguard.runtime.code_names import keys_in
-from pytest_gradguard.runtime.initial_values import UNKNOWN, initial_value
-from pytest_gradguard.runtime.plain_values import MISSING, at_keys, differs, digest, is_plain
-from pytest_gradguard.runtime.tasks import Task
+from pytest_gradguard.runtime.kernel.code_names import keys_in
+from pytest_gradguard.runtime.kernel.tasks import Task
+from pytest_gradguard.runtime.pitfalls.imports import gg109
+from pytest_gradguard.runtime.pitfalls.imports.initial_values import UNKNOWN, initial_value
+from pytest_gradguard.runtime.pitfalls.imports.plain_values import (
+    MISSING,
+    at_keys,
+    differs,
+    digest,
+    is_plain,
+)
 
 SOURCE = """
 import time, argparse

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from joblib import delayed
 
-from pytest_gradguard.runtime.callsite import Site, site_of
-from pytest_gradguard.runtime.quoting import quoted
-from pytest_gradguard.runtime.tasks import parameter_of
+from pytest_gradguard.runtime.kernel.callsite import Site, site_of
+from pytest_gradguard.runtime.kernel.quoting import quoted
+from pytest_gradguard.runtime.kernel.tasks import parameter_of
 
 
 def add(tensor: Any, number: Any = 0) -> Any:

@@ -17,7 +17,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import swap_tensors
 
 from pytest_gradguard import GradGuardError, guard, install, uninstall, watch_gradients
-from pytest_gradguard.runtime import calls, references
+from pytest_gradguard.runtime.kernel import calls, references
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from children import run_python
 
 from pytest_gradguard import register_integration
 from pytest_gradguard.integrations import Integration, Patch, Workers
-from pytest_gradguard.runtime import registry
+from pytest_gradguard.runtime.kernel import registry
 
 PROGRAM = Path(__file__).parent / "home_made" / "program.py"
 

@@ -18,9 +18,9 @@ from joblib import Parallel, delayed
 
 from pytest_gradguard import Finding, guard
 from pytest_gradguard.findings import Severity
-from pytest_gradguard.runtime import provenance
-from pytest_gradguard.runtime.copies import digest
-from pytest_gradguard.runtime.lineage import LINEAGE
+from pytest_gradguard.runtime.frameworks.torch.copies import digest
+from pytest_gradguard.runtime.kernel.lineage import LINEAGE
+from pytest_gradguard.runtime.pitfalls.lost import provenance
 
 PROCESSES = ["loky", "multiprocessing"]
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from pytest_gradguard.messages import GradGuardConfirmed, GradGuardWarning
-from pytest_gradguard.runtime import faults
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch.engine import Backward, End, Listener, Order
+from pytest_gradguard.runtime.kernel import faults
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
-from pytest_gradguard.runtime import faults
 from pytest_gradguard.runtime.frameworks.torch import steps
+from pytest_gradguard.runtime.kernel import faults
 
 POST: dict[int, Any] = torch_optimizer._global_optimizer_post_hooks
 

@@ -18,7 +18,7 @@ import workers
 from joblib import Parallel, delayed
 
 from pytest_gradguard import GradGuardWarning, guard
-from pytest_gradguard.runtime.worker import Outbox
+from pytest_gradguard.runtime.kernel.worker import Outbox
 
 # Before Python 3.11 an error carries no notes: what the guard adds to one is a warning of its own.
 NO_NOTES = sys.version_info < (3, 11)

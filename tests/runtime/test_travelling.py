@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 import torch
 
-from pytest_gradguard.runtime import travelling
+from pytest_gradguard.runtime.kernel import travelling
 
 HERE = sys.modules[__name__]
 

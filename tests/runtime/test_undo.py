@@ -14,7 +14,7 @@ from children import run_python
 from joblib import Parallel, delayed
 
 from pytest_gradguard import guard, install, uninstall
-from pytest_gradguard.runtime import faults, starting, watching
+from pytest_gradguard.runtime.kernel import faults, watching
 
 PATCHED = [
     (joblib.parallel.Parallel, "__call__"),
@@ -139,7 +139,7 @@ def test_a_fault_of_the_guards_own_breaks_nothing() -> None:
         import warnings, torch
         from joblib import Parallel, delayed
         from pytest_gradguard import guard
-        from pytest_gradguard.runtime import calls, shipment
+        from pytest_gradguard.runtime.kernel import calls, shipment
         def broken(*args, **kwargs):
             raise ZeroDivisionError("ours")
         calls.user_site = broken
@@ -175,7 +175,7 @@ def test_a_guard_whose_modules_were_dropped_or_imported_twice_breaks_nothing() -
                 for name in [name for name in sys.modules if name.startswith("pytest_gradguard.")]:
                     del sys.modules[name]
                 if again:
-                    importlib.import_module("pytest_gradguard.runtime.worker")
+                    importlib.import_module("pytest_gradguard.runtime.kernel.worker")
                 print(ship())
         """,
         faults=True,
@@ -191,7 +191,7 @@ def test_a_guard_that_cannot_start_leaves_the_outer_one_on(monkeypatch: pytest.M
     try:
         with monkeypatch.context() as patching:
             patching.setattr(faults, "_reported", True)
-            patching.setattr(starting, "start", fail)
+            patching.setattr(watching, "start", fail)
             with guard("record"):
                 assert watching.is_on()
         assert watching.is_on()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest_gradguard
-from pytest_gradguard.runtime import simulated_devices
+from pytest_gradguard.runtime.kernel import simulated_devices
 
 ROOT = Path(pytest_gradguard.__file__).parent
 

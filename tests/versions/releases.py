@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from pytest_gradguard.runtime.oldest import OLDEST  # noqa: E402
+from pytest_gradguard.runtime.kernel.oldest import OLDEST  # noqa: E402
 
 MET_BY_OTHERS = {"scikit-learn": "1.3.0", "pytest-xdist": "3.3.0"}
 """The oldest releases of libraries that the guard does not watch itself, but works beside."""

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from pytest_gradguard.runtime.framework import Framework
+from pytest_gradguard.runtime.kernel.framework import Framework
 
 
 class Jax(Framework):

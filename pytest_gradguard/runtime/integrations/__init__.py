@@ -1,7 +1,7 @@
 """The ways in which work leaves the calling thread: one module, or package, a library.
 
 Each holds an `INTEGRATION` of its own name; this folder is the list of ours. They stand
-on `dispatch`: a call through one of them is a `Call`, and its tasks travel under watch.
+on the kernel's `dispatch`: a call through one of them is a `Call`; its tasks travel under watch.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from pytest_gradguard.runtime import registry
-from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.registry import Integration
+from pytest_gradguard.runtime.kernel import registry
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.registry import Integration
 
 # Not by pkgutil, which looks into each package of the folder, at every start of the guard.
 _names = {name.partition(".")[0] for name in os.listdir(__path__[0]) if not name.startswith("__")}

@@ -6,9 +6,9 @@ value: one with history crosses without an error.
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime import watching
 from pytest_gradguard.runtime.integrations import pools, processes
-from pytest_gradguard.runtime.registry import Integration, Workers, later
+from pytest_gradguard.runtime.kernel import watching
+from pytest_gradguard.runtime.kernel.registry import Integration, Workers, later
 
 WORKERS = Workers("multiprocess", forks=True, library="multiprocessing")
 _POOLS = f"{pools.__name__}.methods"

@@ -23,8 +23,8 @@ STAND_IN = "stand-in" in sys.argv
 
 def second_cpu() -> None:
     """Let TensorFlow, which is not initialised yet, have a second CPU, and take it for a GPU."""
-    from pytest_gradguard.runtime.cuda import tensorflow as watched
     from pytest_gradguard.runtime.frameworks.tensorflow import tensors as tensorflow
+    from pytest_gradguard.runtime.pitfalls.cuda import tensorflow as watched
 
     (cpu,) = tf.config.list_physical_devices("CPU")
     two = [tf.config.LogicalDeviceConfiguration()] * 2

@@ -1,6 +1,6 @@
 """Keras 3, whatever its backend."""
 
-from pytest_gradguard.runtime.framework import Framework
+from pytest_gradguard.runtime.kernel.framework import Framework
 
 
 class Keras(Framework):

@@ -15,10 +15,10 @@ from keras.src.saving.keras_saveable import KerasSaveable
 
 from pytest_gradguard import keras_variables
 from pytest_gradguard.details import Details
-from pytest_gradguard.runtime import locate, transfer
-from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks.keras import FRAMEWORK
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel import locate, transfer
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 
 def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:

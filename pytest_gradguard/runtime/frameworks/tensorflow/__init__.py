@@ -1,8 +1,9 @@
 """TensorFlow."""
 
 import sys
+from collections.abc import Collection
 
-from pytest_gradguard.runtime.framework import Framework
+from pytest_gradguard.runtime.kernel.framework import Framework
 
 
 class TensorFlow(Framework):
@@ -18,11 +19,12 @@ class TensorFlow(Framework):
     waits_in = ("tensorflow", "keras")
     implementation = f"{__name__}.tensors"
     more_reductions = (implementation,)
+    gpu_users: Collection[str] = ()
+    """The frameworks other than torch that were seen to have CUDA up in this process."""
 
     def tells_results(self) -> bool:
         """Its results have nothing to tell, unless there is a GPU."""
-        cuda = sys.modules.get("pytest_gradguard.runtime.cuda")
-        return self.module in sys.modules and bool(getattr(cuda, "up", None))
+        return self.module in sys.modules and bool(self.gpu_users)
 
     def threads_are_up(self) -> bool:
         """Whether its runtime has been started in this process, or before its fork."""

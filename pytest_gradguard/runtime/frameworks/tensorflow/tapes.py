@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
-from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 
 class Listener(Protocol):
@@ -105,33 +106,16 @@ def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, 
     return target, sources, upstream
 
 
-def _opening(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def push(self: Any) -> Any:
-        result = original(self)
-        attempt(_tell, "opened", self)
-        return result
-
-    return push
+def _opened(result: Any, tape: Any) -> None:
+    _tell("opened", tape)
 
 
-def _closing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def pop(self: Any) -> Any:
-        attempt(_tell, "closing", self)
-        return original(self)
-
-    return pop
+def _closes(tape: Any) -> None:
+    _tell("closing", tape)
 
 
-def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def watch(self: Any, tensor: Any) -> Any:
-        result = original(self, tensor)
-        attempt(_tell, "watches", self, tensor)
-        return result
-
-    return watch
+def _watched(result: Any, tape: Any, tensor: Any) -> None:
+    _tell("watches", tape, tensor)
 
 
 _patches = Patches(
@@ -139,12 +123,12 @@ _patches = Patches(
         Patch(tf.GradientTape, "gradient", _asking),
         Patch(tf.GradientTape, "jacobian", _asking),
         Patch(tf.GradientTape, "batch_jacobian", _asking),
-        Patch(tf.GradientTape, "watch", _watching),
-        Patch(tf.GradientTape, "_push_tape", _opening),
-        Patch(tf.GradientTape, "_pop_tape", _closing),
+        observe(tf.GradientTape, "watch", after=_watched),
+        observe(tf.GradientTape, "_push_tape", after=_opened),
+        observe(tf.GradientTape, "_pop_tape", before=_closes),
         Patch(tf.autodiff.ForwardAccumulator, "jvp", _asking),
-        Patch(tf.autodiff.ForwardAccumulator, "_push_accumulator", _opening),
-        Patch(tf.autodiff.ForwardAccumulator, "_pop_accumulator", _closing),
+        observe(tf.autodiff.ForwardAccumulator, "_push_accumulator", after=_opened),
+        observe(tf.autodiff.ForwardAccumulator, "_pop_accumulator", before=_closes),
     ]
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,10 +14,10 @@ from tensorflow.python.trackable import data_structures
 
 from pytest_gradguard import keras_variables
 from pytest_gradguard.details import Details
-from pytest_gradguard.runtime import locate, transfer
-from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks.tensorflow import FRAMEWORK
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel import locate, transfer
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 locate.WRAPPERS.update(
     {
@@ -88,10 +87,13 @@ reductions = Patches(
 )
 
 
+watching: list[Callable[[Any, Any], bool]] = []
+"""Whether a tape watches a tensor that a call ships."""
+
+
 def wanted(call: Any, tensor: Any) -> bool:
     """Whether a tape that records around `call` watches `tensor`."""
-    tapes: Any = sys.modules.get("pytest_gradguard.runtime.tapes.calls")
-    return tapes is not None and bool(tapes.watched(call, tensor))
+    return any(watched(call, tensor) for watched in watching)
 
 
 def recorded(tensor: Any) -> bool:

@@ -1,6 +1,9 @@
 """PyTorch."""
 
-from pytest_gradguard.runtime.framework import Framework
+import sys
+from typing import Any
+
+from pytest_gradguard.runtime.kernel.framework import Framework
 
 
 class Torch(Framework):
@@ -14,6 +17,11 @@ class Torch(Framework):
     backwards = True
     implementation = f"{__name__}.tensors"
     more_reductions = (f"{__name__}.tensors", f"{__name__}.sharing", f"{__name__}.modules")
+
+    def shares_memory(self, array: Any) -> bool:
+        """Subclasses of torch's own are pickled as they are for everybody else."""
+        sharing = sys.modules.get(f"{__name__}.sharing")
+        return sharing is not None and type(array) in sharing.KINDS
 
 
 FRAMEWORK = Torch()

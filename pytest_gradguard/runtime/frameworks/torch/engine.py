@@ -13,9 +13,9 @@ from enum import IntEnum
 from types import FrameType
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime.faults import attempt, fault, theirs_only, without_this_frame
-from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 
 _NAME = "_engine_run_backward"
 

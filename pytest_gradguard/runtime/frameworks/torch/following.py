@@ -13,7 +13,7 @@ from torch.overrides import _pop_mode, _push_mode
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves
 
-from pytest_gradguard.runtime.by_identity import ByIdentity
+from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 
 _CONSTANT = frozenset(
     (

@@ -18,8 +18,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext, _device_constructors
 
-from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
-from pytest_gradguard.runtime.patching import Patch, Patches, on_class
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches, on_class
 
 _DEVICES = ("cpu", "cuda")
 _nodes: Callable[[], int] = torch._C._autograd._get_sequence_nr

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime import transfer
-from pytest_gradguard.runtime.faults import fault
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel import transfer
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 copied: list[Callable[[Any], None]] = []
 """Called with each module that the program itself pickles or copies."""

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.kernel.faults import fault
 
 _C: Any = torch._C
 _compiling = torch.compiler.is_compiling

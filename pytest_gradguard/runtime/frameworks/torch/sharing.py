@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime import pickling_errors, transfer
-from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK
 from pytest_gradguard.runtime.frameworks.torch import tensors as torch_tensors
 from pytest_gradguard.runtime.frameworks.torch.tensors import requires_grad
+from pytest_gradguard.runtime.kernel import transfer
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
 
 KINDS = (torch.Tensor, torch.nn.Parameter)
 """Subclasses of these are pickled as they are for everybody else: history is dropped silently."""
@@ -47,7 +47,8 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         except BaseException as error:
             without_this_frame(error)
             active.transfer = None  # this pickling has failed, and will not end otherwise
-            attempt(pickling_errors.explain, error, current)
+            for explain in transfer.refusals:
+                attempt(explain, error, current)
             if isinstance(error, NotImplementedError):
                 attempt(torch_tensors.refused, current, tensor)
             raise

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime.faults import fault, theirs_only
 from pytest_gradguard.runtime.frameworks.torch import engine
-from pytest_gradguard.runtime.locks import Lock
+from pytest_gradguard.runtime.kernel.faults import fault, theirs_only
+from pytest_gradguard.runtime.kernel.locks import Lock
 
 Listener = Callable[[Any], None]
 """Called with the optimizer."""

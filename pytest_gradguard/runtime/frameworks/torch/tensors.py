@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from pytest_gradguard.details import Details
-from pytest_gradguard.runtime import frameworks, locate, simulated_devices, transfer
-from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel import locate, simulated_devices, transfer
+from pytest_gradguard.runtime.kernel.faults import attempt, fault
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 _NUMPY = find_spec("numpy") is not None
 _SPENT_LIMIT = 50
@@ -201,12 +201,20 @@ def hooks_of(tensor: Any) -> list[Any]:
     ]
 
 
+buried: list[Callable[[Any], bool]] = []
+"""Whether a tensor came back from a worker inside another object.
+
+Where that object goes to workers again, as fitted estimators do to predict, what it keeps of its
+training goes along: nobody expects a gradient of it.
+"""
+
+
 def wanted(call: Any, tensor: Any) -> bool:
     """Whether anybody may expect a gradient of a tensor that requires grad.
 
     A `forward` or `backward` of the program's own gives its gradients by itself.
     """
-    return not call.within_autograd and not frameworks.buried_result(tensor)
+    return not call.within_autograd and not any(is_buried(tensor) for is_buried in buried)
 
 
 def remade(roots: Iterable[tuple[str, Any]]) -> set[int]:

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch.following import (
     Marks,
     has_derivative,
@@ -28,7 +27,8 @@ from pytest_gradguard.runtime.frameworks.torch.following import (
     tensors_in,
 )
 from pytest_gradguard.runtime.frameworks.torch.tensors import has_tangent
-from pytest_gradguard.runtime.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 
 _functorch: Any = torch._C._functorch
 _forward_ad: Any = torch.autograd.forward_ad

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_gradguard.runtime.integrations.joblib import Backend
-from pytest_gradguard.runtime.registry import Integration, Workers, later
+from pytest_gradguard.runtime.kernel.registry import Integration, Workers, later
 
 WORKERS = Workers("dask", "copy", library="dask")
 PROCESSES = Workers("multiprocessing", forks=True, shares_memory=True, library="dask")

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import locate, watching
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.faults import attempt, fault, hidden_frame, without_this_frame
 from pytest_gradguard.runtime.integrations.dask import client
 from pytest_gradguard.runtime.integrations.joblib.backends import KnownBatch
-from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.tasks import task_of
+from pytest_gradguard.runtime.kernel import locate, watching
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.tasks import task_of
 
 _SUBMITS = ("submit", "apply_async")
 _backends: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -34,7 +35,7 @@ def patches(module: ModuleType) -> list[Patch]:
         return []
     submit = next((name for name in _SUBMITS if name in vars(backend)), _SUBMITS[0])
     return [
-        Patch(backend, submit, _watched_submit),
+        observe(backend, submit, after=_submitted),
         Patch(backend, "_to_func_args", _watched_arguments),
         Patch(sys.modules["distributed.client"].as_completed, "_track_future", _watched_result),
     ]
@@ -140,17 +141,10 @@ def _inside(path: str, value: Any) -> tuple[str, Any]:
     return path, value
 
 
-def _watched_submit(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def submit(self: Any, func: Any, callback: Any = None) -> Any:
-        with hidden_frame:
-            future = original(self, func, callback)
-        if isinstance(func, DaskBatch):
-            _backends.add(self)
-            attempt(func.submitted, self, future, callback)
-        return future
-
-    return submit
+def _submitted(future: Any, backend: Any, func: Any, callback: Any = None) -> None:
+    if isinstance(func, DaskBatch):
+        _backends.add(backend)
+        func.submitted(backend, future, callback)
 
 
 def _watched_arguments(original: Callable[..., Any]) -> Callable[..., Any]:

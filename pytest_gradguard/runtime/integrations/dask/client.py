@@ -13,10 +13,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.runtime import collector, frameworks, probes, transfer, watching
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.dispatch import calling
-from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
 from pytest_gradguard.runtime.integrations.dask import (
     PACKAGES,
     WORKERS,
@@ -25,11 +21,21 @@ from pytest_gradguard.runtime.integrations.dask import (
     worker,
 )
 from pytest_gradguard.runtime.integrations.dask.worker import DaskTask
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.shipment import Shipment
+from pytest_gradguard.runtime.kernel import collector, frameworks, probes, transfer, watching
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling
+from pytest_gradguard.runtime.kernel.faults import (
+    Beside,
+    attempt,
+    fault,
+    theirs_only,
+    without_this_frame,
+)
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.shipment import Shipment
 
 if TYPE_CHECKING:
-    from pytest_gradguard.runtime.framework import Framework
+    from pytest_gradguard.runtime.kernel.framework import Framework
 
 _PASSED = frozenset({*PACKAGES, "joblib", "operator"})
 _listening: weakref.WeakSet[Any] = weakref.WeakSet()

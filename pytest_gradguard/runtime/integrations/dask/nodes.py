@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_gradguard.runtime.dispatch.remote import run
-from pytest_gradguard.runtime.faults import attempt, carried, hidden_frame
-from pytest_gradguard.runtime.registry import UnknownLayout
+from pytest_gradguard.runtime.kernel.dispatch.remote import run
+from pytest_gradguard.runtime.kernel.faults import attempt, carried, hidden_frame
+from pytest_gradguard.runtime.kernel.registry import UnknownLayout
 
 
 def task_spec() -> Any:

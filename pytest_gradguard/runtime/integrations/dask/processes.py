@@ -12,13 +12,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import collector, probes, transfer
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.dispatch import calling
-from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame, theirs_only
 from pytest_gradguard.runtime.integrations.dask import PROCESSES, nodes
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.shipment import Shipment
+from pytest_gradguard.runtime.kernel import collector, probes, transfer
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling
+from pytest_gradguard.runtime.kernel.faults import Beside, attempt, fault, hidden_frame, theirs_only
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.shipment import Shipment
 
 _DASK = frozenset({"dask"})
 

@@ -12,17 +12,17 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.runtime import collector, locate, watching
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.dispatch import calling
-from pytest_gradguard.runtime.faults import attempt, theirs_only, without_this_frame
 from pytest_gradguard.runtime.integrations.dask import WORKERS
-from pytest_gradguard.runtime.shipment import Shipment
-from pytest_gradguard.runtime.tasks import roots_of
+from pytest_gradguard.runtime.kernel import collector, locate, watching
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling
+from pytest_gradguard.runtime.kernel.faults import attempt, theirs_only, without_this_frame
+from pytest_gradguard.runtime.kernel.shipment import Shipment
+from pytest_gradguard.runtime.kernel.tasks import roots_of
 
 if TYPE_CHECKING:
-    from pytest_gradguard.runtime.evidence import Object
-    from pytest_gradguard.runtime.framework import Framework
+    from pytest_gradguard.runtime.kernel.evidence import Object
+    from pytest_gradguard.runtime.kernel.framework import Framework
 
 _sent: deque[tuple[frozenset[str], Call]] = deque(maxlen=64)
 """The last that sent something that requires grad, and the keys by which tasks are given it."""

@@ -11,13 +11,19 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import collector, probes, running
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.dispatch import calling
-from pytest_gradguard.runtime.faults import attempt, carried, fault, hidden_frame, theirs_only
 from pytest_gradguard.runtime.integrations.dask import nodes
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.registry import THREADS
+from pytest_gradguard.runtime.kernel import collector, probes, running
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling
+from pytest_gradguard.runtime.kernel.faults import (
+    attempt,
+    carried,
+    fault,
+    hidden_frame,
+    theirs_only,
+)
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.registry import THREADS
 
 _DASK = frozenset({"dask"})
 

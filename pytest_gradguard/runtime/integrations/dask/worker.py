@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime import (
+from pytest_gradguard.runtime.kernel import (
     calls,
     frameworks,
     locate,
@@ -25,10 +25,10 @@ from pytest_gradguard.runtime import (
     simulated_devices,
     worker,
 )
-from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.faults import Beside, carried, fault, without_this_frame
-from pytest_gradguard.runtime.references import Reference, refer
-from pytest_gradguard.runtime.tasks import task_of
+from pytest_gradguard.runtime.kernel.evidence import Object
+from pytest_gradguard.runtime.kernel.faults import Beside, carried, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.kernel.tasks import task_of
 
 _LOOKED_AT = 2_000
 """How many objects of a result are looked at."""
@@ -125,7 +125,7 @@ def _arrive(asked: Mapping[str, Any], item: Any) -> None:
     generators = asked.get("gg305")
     if generators is not None:
         try:
-            from pytest_gradguard.runtime.checks import gg305
+            from pytest_gradguard.runtime.pitfalls.random import gg305
 
             gg305.arrive(generators, item)
         except Exception as error:
@@ -189,7 +189,7 @@ def _look_at(result: Any, items: Any, origin: str, token: int) -> None:
         if origin != here():
             _mark(tensor, plain_data.dumps((origin, token, note)))
         elif _is_over_copies(history, items):
-            from pytest_gradguard.runtime import provenance
+            from pytest_gradguard.runtime.pitfalls.lost import provenance
 
             note.description["over_copies"] = True
             provenance.remember(token, note, tensor, dropped=False)
@@ -276,7 +276,7 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
 def _take(tensor: Any, note: object) -> None:
     origin, token, about = plain_data.loads(note, _Header)
     if origin == here():
-        from pytest_gradguard.runtime import provenance
+        from pytest_gradguard.runtime.pitfalls.lost import provenance
 
         provenance.remember(token, about, tensor)
 

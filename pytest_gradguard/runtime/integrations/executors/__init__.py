@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime.registry import THREADS, Integration, Workers, later
+from pytest_gradguard.runtime.kernel.registry import THREADS, Integration, Workers, later
 
 EXECUTOR = Workers(
     "ProcessPoolExecutor", forks=True, shares_memory=True, library="concurrent.futures"

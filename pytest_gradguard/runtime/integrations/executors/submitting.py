@@ -8,15 +8,15 @@ import weakref
 from types import FrameType, ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime.attributes import plain_attribute
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.dispatch.methods import maps, submits
-from pytest_gradguard.runtime.dispatch.remote import Chunk
 from pytest_gradguard.runtime.integrations import joblib
 from pytest_gradguard.runtime.integrations.executors import EXECUTOR, LOKY
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.pickling_errors import watched_dump
-from pytest_gradguard.runtime.registry import Workers
+from pytest_gradguard.runtime.kernel.attributes import plain_attribute
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch.methods import maps, submits
+from pytest_gradguard.runtime.kernel.dispatch.remote import Chunk
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.registry import Workers
+from pytest_gradguard.runtime.pitfalls.lost.pickling_errors import watched_dump
 
 
 def patches(name: str, workers: Workers, module: ModuleType) -> list[Patch]:

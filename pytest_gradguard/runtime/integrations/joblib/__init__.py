@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.records import fields
-from pytest_gradguard.runtime.registry import THREADS, Integration, Workers, later
+from pytest_gradguard.runtime.kernel.registry import THREADS, Integration, Workers, later
 
 
 @fields

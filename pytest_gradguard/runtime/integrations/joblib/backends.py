@@ -13,12 +13,18 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_gradguard.runtime import probes, registry, running
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.faults import attempt, carried, hidden_frame, warn, without_this_frame
 from pytest_gradguard.runtime.integrations.joblib import Backend
 from pytest_gradguard.runtime.integrations.pools import methods as pools
-from pytest_gradguard.runtime.registry import Workers
+from pytest_gradguard.runtime.kernel import probes, registry, running
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.faults import (
+    attempt,
+    carried,
+    hidden_frame,
+    warn,
+    without_this_frame,
+)
+from pytest_gradguard.runtime.kernel.registry import Workers
 
 _backends: dict[type, Backend | None] = {}
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import transfer
-from pytest_gradguard.runtime.checks import gg306
-from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.patching import Patch
+from pytest_gradguard.runtime.kernel import transfer
+from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.pitfalls.maps import gg306
 
 
 def patches(module: ModuleType) -> list[Patch]:

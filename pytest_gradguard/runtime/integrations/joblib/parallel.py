@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import calls, collector, probes, travelling, worker
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.faults import (
+from pytest_gradguard.runtime.integrations import joblib
+from pytest_gradguard.runtime.integrations.joblib import backends
+from pytest_gradguard.runtime.integrations.joblib.backends import ThreadBatch
+from pytest_gradguard.runtime.kernel import calls, collector, probes, travelling, worker
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.faults import (
     attempt,
     fault,
     freed,
@@ -22,15 +25,12 @@ from pytest_gradguard.runtime.faults import (
     theirs_only,
     without_this_frame,
 )
-from pytest_gradguard.runtime.integrations import joblib
-from pytest_gradguard.runtime.integrations.joblib import backends
-from pytest_gradguard.runtime.integrations.joblib.backends import ThreadBatch
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.pickling_errors import watched_dump
-from pytest_gradguard.runtime.registry import UnknownLayout
-from pytest_gradguard.runtime.shipment import Shipment
-from pytest_gradguard.runtime.transfer import bracketed
-from pytest_gradguard.runtime.travelling import PLAIN
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.registry import UnknownLayout
+from pytest_gradguard.runtime.kernel.shipment import Shipment
+from pytest_gradguard.runtime.kernel.transfer import bracketed
+from pytest_gradguard.runtime.kernel.travelling import PLAIN
+from pytest_gradguard.runtime.pitfalls.lost.pickling_errors import watched_dump
 
 CALL = "_gradguard_call"
 """The attribute of a `Parallel` that holds its call while it runs."""
@@ -186,7 +186,7 @@ _by_cache: dict[int, Known] = {}
 
 
 def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
-    from pytest_gradguard.runtime import worker_batch  # it imports joblib
+    from pytest_gradguard.runtime.integrations.joblib import worker_batch  # it imports joblib
 
     _unpickling[:] = [worker, worker_batch]
     WorkerBatch, unpack = worker_batch.WorkerBatch, worker_batch.unpack

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_gradguard.pitfalls.advice import LOADERS as LIBRARY
-from pytest_gradguard.runtime.registry import Integration, Workers, later
+from pytest_gradguard.runtime.kernel.registry import Integration, Workers, later
 
 LOADERS = Workers(
     "DataLoader",

@@ -21,32 +21,34 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import (
+from pytest_gradguard.runtime.integrations.loader import LOADERS, LOOP, WORKERS
+from pytest_gradguard.runtime.kernel import (
     calls,
     callsite,
     collector,
-    cuda,
     error_notes,
     frameworks,
     locate,
     messengers,
     probes,
-    random_states,
     transfer,
     worker,
 )
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.checks import gg206
-from pytest_gradguard.runtime.checks import gg305 as generators
-from pytest_gradguard.runtime.dispatch import remote
-from pytest_gradguard.runtime.dispatch.calling import Family
-from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
-from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
-from pytest_gradguard.runtime.integrations.loader import LOADERS, LOOP, WORKERS
-from pytest_gradguard.runtime.patching import Patch, not_counted
-from pytest_gradguard.runtime.registry import UnknownLayout
-from pytest_gradguard.runtime.tasks import (
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import remote
+from pytest_gradguard.runtime.kernel.dispatch.calling import Family
+from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
+from pytest_gradguard.runtime.kernel.evidence import Object
+from pytest_gradguard.runtime.kernel.faults import (
+    Beside,
+    attempt,
+    fault,
+    without_this_frame,
+)
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patch, not_counted
+from pytest_gradguard.runtime.kernel.registry import UnknownLayout
+from pytest_gradguard.runtime.kernel.tasks import (
     Task,
     function_of,
     is_the_users,
@@ -54,6 +56,10 @@ from pytest_gradguard.runtime.tasks import (
     runs_tasks,
     task_of,
 )
+from pytest_gradguard.runtime.pitfalls import cuda
+from pytest_gradguard.runtime.pitfalls.loaders import gg206
+from pytest_gradguard.runtime.pitfalls.random import gg305 as generators
+from pytest_gradguard.runtime.pitfalls.random import random_states
 
 _HOLDER = "dataset_holder"
 """From torch 2.15 on the loop takes the dataset in a list, and empties that."""
@@ -139,7 +145,7 @@ def patches(module: ModuleType) -> list[Patch]:
     iterator: Any = module._MultiProcessingDataLoaderIter
     return [
         Patch(iterator, "__init__", _watched_iterator),
-        Patch(iterator, "_next_data", _watched_next),
+        observe(iterator, "_next_data", after=_fetched, failed=_not_fetched),
         Patch(sys.modules["multiprocessing.process"].BaseProcess, "start", _watched_start),
     ]
 
@@ -200,24 +206,16 @@ def _begin(loader: Any) -> Call | None:
     return call
 
 
-def _watched_next(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _next_data(self: Any) -> Any:
-        try:
-            data = original(self)
-        except BaseException as error:
-            without_this_frame(error)
-            call = getattr(self, "_gradguard_call", None)
-            if call is not None and not isinstance(error, StopIteration):
-                attempt(_ended, call, error, asked=self._gradguard_asked)
-            raise
-        call = getattr(self, "_gradguard_call", None)
-        if call is not None and call.evidence:
-            with theirs_only:
-                attempt(collector.announce, call.collector, call.evidence.values())
-        return data
+def _fetched(data: Any, iterator: Any) -> None:
+    call = getattr(iterator, "_gradguard_call", None)
+    if call is not None and call.evidence:
+        collector.announce(call.collector, call.evidence.values())
 
-    return _next_data
+
+def _not_fetched(error: BaseException, iterator: Any) -> None:
+    call = getattr(iterator, "_gradguard_call", None)
+    if call is not None and not isinstance(error, StopIteration):
+        _ended(call, error, asked=iterator._gradguard_asked)
 
 
 def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime.registry import PROCESSES, Integration, later
+from pytest_gradguard.runtime.kernel.registry import PROCESSES, Integration, later
 
 INTEGRATION = Integration(
     name="pools",
     patches={
         "multiprocessing.pool": later(f"{__name__}.methods:patches", PROCESSES),
-        "multiprocessing.queues": later("pytest_gradguard.runtime.queue_puts:patches"),
-        "multiprocessing.reduction": later("pytest_gradguard.runtime.pickling_errors:patches"),
+        "multiprocessing.queues": later(
+            "pytest_gradguard.runtime.pitfalls.lost.queue_puts:patches"
+        ),
+        "multiprocessing.reduction": later(
+            "pytest_gradguard.runtime.pitfalls.lost.pickling_errors:patches"
+        ),
         "torch.multiprocessing.reductions": later(
-            "pytest_gradguard.runtime.received_tensors:patches"
+            "pytest_gradguard.runtime.pitfalls.lost.received_tensors:patches"
         ),
     },
     packages=("multiprocessing", "torch.multiprocessing"),

@@ -13,15 +13,21 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime.attributes import plain_attribute
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.dispatch import calling, futures
-from pytest_gradguard.runtime.dispatch.remote import Chunk
-from pytest_gradguard.runtime.dispatch.shipped import guarded
-from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame, without_this_frame
-from pytest_gradguard.runtime.fork_safety.ending_pools import workers_hold_no_lock
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.registry import THREADS, Workers
+from pytest_gradguard.runtime.kernel.attributes import plain_attribute
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling, futures
+from pytest_gradguard.runtime.kernel.dispatch.remote import Chunk
+from pytest_gradguard.runtime.kernel.dispatch.shipped import guarded
+from pytest_gradguard.runtime.kernel.faults import (
+    Beside,
+    attempt,
+    fault,
+    hidden_frame,
+    without_this_frame,
+)
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.registry import THREADS, Workers
+from pytest_gradguard.runtime.pitfalls.forks.ending_pools import workers_hold_no_lock
 
 _NO_KEYWORDS: dict[str, Any] = {}
 

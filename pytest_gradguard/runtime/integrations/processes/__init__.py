@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime import watching
-from pytest_gradguard.runtime.registry import PROCESSES, Integration, later
+from pytest_gradguard.runtime.kernel import watching
+from pytest_gradguard.runtime.kernel.registry import PROCESSES, Integration, later
 
-FORKS = "pytest_gradguard.runtime.fork_safety.forks"
+FORKS = "pytest_gradguard.runtime.pitfalls.forks.forks"
 
 watching.when_imported("multiprocessing.process", *watching.lazily(FORKS))
 INTEGRATION = Integration(
@@ -13,5 +13,5 @@ INTEGRATION = Integration(
     patches={"multiprocessing.process": later(f"{__name__}.starting:patches", PROCESSES)},
     packages=("torch.distributed.elastic", "torch.distributed.launcher"),
     transparent=True,
-    runners={"pytest_gradguard.runtime.fork_safety.process": {}},
+    runners={"pytest_gradguard.runtime.pitfalls.forks.process": {}},
 )

@@ -10,8 +10,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.attributes import plain_attribute
-from pytest_gradguard.runtime.faults import attempt
+from pytest_gradguard.runtime.kernel.attributes import plain_attribute
+from pytest_gradguard.runtime.kernel.faults import attempt
 
 Task = tuple[Any, Any, Any]
 """A function, its arguments and its keywords."""

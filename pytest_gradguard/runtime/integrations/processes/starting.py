@@ -12,21 +12,15 @@ from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import calls, collector, registry, transfer
-from pytest_gradguard.runtime.attributes import plain_attribute
-from pytest_gradguard.runtime.by_identity import ByIdentity
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.dispatch import (
-    calling,
-    process_cuda,
-    process_gradients,
-    process_loaders,
-    process_notes,
-    process_start,
-)
-from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
-from pytest_gradguard.runtime.distributed import ranks
-from pytest_gradguard.runtime.faults import (
+from pytest_gradguard.runtime.integrations.processes import process_notes
+from pytest_gradguard.runtime.integrations.processes.launchers import task_behind
+from pytest_gradguard.runtime.kernel import calls, collector, registry, transfer
+from pytest_gradguard.runtime.kernel.attributes import plain_attribute
+from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling, children, process_start
+from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
+from pytest_gradguard.runtime.kernel.faults import (
     Beside,
     attempt,
     carried,
@@ -34,12 +28,16 @@ from pytest_gradguard.runtime.faults import (
     hidden_frame,
     theirs_only,
 )
-from pytest_gradguard.runtime.fork_safety import forks
-from pytest_gradguard.runtime.fork_safety.process import ForkedProcess
-from pytest_gradguard.runtime.integrations.processes.launchers import task_behind
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.registry import Workers
-from pytest_gradguard.runtime.tasks import code_of
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.registry import Workers
+from pytest_gradguard.runtime.kernel.tasks import code_of
+from pytest_gradguard.runtime.pitfalls.cuda import process_cuda
+from pytest_gradguard.runtime.pitfalls.ddp import ranks
+from pytest_gradguard.runtime.pitfalls.forks import forks
+from pytest_gradguard.runtime.pitfalls.forks.process import ForkedProcess
+from pytest_gradguard.runtime.pitfalls.kept import process_gradients
+from pytest_gradguard.runtime.pitfalls.loaders import process_loaders
 
 _PICKLING = ("spawn", "forkserver")
 
@@ -51,11 +49,11 @@ def patches(workers: Workers, module: ModuleType) -> list[Patch]:
         workers: the kind of workers that its processes are.
         module: the module.
     """
-    forks.process_modules.add(module.__name__)
+    children.process_modules.add(module.__name__)
     start = functools.partial(_watched_start, workers)
     return [
         Patch(module.BaseProcess, "start", start),
-        Patch(module.BaseProcess, "join", _watched_join),
+        observe(module.BaseProcess, "join", after=_joined),
     ]
 
 
@@ -161,19 +159,11 @@ def _rank(process: Any, call: Call, *, forked: bool) -> Any:
     return ranks.telling(process, call, forked=forked)
 
 
-def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def join(self: Any, timeout: float | None = None) -> Any:
-        with hidden_frame:
-            outcome = original(self, timeout)
-        with theirs_only:
-            attempt(process_gradients.ended)
-            attempt(process_notes.hear)
-            attempt(_announce_more, self)
-            attempt(ranks.ended, self)
-        return outcome
-
-    return join
+def _joined(result: Any, process: Any, timeout: float | None = None) -> None:
+    attempt(process_gradients.ended)
+    attempt(process_notes.hear)
+    attempt(_announce_more, process)
+    attempt(ranks.ended, process)
 
 
 _started: ByIdentity[tuple[Call, Collection[int]]] = ByIdentity()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime.registry import Integration, Workers, later
+from pytest_gradguard.runtime.kernel.registry import Integration, Workers, later
 
 WORKERS = Workers("ray")
 SERIALIZATION = "ray._private.serialization"

@@ -10,9 +10,9 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_gradguard.runtime import used_globals
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.checks import gg109
+from pytest_gradguard.runtime.kernel import used_globals
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.pitfalls.imports import gg109
 
 _NAME = gg109.PROBES[0].name
 _asked: dict[tuple[str, str], Mapping[str, Any]] = {}

@@ -16,29 +16,37 @@ from contextlib import contextmanager
 from types import FrameType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import (
-    backwards,
-    calls,
-    collector,
-    packages,
-    probes,
-    quoting,
-    transfer,
-    watching,
-    worker,
-)
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.checks import gg305 as generators
-from pytest_gradguard.runtime.dispatch import calling, remote
-from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
-from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
 from pytest_gradguard.runtime.integrations.ray import (
     SERIALIZATION,
     WORKER,
     WORKERS,
     module_globals,
 )
-from pytest_gradguard.runtime.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel import (
+    calls,
+    collector,
+    packages,
+    probes,
+    quoting,
+    running,
+    transfer,
+    watching,
+    worker,
+)
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling, remote
+from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
+from pytest_gradguard.runtime.kernel.faults import (
+    Beside,
+    attempt,
+    fault,
+    theirs_only,
+    without_this_frame,
+)
+from pytest_gradguard.runtime.kernel.observing import caller, observe
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.pitfalls.kept import backwards
+from pytest_gradguard.runtime.pitfalls.random import gg305 as generators
 
 _kept: deque[Call] = deque(maxlen=4_096)
 """The last calls: their results may be asked for at any time."""
@@ -97,7 +105,7 @@ def objects(module: ModuleType) -> list[Patch]:
 
 def results(module: ModuleType) -> list[Patch]:
     """Watch what `ray.get` reads."""
-    return [Patch(module.SerializationContext, "deserialize_objects", _arrives)]
+    return [observe(module.SerializationContext, "deserialize_objects", after=_arrived)]
 
 
 def _function_of(remote_function: Any) -> Any:
@@ -270,20 +278,8 @@ def _puts(original: Callable[..., Any]) -> Callable[..., Any]:
     return put_object
 
 
-def _arrives(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Announces what results brought with them, in the thread that asks for them."""
-
-    @functools.wraps(original)
-    def deserialize_objects(self: Any, objects: Any, references: Any, *args: Any) -> Any:
-        outcome = original(self, objects, references, *args)
-        with theirs_only:
-            attempt(_arrived, references)
-        return outcome
-
-    return deserialize_objects
-
-
-def _arrived(references: Any) -> None:
+def _arrived(result: Any, worker: Any, objects: Any, references: Any, *args: Any) -> None:
+    """Announce what results brought with them, in the thread that asks for them."""
     for reference in references:
         call = None if reference is None else calls.by_token(reference.task_id().hex())
         if call is not None and call.evidence:
@@ -342,7 +338,10 @@ def arrive(exported: Any, asked: Mapping[str, Any] = MappingProxyType({})) -> An
 
 def _make() -> list[Patch]:
     context: Any = sys.modules[SERIALIZATION].SerializationContext
-    return [Patch(context, "serialize", _sends), Patch(context, "deserialize_objects", _receives)]
+    return [
+        Patch(context, "serialize", _sends),
+        observe(context, "deserialize_objects", after=_received),
+    ]
 
 
 _sending = LatePatches(_make)
@@ -359,18 +358,9 @@ class _Running(threading.local):
 _running = _Running()
 
 
-def _receives(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def deserialize_objects(self: Any, *args: Any, **kwargs: Any) -> Any:
-        arguments = original(self, *args, **kwargs)
-        try:
-            if not _is_asked_for(sys._getframe().f_back):
-                _begin(arguments)
-        except Exception as error:
-            fault(error)
-        return arguments
-
-    return deserialize_objects
+def _received(arguments: Any, *args: Any, **kwargs: Any) -> None:
+    if not _is_asked_for(caller()):
+        _begin(arguments)
 
 
 def _is_asked_for(frame: FrameType | None) -> bool:
@@ -390,13 +380,13 @@ _NEAR = 4
 
 def _begin(arguments: list[Any]) -> None:
     """Look at a task from now on, which has just got its arguments."""
-    backwards.leave(_running.items)
+    running.leave(_running.items)
     backwards.take(_running.items)
     context = sys.modules["ray"].get_runtime_context()
     function = _function(context.get_task_function_name())
     _running.items = _Items([(function, *_recovered(arguments))])
     _running.items.beside = [("0|self", _actor())]
-    backwards.enter(_running.items)
+    running.enter(_running.items)
     _keep_generators(context)
     _running.begun = probes.begin(module_globals.asked_for(function), process=True)
 

@@ -12,18 +12,22 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import callsite, collector
-from pytest_gradguard.runtime.checks import TORCH
-from pytest_gradguard.runtime.faults import attempt, hidden_frame, theirs_only, without_this_frame
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.registry import Integration, later
+from pytest_gradguard.runtime.kernel import callsite, collector
+from pytest_gradguard.runtime.kernel.checks import TORCH
+from pytest_gradguard.runtime.kernel.faults import (
+    attempt,
+    without_this_frame,
+)
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.registry import Integration, later
 
 _look_at = later(f"{__name__}.modes:look_at")
 
 
 def patches(module: ModuleType) -> Sequence[Patch]:
     """Watch threads as they are started, and as they are joined."""
-    return [Patch(module.Thread, "start", _starting), Patch(module.Thread, "join", _joining)]
+    return [Patch(module.Thread, "start", _starting), observe(module.Thread, "join", after=_joined)]
 
 
 def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,18 +48,11 @@ def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
     return start
 
 
-def _joining(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def join(self: Any, timeout: float | None = None) -> Any:
-        with hidden_frame:
-            original(self, timeout)
-        if "_gradguard_call" in vars(self) and not self.is_alive():
-            call = vars(self).pop("_gradguard_call", None)
-            if call is not None:
-                with theirs_only:
-                    attempt(collector.announce, call.collector, call.evidence.values())
-
-    return join
+def _joined(result: None, thread: Any, timeout: float | None = None) -> None:
+    if "_gradguard_call" in vars(thread) and not thread.is_alive():
+        call = vars(thread).pop("_gradguard_call", None)
+        if call is not None:
+            collector.announce(call.collector, call.evidence.values())
 
 
 INTEGRATION = Integration(name="threads", patches={"threading": patches})

@@ -7,13 +7,12 @@ import threading
 from types import FrameType
 from typing import Any
 
-from pytest_gradguard.runtime import running
-from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.checks import gg301
-from pytest_gradguard.runtime.dispatch import calling
-from pytest_gradguard.runtime.faults import carried, without_this_frame
-from pytest_gradguard.runtime.probes import torch_modes
-from pytest_gradguard.runtime.registry import THREADS
+from pytest_gradguard.runtime.kernel import running
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling
+from pytest_gradguard.runtime.kernel.faults import carried, without_this_frame
+from pytest_gradguard.runtime.kernel.registry import THREADS
+from pytest_gradguard.runtime.pitfalls.modes import gg301, torch_modes
 
 
 def look_at(thread: Any) -> Run | None:

@@ -1,1 +1,0 @@
-"""Forked workers that would wait forever for threads that stayed behind in the parent."""

@@ -1,0 +1,316 @@
+"""The tensors that came with the tasks of a batch, and what backward passes there did to them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from collections import Counter
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_gradguard.runtime.frameworks.torch import tensors
+from pytest_gradguard.runtime.kernel import locate, used_globals
+from pytest_gradguard.runtime.kernel.code_names import Chain
+from pytest_gradguard.runtime.kernel.tasks import code_of, roots_of
+
+_SAMPLED = 64
+"""How many values of a tensor tell which one it is."""
+_LOSSES = 16
+"""How many values that backward passes began at are kept."""
+
+
+_LEAVES = 64
+"""How many leaves behind a tensor are told of."""
+
+
+def leaves_behind(history: Any) -> dict[int, str]:
+    """By their ids, what tells which the leaves are that a tensor with this `history` has behind
+    it: a forked process may have inherited them, and has them where its parent does."""
+    found: dict[int, str] = {}
+    for leaf in tensors.leaves(history):
+        found[id(leaf)] = digest(leaf) or ""
+        if len(found) == _LEAVES:
+            break
+    return found
+
+
+def digest(tensor: Any) -> str | None:
+    """What tells whether a tensor here and a copy of it in another process have the same values.
+
+    Returns:
+        None where the values cannot be read.
+    """
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        if not _has_values(tensor):
+            return None
+        values = tensor.detach().reshape(-1)
+        sample = values[:: max(1, values.numel() // _SAMPLED)].to("cpu")
+        read = tensors.fingerprint(sample, _SAMPLED)
+        if read is None:
+            return None
+        return blake2b(f"{list(tensor.shape)}".encode() + read, digest_size=16).hexdigest()
+
+
+def sample(tensor: Any) -> Any:
+    """Some of the values of `tensor`, to be compared with later ones; None: they cannot be read."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        if not _has_values(tensor):
+            return None
+        values = tensor.detach().reshape(-1)
+        values = values[:: max(1, values.numel() // _SAMPLED)]
+        if values.is_complex():
+            values = torch.view_as_real(values).reshape(-1)
+        return values.to("cpu", torch.float64, copy=True)
+
+
+def _has_values(tensor: Any) -> bool:
+    """Whether `tensor` has plain numbers that may be read now."""
+    return (
+        tensor.layout is torch.strided
+        and not (tensor.is_quantized or tensor.is_meta)
+        and not isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+        and tensors.readable(tensor)
+    )
+
+
+def all_zero(gradient: Any) -> bool:
+    """Whether a gradient is zero everywhere; it is not where that cannot be read."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return (
+            gradient.layout is torch.strided
+            and tensors.readable(gradient)
+            and not bool(gradient.any())
+        )
+
+
+class GradientState(NamedTuple):
+    """Which gradient a tensor has: equal as long as nobody has replaced or changed it."""
+
+    identity: int
+    version: int
+
+
+def gradient_state(tensor: Any) -> GradientState | None:
+    """The state of the gradient of `tensor`; None: it has none."""
+    with torch._C.DisableTorchFunctionSubclass():
+        gradient = tensor.grad
+        return None if gradient is None else GradientState(gradient._cdata, gradient._version)
+
+
+_first: dict[int, GradientState | None] = {}
+"""By the ids of inherited tensors: earlier tasks in this process may have left them gradients."""
+
+
+class Copy:
+    """One tensor that came with the tasks and that requires grad.
+
+    Attributes:
+        digest: what its values were when it got its first gradient; None: it got none so far.
+        state: that of the gradient that it came with.
+        inherited: nobody has pickled it: where this process was forked, it is the parent's.
+        first: the state of the gradient that it had when this process first looked, if so.
+    """
+
+    def __init__(self, tensor: Any, shared: bool, inherited: bool) -> None:
+        self.tensor = tensor
+        self.inherited = inherited
+        self.digest: str | None = None
+        self.state = gradient_state(tensor)
+        self.first = _first.setdefault(id(tensor), self.state) if inherited else None
+        self._shared = shared and self.state is not None and tensors.in_shared_memory(tensor.grad)
+        self._version = tensor._version
+
+    def look(self) -> None:
+        """See, after a backward pass, whether it has got its first gradient."""
+        state = gradient_state(self.tensor)
+        if state is not None and state != self.state:
+            self.digest = digest(self.tensor) or ""
+            self._version = self.tensor._version
+
+    def look_at_last(self) -> None:
+        """See, after the last backward pass, whether the task has given it a gradient itself.
+
+        Where it steps then, its values have changed since it came.
+        """
+        if gradient_state(self.tensor) != self.state and self.gradient is not None:
+            self.digest = digest(self.tensor) or ""
+
+    @property
+    def seen_by_the_parent(self) -> bool:
+        """Whether the task has changed it, or its gradient, in memory that the parent sees."""
+        with torch._C.DisableTorchFunctionSubclass():
+            changed = self.tensor._version > self._version
+        changed = changed and tensors.in_shared_memory(self.tensor)
+        state = gradient_state(self.tensor) if self._shared else None
+        return bool(changed or (state and self.state and state.identity == self.state.identity))
+
+    @property
+    def gradient(self) -> Any:
+        """Its gradient, or None where it was cleared."""
+        with torch._C.DisableTorchFunctionSubclass():
+            gradient = self.tensor.grad
+        return None if gradient is None or all_zero(gradient) else gradient
+
+
+class Copies:
+    """What the tasks of one batch were given.
+
+    Args:
+        items: the tasks, before their first backward pass.
+        shared: the program may read what it shares with this process.
+
+    Attributes:
+        passes: how many backward passes gave a gradient to any of it.
+        losses: the last single values that backward passes began at.
+        for_inputs: a backward pass gave a gradient to a tensor that the tasks made themselves.
+        every: all that requires grad.
+        others: the ids of the other tensors and arrays.
+        sent: the ids of those of which something was sent to another process.
+    """
+
+    def __init__(self, items: Any, shared: bool = False) -> None:
+        found: dict[int, Any] = {}
+        self.others: set[int] = set()
+        shares = shared
+        self._buffers: list[tuple[Any, int]] = []
+        self._rooms: list[int] = []
+
+        def look(item: Any) -> bool:
+            if not tensors.is_tensor(item):
+                if type(item).__name__ == "ndarray":
+                    self.others.add(id(item))
+                if type(item).__module__ in _BELOW:
+                    return True
+                if shares:
+                    self._rooms.append(_room(item))
+                return False
+            with torch._C.DisableTorchFunctionSubclass():
+                if item.is_leaf and item.requires_grad:
+                    found[id(item)] = item
+                    return True
+                self.others.add(id(item))
+                if shares and tensors.in_shared_memory(item):
+                    self._buffers.append((item, item._version))
+            return True
+
+        paths = locate.find([*roots_of(items), *getattr(items, "beside", ())], look)
+        given = {one for one in found if not shared and _GLOBAL not in paths[one]}
+        if not any(isinstance(found[one], torch.nn.Parameter) for one in given):
+            shares = True
+            locate.find(_globals_of(items), look)
+        self.every = [Copy(tensor, shares, one not in given) for one, tensor in found.items()]
+        self.sent: set[int] = set()
+        self._waiting = list(self.every)
+        self.passes = 0
+        self.losses: list[Any] = []
+        self.for_inputs = False
+
+    def backward_ended(self, outputs: Any) -> None:
+        """See what a backward pass that began at `outputs` has done."""
+        self.passes += 1
+        for copy in self._waiting:
+            copy.look()
+        self._waiting = [copy for copy in self._waiting if copy.digest is None]
+        for output in outputs:
+            if tensors.is_tensor(output) and output.numel() == 1 and len(self.losses) < _LOSSES:
+                self.losses.append(output.detach())
+        if not self.for_inputs and self.passes <= _LOSSES:
+            own = {id(copy.tensor) for copy in self.every}
+            self.for_inputs = any(
+                id(leaf) not in own and not isinstance(leaf, torch.nn.Parameter)
+                for leaf in tensors.leaves_of(outputs)
+                if not tensors.gradient_missing(leaf)
+            )
+
+    def ended(self) -> None:
+        """See what the tasks have done since their last backward pass."""
+        if self.passes:
+            for copy in self._waiting:
+                copy.look_at_last()
+            self._waiting = [copy for copy in self._waiting if copy.digest is None]
+
+    @property
+    def with_gradient(self) -> list[Copy]:
+        """Those that got a gradient and are told apart from the others by their values."""
+        got = [copy for copy in self.every if copy.digest and id(copy) not in self.sent]
+        if not got:
+            return got
+        others = Counter(digest(copy.tensor) for copy in self._waiting)
+        return [copy for copy in got if not others[copy.digest]]
+
+    def may_be_in_shared_memory(self, size: int) -> bool:
+        """Whether so many numbers may lie in memory that another process reads."""
+        written = sum(
+            tensor.numel() for tensor, version in self._buffers if tensor._version > version
+        )
+        return written >= size or any(room >= size for room in self._rooms)
+
+
+_GLOBAL = ".globals["
+_places: dict[Any, list[tuple[dict[str, Any], Chain]]] = {}
+"""By the code of a task, or its class: the globals that it uses."""
+_MANY = 200
+_HOLD_NOTHING = (type, types.FunctionType, types.ModuleType)
+_BELOW = ("multiprocessing.heap", "multiprocess.heap")
+"""Where shared values and barriers take their memory from: whole pages, whatever they need."""
+_C_RECORDS = (ctypes.Array, ctypes.Structure, ctypes.Union)
+_LEAST = 4
+"""How many bytes a number takes in a structure, at least."""
+
+
+def _globals_of(items: Any) -> list[tuple[str, Any]]:
+    """Where a search through the globals begins that the tasks `items` use."""
+    functions = {id(function): (index, function) for index, (function, _, _) in enumerate(items)}
+    roots = []
+    for index, function in functions.values():
+        code = code_of(function) or type(function)
+        places = _places.get(code)
+        if places is None:
+            if len(_places) >= _MANY:
+                _places.clear()
+            places = _places[code] = _places_in(function)
+        for names, path in places:
+            value = used_globals.value_in(names, path)
+            roots.append((f"{index}|{_GLOBAL}{'.'.join(path)!r}]", value))
+    return roots
+
+
+def _places_in(function: Any) -> list[tuple[dict[str, Any], Chain]]:
+    """Where the globals stand that a task uses: other values may stand there later."""
+    found = []
+    for read in used_globals.uses_of(function).reads:
+        names = read.reader.__globals__  # of a spawned worker's main program: no module's own
+        if read.module != names.get("__name__"):
+            names = vars(sys.modules[str(read.module)])
+        if not issubclass(type(read.value), _HOLD_NOTHING):
+            found.append((names, read.path))
+    return found
+
+
+def _room(item: Any) -> int:
+    """How many numbers an object can hold that may lie in memory shared with other processes."""
+    kind = type(item)
+    if issubclass(kind, ctypes._SimpleCData):
+        return 1
+    if issubclass(kind, _C_RECORDS):
+        simple = isinstance(getattr(getattr(kind, "_type_", None), "_type_", None), str)
+        return len(item) if simple else ctypes.sizeof(item) // _LEAST
+    if kind.__module__ == "mmap":
+        return len(item)
+    if kind.__module__ == "multiprocessing.shared_memory":
+        return int(getattr(item, "size", 0) or len(getattr(item, "shm", b"")))
+    if kind.__module__ != "numpy" or not hasattr(item, "base"):
+        return 0
+    base = item
+    while type(base) is kind:
+        base = base.base
+    if (
+        base is None
+        or isinstance(base, bytes)
+        or (tensors.is_tensor(base) and not tensors.in_shared_memory(base))
+    ):
+        return 0
+    return int(item.size)

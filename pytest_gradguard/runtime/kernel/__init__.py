@@ -1,0 +1,1 @@
+"""What the whole guard stands on: names no pitfall, imports no framework."""

@@ -1,0 +1,109 @@
+"""What a check declares to the kernel: the probes that look at calls and their tasks for it.
+
+`pitfalls` says what the module of a check holds.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pytest_gradguard.records import fields
+from pytest_gradguard.runtime.kernel import parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from pytest_gradguard.runtime.kernel.registry import Workers
+
+
+@fields
+class Probe:
+    """What a check looks at with the calls and their tasks.
+
+    Attributes:
+        name: the check's module; where it has several probes, with ``_`` and a word behind it.
+        module: the module with the functions of the probe (see `probes`); loaded when needed.
+        asks: it asks in the parent, once one of these modules is loaded there.
+        needs: where this module is not loaded, there is nothing to look at for what was asked.
+        ships: for which kinds of workers it asks for each batch; None: for all.
+        only_asked: it asks for each batch only where it asked as the call began.
+        by_function: what it asks for a batch depends on the functions of the tasks only.
+        by_error: the error of a task in a worker process may rouse it.
+        starts: it asks for processes that the program starts itself, too.
+    """
+
+    name: str
+    module: str
+    asks: Collection[str] = ()
+    needs: str | None = None
+    ships: Callable[[Workers], bool] | None = None
+    only_asked: bool = False
+    by_function: bool = False
+    by_error: bool = False
+    starts: bool = False
+
+    @property
+    def code(self) -> str:
+        """The code of its check."""
+        return self.name.partition("_")[0].upper()
+
+
+TORCH = "torch.nn.parameter"
+TENSORFLOW = "tensorflow"
+CUPY = "cupy"
+"""The modules whose loading tells that a framework is there."""
+
+
+def forked(workers: Workers) -> bool:
+    """Whether they may be forked."""
+    return workers.forks
+
+
+def forked_for_tasks(workers: Workers) -> bool:
+    """Whether they may be forked, and the library does not prepare them for that."""
+    return workers.forks and not workers.loads_data
+
+
+def threads(workers: Workers) -> bool:
+    """Whether they are threads of this process."""
+    return workers.carries == "thread"
+
+
+def apart(workers: Workers) -> bool:
+    """Whether they have objects of their own."""
+    return workers.carries != "thread"
+
+
+def apart_for_tasks(workers: Workers) -> bool:
+    """Whether they have objects of their own, and the library does not prepare them for that."""
+    return apart(workers) and not workers.loads_data
+
+
+def in_pools(workers: Workers) -> bool:
+    """Whether they may be those of a pool or an executor that the program has made."""
+    return workers.carries == "pickle" and not workers.loads_data and workers.library != "joblib"
+
+
+def copied(workers: Workers) -> bool:
+    """Whether a service of their own copies what they get."""
+    return workers.carries == "copy"
+
+
+@cache
+def codes() -> tuple[str, ...]:
+    """The code of every check, sorted. Imports none of them."""
+    return tuple(sorted(parts.load("pitfalls").HOMES))
+
+
+def load(code: str) -> Any:
+    """The module of the check of `code`."""
+    return import_module(f"{parts.load('pitfalls').HOMES[code]}.{code.lower()}")
+
+
+@cache
+def hearing(event: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """The checks that have a function of that name, by their codes."""
+    modules = ((code, load(code)) for code in codes())
+    return tuple((code, getattr(one, event)) for code, one in modules if hasattr(one, event))

@@ -1,0 +1,102 @@
+"""Wrappers for the usual methods by which a pool is given tasks."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gradguard.runtime.kernel import packages
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling, futures
+from pytest_gradguard.runtime.kernel.dispatch.remote import Split
+from pytest_gradguard.runtime.kernel.dispatch.shipped import guarded
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, hidden_frame, without_this_frame
+from pytest_gradguard.runtime.kernel.registry import Workers
+
+Method = Callable[..., Any]
+
+
+class _Mapping(threading.local):
+    pool: Any = None
+    call: Call | None = None
+
+
+_mapping = _Mapping()
+
+
+def submits(
+    workers: Workers,
+    split: Split | None = None,
+    *,
+    unwatched: Callable[[Any, tuple[Any, ...]], bool] = lambda pool, args: False,
+    begun: Callable[[Any, Call], None] = lambda pool, call: None,
+) -> Callable[[Method], Method]:
+    """Wraps a method ``submit(self, function, *args, **kwargs)`` that returns a future.
+
+    The method is called with one function without arguments in their place, so it has to work for
+    any such function: it is pickled, or called in a thread, once.
+
+    Args:
+        workers: the kind of workers that run the tasks.
+        split: finds the program's tasks in one task, where that may be a chunk of them.
+        unwatched: says of a pool and what its method is given that the guard leaves it alone.
+        begun: told of the pool and the call, as that begins.
+    """
+
+    def wrap(original: Method) -> Method:
+        passing = packages.around(original)
+
+        @functools.wraps(original)
+        def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            call = task = None
+            try:
+                if args and not unwatched(self, args):
+                    if _mapping.pool is self:
+                        call = _mapping.call
+                    else:
+                        call = calling.begin(workers, passing, single=self)
+                    if call is not None:
+                        begun(self, call)
+                        task = guarded(call, args[0], args[1:], kwargs, split)
+            except Exception as error:
+                fault(error)
+            try:
+                if task is None:
+                    return original(self, *args, **kwargs)
+                future = original(self, task)
+            except BaseException as error:
+                without_this_frame(error)
+                raise
+            attempt(futures.belongs_to, future, call)
+            return future
+
+        return submit
+
+    return wrap
+
+
+def maps(workers: Workers) -> Callable[[Method], Method]:
+    """Wraps a method that gives tasks to its own pool by one that `submits` wraps: they are a call.
+
+    Args:
+        workers: the kind of workers that run the tasks.
+    """
+
+    def wrap(original: Method) -> Method:
+        passing = packages.around(original)
+
+        @functools.wraps(original)
+        def map(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            before = (_mapping.pool, _mapping.call)
+            _mapping.pool, _mapping.call = self, attempt(calling.begin, workers, passing)
+            try:
+                with hidden_frame:
+                    return original(self, *args, **kwargs)
+            finally:
+                _mapping.pool, _mapping.call = before
+
+        return map
+
+    return wrap

@@ -1,0 +1,286 @@
+"""What the guard has to know of a framework: one `Framework` each.
+
+Ours are the packages of `frameworks`; other packages add theirs by
+`pytest_gradguard.register_framework`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+from pytest_gradguard.details import Details
+from pytest_gradguard.runtime.kernel import locate
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+
+
+class Appends(Protocol):
+    """A list, or what stands in for one that nobody reads."""
+
+    def append(self, item: tuple[Any, Framework], /) -> None:
+        """Take one more."""
+
+
+class Transfer(Protocol):
+    """Hears of every object with gradients, or on a GPU, that one pickling meets.
+
+    A model has very many parameters and modules: those that need no look are kept here, without a
+    call for each.
+
+    Attributes:
+        parameters: parameters that are trained and have no hooks, with their framework.
+        inside: the ids of the modules that stand in another one; None: modules do not matter.
+    """
+
+    @property
+    def parameters(self) -> Appends: ...
+    @property
+    def inside(self) -> set[int] | None: ...
+
+    def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor that may need a gradient and is no parameter.
+
+        Returns:
+            Its `reduction`, or one that carries a note along with it.
+        """
+
+    def parameter(self, parameter: Any, framework: Framework) -> None:
+        """Note any other parameter or variable that is trained."""
+
+    def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
+        """Note an optimizer whose state does not survive this pickling; returns as `tensor`."""
+
+    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor or array that lies on a GPU; returns as `tensor`."""
+
+    def differentiated(self, tensor: Any, reduction: Any) -> Any:
+        """Note a tensor of a derivative that the caller takes: pickling drops its tangent.
+
+        Where `reduction` is None, it belongs to a transform, and torch refuses to pickle it. Else
+        it returns as `tensor`.
+        """
+
+    def module(self, module: Any, reduction: Any) -> Any:
+        """Note a module that stands in no other one; returns as `tensor`."""
+
+    def ended(self) -> None:
+        """Hear that the pickling is over."""
+
+
+class _Active(threading.local):
+    transfer: Transfer | None = None
+    busy: bool = False
+    data: Any = None  # the tensor of the parameter on a GPU that was met last
+
+
+active = _Active()
+"""The transfer that is active in this thread."""
+
+
+class Reductions(Protocol):
+    """What makes the objects of a framework report to the active transfer."""
+
+    applied: bool
+
+    def apply(self) -> None:
+        """Put it in place."""
+
+    def undo(self) -> None:
+        """Leave everything as it was."""
+
+
+class Framework:
+    """A framework whose arrays carry gradients or are on a GPU.
+
+    Subclass it for your arrays. No method is called before the program has imported `module`.
+
+    Attributes:
+        name: its name, by which it is registered and findings call it.
+        title: how messages write it; `name` if empty.
+        module: the module whose import makes the framework relevant.
+        complete: a package and a name in it that is there once all has been imported: while another
+            thread imports it, nothing is patched. By default `module` alone is enough.
+        packages: the packages of the framework. Their frames are never shown as the user's line.
+        types: the names of the classes in `module` whose objects are its arrays.
+        default_gpu: a copy arrives on the default GPU, and not on that which the array was on.
+        backwards: a backward pass in the parent shows later whether a shipped array got a gradient.
+        on_tapes: gradients come by tapes, and not by arrays that require grad.
+        waits_in: packages whose code, in a forked process, may wait for threads of the framework's
+            that only the parent has, where nothing but the wait tells of it.
+        waits_by: methods in C that wait likewise, where the program calls them itself.
+        implementation: a module whose functions are methods of this object, imported once the
+            framework is.
+        more_reductions: modules with `reductions` of their own, to be put in place as well.
+    """
+
+    name: str = ""
+    title: str = ""
+    module: str = ""
+    complete: tuple[str, str] | None = None
+    packages: Sequence[str] = ()
+    types: Sequence[str] = ()
+    default_gpu: bool = False
+    backwards: bool = False
+    on_tapes: bool = False
+    waits_in: Sequence[str] = ()
+    waits_by: Sequence[str] = ()
+    implementation: str | None = None
+    more_reductions: Sequence[str] = ()
+
+    # -- what its arrays are -------------------------------------------------------------------
+
+    def requires_grad(self, array: Any) -> bool:
+        """Whether `array` requires a gradient."""
+        return False
+
+    def is_parameter(self, array: Any) -> bool:
+        """Whether `array`, which requires grad, is a parameter that is trained."""
+        return False
+
+    def history(self, array: Any) -> Any:
+        """The operation that made `array`, which pickling would drop; None if there is none."""
+        return None
+
+    def device(self, array: Any) -> str:
+        """The device of `array`."""
+        return str(getattr(array, "device", "cpu"))
+
+    def on_gpu(self, array: Any) -> bool:
+        """Whether `array` is on a GPU."""
+        device = self.device(array).lower()
+        return any(word in device for word in ("cuda", "gpu", "rocm"))
+
+    def shape(self, array: Any) -> Iterable[int | None]:
+        """The shape of `array`."""
+        return getattr(array, "shape", ())
+
+    def dtype(self, array: Any) -> str:
+        """The dtype of `array`."""
+        return str(getattr(array, "dtype", ""))
+
+    # -- what calls and findings ask -----------------------------------------------------------
+
+    def tells_results(self) -> bool:
+        """Whether results of workers are looked at, now that tasks begin."""
+        return self.module in sys.modules
+
+    def threads_are_up(self) -> bool:
+        """Whether this process has started threads that a forked process would wait for."""
+        return False
+
+    def wanted(self, call: Any, tensor: Any) -> bool:
+        """Whether a tensor that `call` ships, and that may need a gradient, is worth a finding."""
+        return True
+
+    def remade(self, roots: Iterable[tuple[str, Any]]) -> set[int]:
+        """The ids of objects under `roots` that are computed anew before anything uses them."""
+        return set()
+
+    def spent(self, tensor: Any) -> bool:
+        """Whether the history of `tensor` has served already, and serves no more."""
+        return False
+
+    def recorded(self, tensor: Any) -> bool:
+        """Whether a backward, or a tape in this thread, would go on through `tensor`."""
+        return self.history(tensor) is not None
+
+    def shares_memory(self, array: Any) -> bool:
+        """Whether the standard library's pickler ships `array` by sharing its memory."""
+        return False
+
+    def hooks_of(self, array: Any) -> list[Any]:
+        """The program's hooks on `array` that hear of its gradient, and are not pickled."""
+        return []
+
+    def leaves(self, history: Any) -> Iterator[Any]:
+        """The tensors that need a gradient behind a history."""
+        return iter(())
+
+    def find(self, roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, str]:
+        """The paths of the framework's objects under `roots`, as `locate.find` gives them."""
+        kinds = self._kinds()
+        return locate.find(roots, lambda item: issubclass(type(item), kinds), deep=deep)
+
+    def met(self, item: Any) -> tuple[Any, str]:
+        """The object whose pickling showed `item`, and the path from there to `item`."""
+        return item, ""
+
+    def on_its_way(self, reduction: Any) -> Any:
+        """The `reduction` of an object on a GPU as it goes to a worker; most stay as they are."""
+        return reduction
+
+    def describe(self, item: Any) -> Details:
+        """Framework, type, shape (a list of sizes), dtype and device, as plain values."""
+        return {
+            "framework": self.name,
+            "type": type(item).__name__,
+            "shape": [None if size is None else int(size) for size in self.shape(item)],
+            "dtype": self.dtype(item),
+            "device": self.device(item),
+        }
+
+    # -- watching their pickling ---------------------------------------------------------------
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the program has imported the framework whole."""
+        if self.module not in sys.modules:
+            return False
+        package, holds = self.complete or (self.module, "__name__")
+        return hasattr(sys.modules.get(package), holds)
+
+    def reductions(self) -> list[Reductions]:
+        """What makes its objects report to the active transfer; asked once it is imported."""
+        found: list[Reductions] = [Patches([self._patch(kind) for kind in self._kinds()])]
+        if self.implementation is not None:
+            module = import_module(self.implementation)
+            for method in _METHODS & vars(module).keys():
+                setattr(self, method, getattr(module, method))
+        return [*found, *(import_module(name).reductions for name in self.more_reductions)]
+
+    def _kinds(self) -> tuple[type, ...]:
+        module = sys.modules[self.module]
+        return tuple(getattr(module, name) for name in self.types)
+
+    def _patch(self, kind: type) -> Patch:
+        return Patch(kind, "__reduce_ex__", self._watched, inherited=True)
+
+    def _watched(self, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        @functools.wraps(original)
+        def __reduce_ex__(array: Any, protocol: Any) -> Any:
+            current = active.transfer
+            if current is None or active.busy:
+                return original(array, protocol)
+            active.busy = True  # the method of a subclass calls that of its base
+            try:
+                reduction = original(array, protocol)
+            finally:
+                active.busy = False
+            return self._report(current, array, reduction)
+
+        return __reduce_ex__
+
+    def _report(self, current: Transfer, array: Any, reduction: Any) -> Any:
+        try:
+            if self.requires_grad(array):
+                if self.is_parameter(array):
+                    current.parameter(array, self)
+                else:
+                    reduction = current.tensor(array, reduction, self)
+            if self.on_gpu(array):
+                return current.on_gpu(array, reduction, self)
+        except Exception as error:
+            fault(error)
+        return reduction
+
+
+_METHODS = frozenset(
+    name
+    for name, value in vars(Framework).items()
+    if callable(value) and not name.startswith("_") and name != "reductions"
+)

@@ -1,0 +1,168 @@
+"""The frameworks that are known: ours, which register here, and those of other packages.
+
+A framework is used once the program has imported it: its objects then report to the active transfer
+as they are pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pytest_gradguard.runtime.kernel import packages, parts, watching
+from pytest_gradguard.runtime.kernel.faults import attempt, warn
+from pytest_gradguard.runtime.kernel.framework import Framework, Reductions
+from pytest_gradguard.runtime.kernel.oldest import too_old
+
+_known: dict[str, Framework] = {}
+"""By their names."""
+_ours: set[str] = set()
+"""The names of gradguard's own."""
+_modules: dict[str, str] = {}
+modules = _modules.keys()
+"""The modules whose import makes frameworks relevant."""
+_reductions: dict[str, list[Reductions]] = {}
+_settled = 0
+"""How many modules were loaded when all that is known was last found to be in order."""
+
+
+def _register(framework: Framework) -> None:
+    global _settled
+    earlier = _reductions.pop(framework.name, None)
+    for one in earlier or ():
+        one.undo()
+    _known[framework.name] = framework
+    _modules[framework.module] = framework.name
+    packages.declare(framework.packages)
+    _settled = 0
+
+
+def register_framework(framework: Framework) -> None:
+    """Teach the guard the arrays of another framework, in this process.
+
+    It replaces a framework that was registered under the same name.
+
+    Args:
+        framework: an object of a subclass of `Framework` (see `docs/frameworks.md`).
+
+    Raises:
+        TypeError: `framework` is not such an object.
+        ValueError: it has no name or no module, or its name is that of one of gradguard's own.
+    """
+    if not isinstance(framework, Framework):
+        raise TypeError(f"register_framework takes a Framework, not {framework!r}")
+    for what in ("name", "module"):
+        value = getattr(framework, what)
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"the {what} of a framework must be a name, not {value!r}")
+    for what in ("types", "packages"):
+        value = getattr(framework, what)
+        if isinstance(value, str) or not all(isinstance(one, str) and one for one in value):
+            raise TypeError(
+                f"{what} of framework {framework.name!r} must be a list of names, not {value!r}"
+            )
+    if framework.name in _ours:
+        raise ValueError(
+            f"gradguard already has a framework named {framework.name!r}: choose another name"
+        )
+    _register(framework)
+
+
+def register_ours(framework: Framework) -> None:
+    """Know one of gradguard's own."""
+    _ours.add(framework.name)
+    _register(framework)
+
+
+def named(name: object) -> Framework:
+    """The framework of that name; of one that this process does not know, nothing but the name."""
+    known = _known.get(str(name))
+    if known is None:
+        known = Framework()
+        known.name = str(name)
+    return known
+
+
+def is_ours(framework: Framework) -> bool:
+    """Whether `framework` is one of gradguard's own, whose users the pitfalls advise."""
+    return framework.name in _ours
+
+
+def package_names() -> list[str]:
+    """The packages of the frameworks that are known."""
+    return sorted({package for framework in _known.values() for package in framework.packages})
+
+
+def threads_are_up() -> bool:
+    """Whether a framework has threads up without which what it computes may wait in a fork."""
+    return any(framework.threads_are_up() for framework in _known.values())
+
+
+def waiting_in(path: str) -> Framework | None:
+    """The framework for whose threads the code in `path` may wait in a forked process."""
+    parts = path.split(os.sep)
+    for framework in _known.values():
+        if any(package in parts for package in framework.waits_in):
+            return framework
+    return None
+
+
+def waiting_by(method: str) -> Framework | None:
+    """The framework for whose threads a method of that name may wait in a forked process."""
+    for framework in _known.values():
+        if method in framework.waits_by and framework.threads_are_up():
+            return framework
+    return None
+
+
+def watch_reductions() -> None:
+    """Make the objects of every framework that is loaded report to the active transfer."""
+    global _settled
+    loaded = len(sys.modules)
+    if loaded == _settled:
+        return
+    for name, framework in list(_known.items()):
+        reductions = _reductions.get(name)
+        if reductions is None:
+            if framework.module not in sys.modules:
+                continue
+            # A package that another thread is importing just now does not hold everything yet.
+            if not framework.is_imported:
+                loaded = 0
+                continue
+            reductions = _reductions[name] = attempt(_reductions_of, framework, instead=[])
+        for one in reductions:
+            if not one.applied:
+                attempt(one.apply)
+    _settled = loaded
+
+
+def _reductions_of(framework: Framework) -> list[Reductions]:
+    package = framework.module.partition(".")[0]
+    version = getattr(sys.modules.get(package), "__version__", None)
+    reason = too_old(package, version)
+    if reason is None:
+        return framework.reductions()
+    title = framework.title or framework.name
+    warn(f"{title} {version} is not known to gradguard ({reason}); its arrays are not watched")
+    return []
+
+
+def undo() -> None:
+    """Undo `watch_reductions`."""
+    global _settled
+    _settled = 0
+    for reductions in _reductions.values():
+        for one in reductions:
+            attempt(one.undo)
+
+
+watching.at_end(undo)
+
+
+def loaded() -> bool:
+    """Whether the program has imported a framework whose results are looked at."""
+    return any(framework.tells_results() for framework in _known.values())
+
+
+parts.load("frameworks")  # ours, which register here

@@ -1,0 +1,68 @@
+"""Which finding explains that a tensor lacks its gradient, or a part of it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from pytest_gradguard.runtime.kernel import collector, watching
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.collector import Collector
+from pytest_gradguard.runtime.kernel.evidence import Evidence
+from pytest_gradguard.runtime.kernel.references import Reference, refer
+
+
+class Loss(NamedTuple):
+    """The gradient that one tensor lacks.
+
+    Attributes:
+        tensor: the tensor.
+        state: its version and its gradient when the loss was seen.
+        evidence: what the finding is made of; it goes to `home`.
+        site: where the gradient was asked for.
+    """
+
+    tensor: Reference
+    state: object
+    evidence: Evidence
+    home: Collector
+    site: Site | None
+
+
+_losses: dict[int, Loss] = {}
+"""The last loss of each live tensor, by its id."""
+watching.at_end(_losses.clear)
+
+
+def record(
+    tensors: Iterable[Any], evidence: Evidence, home: Collector, site: Site | None = None
+) -> None:
+    """Record that `evidence` explains why `tensors` lack a gradient."""
+    for tensor in tensors:
+        identity = id(tensor)
+        forget = None if identity in _losses else functools.partial(_losses.pop, identity, None)
+        _losses[identity] = Loss(refer(tensor, forget), _state(tensor), evidence, home, site)
+
+
+def of(tensor: Any) -> Loss | None:
+    """The reported loss of `tensor`; None if its gradient or its values have changed since."""
+    known = _losses.get(id(tensor))
+    if known is None or known.tensor() is not tensor or known.state != _state(tensor):
+        return None
+    here = collector.innermost()
+    if here is not None and known.home.number < here.number:
+        return None  # reported before this test or block began
+    return known if known.evidence.count else None
+
+
+def _state(tensor: Any) -> object:
+    """What a new gradient and an optimizer's step change in a torch tensor."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not issubclass(type(tensor), torch.Tensor):
+        return None
+    with torch._C.DisableTorchFunctionSubclass():
+        gradient = tensor.grad if tensor.is_leaf or tensor.retains_grad else None
+        version = None if tensor.is_inference() else tensor._version
+        return version, None if gradient is None else (id(gradient), gradient._version)

@@ -1,0 +1,282 @@
+"""Pipes by which processes that the program starts itself tell what they saw.
+
+A task of a pool sends notes along with its result. A process that the program starts itself has no
+result, and may be killed: it tells at once. What it told is read when somebody asks. A worker of a
+library's that is about to die posts what it has seen to a mailbox.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.locks import Lock
+
+_ENOUGH = 65_536
+_MANY = 16
+"""How many pipes wait unread before it is looked whether some have told."""
+
+
+_PAGE = 4096
+"""What a pipe holds comes in pages; at worst each is half full."""
+
+_SPARE = 32
+"""How many files the program can still open where the guard opens one of its own."""
+
+
+_CAN_LOOK = sys.platform != "win32" and hasattr(os, "set_blocking")
+"""Whether a pipe can be asked what is in it; on Windows it would have to be waited for."""
+
+
+_End = TypeVar("_End", int, Any)
+
+
+def ends_beside(make: Callable[[], tuple[_End, _End]]) -> tuple[_End, _End] | None:
+    """Both ends of a new pipe; None where the program could hardly open more files beside it.
+
+    None on Windows, too, where such pipes cannot be read without waiting.
+
+    Args:
+        make: makes the pipe, out of descriptors or connections.
+    """
+    if not _CAN_LOOK:
+        return None
+    try:
+        ends = make()
+    except OSError as error:  # the program has as many files open as it may
+        fault(error)
+        return None
+    if _room_beside(end if isinstance(end, int) else end.fileno() for end in ends):
+        return ends
+    for end in ends:
+        if isinstance(end, int):
+            os.close(end)
+        else:
+            end.close()
+    return None
+
+
+def _room_beside(descriptors: Iterable[int]) -> bool:
+    """Whether the program can still open files enough, now that the guard has opened these.
+
+    A new descriptor gets the lowest number that is free.
+    """
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit == resource.RLIM_INFINITY or max(descriptors) + _SPARE < limit
+
+
+def tell(pipe: int, told: Any) -> None:
+    """Write `told` into a pipe, whole or not at all: nobody may be reading it."""
+    data = pickle.dumps(told)
+    os.set_blocking(pipe, False)
+    if _makes_room(pipe, len(data)):
+        with suppress(BlockingIOError):
+            os.write(pipe, data)
+
+
+def _makes_room(pipe: int, size: int) -> bool:
+    """Whether `size` bytes can be written at once, after the pipe was widened where it must be."""
+    if sys.platform != "linux":
+        return size <= _ENOUGH
+    import fcntl
+    import termios
+
+    unread = bytearray(4)
+    fcntl.ioctl(pipe, termios.FIONREAD, unread)
+    wanted = 2 * int.from_bytes(unread, sys.byteorder) + size + 2 * _PAGE
+    if wanted <= fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ):
+        return True
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, wanted)
+    except OSError:  # more than one process may have, or all of a user's
+        return False
+    return True
+
+
+class Line:
+    """The reading end of a pipe by which one process tells again and again.
+
+    Attributes:
+        pipe: the connection; closed once the process has ended.
+    """
+
+    def __init__(self, pipe: Any) -> None:
+        self.pipe = pipe
+        self._unread = b""
+        os.set_blocking(pipe.fileno(), False)
+
+    def take(self) -> list[Any]:
+        """What the process has told since this was asked last."""
+        with suppress(BlockingIOError):
+            while not self.pipe.closed:
+                told = os.read(self.pipe.fileno(), _ENOUGH)
+                self._unread += told
+                if not told:
+                    self.pipe.close()
+        found = []
+        stream = io.BytesIO(self._unread)
+        with suppress(EOFError, pickle.UnpicklingError):  # it was killed while it told
+            while stream.tell() < len(self._unread):
+                found.append(pickle.load(stream))
+                self._unread = self._unread[stream.tell() :]
+                stream = io.BytesIO(self._unread)
+        return found
+
+
+class Listeners:
+    """The pipes by which several processes tell again and again, read whenever somebody asks.
+
+    Args:
+        most: from how many of them is heard at a time; the oldest go first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: list[tuple[Line, int, Callable[[list[Any], bool], object]]] = []
+        self._lock = Lock()  # results may be taken out of queues in several threads
+
+    def add(self, pipe: Any, take: Callable[[list[Any], bool], object]) -> None:
+        """Have `take` called with what a process has told, and whether it tells no more."""
+        self.hear()
+        with self._lock:
+            self._open.append((Line(pipe), os.getpid(), take))
+            if len(self._open) > self._most:
+                self._open.pop(0)[0].pipe.close()
+
+    def hear(self) -> None:
+        """Take what the processes have told; pipes that are at their end go."""
+        with self._lock:
+            for one in list(self._open):
+                line, owner, take = one
+                if os.getpid() == owner:
+                    told = line.take()
+                    if told:
+                        take(told, line.pipe.closed)
+                else:  # forked, and must not take what its parent waits for
+                    line.pipe.close()
+                if line.pipe.closed and one in self._open:
+                    self._open.remove(one)
+
+    def close(self) -> None:
+        """Hear of no process any more."""
+        with self._lock:
+            while self._open:
+                self._open.pop()[0].pipe.close()
+
+
+class Pipes:
+    """The reading ends of the pipes of several processes."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Any] = {}
+        self._told: list[Any] = []
+
+    def add(self, pipe: int) -> None:
+        """Look, from now on, whether something comes out of `pipe`."""
+        os.set_blocking(pipe, False)
+        if len(self._waiting) >= _MANY:
+            self._read()
+        self._waiting[pipe] = weakref.finalize(self, os.close, pipe)
+        self._waiting[pipe].atexit = False  # findings are asked for at the very end
+
+    def take(self) -> list[Any]:
+        """What the processes have told since this was asked last."""
+        self._read()
+        told, self._told = self._told, []
+        return told
+
+    def _read(self) -> None:
+        for pipe, close in list(self._waiting.items()):
+            try:
+                told = os.read(pipe, _ENOUGH)
+            except BlockingIOError:
+                continue
+            del self._waiting[pipe]
+            close()
+            if told:
+                self._told.append(pickle.loads(told))
+
+
+class Address(NamedTuple):
+    """Where a process reads what others tell it, in plain values so that it can be pickled.
+
+    Attributes:
+        process, descriptor: the process, and its writing end.
+        device, inode: which pipe that was; the descriptor may be another file's by now.
+    """
+
+    process: int
+    descriptor: int
+    device: int
+    inode: int
+
+
+class Mailbox:
+    """A pipe of this process into which any process on this machine can write, by its address.
+
+    For workers that a library starts, which inherit nothing, and which die before any result is
+    sent. It is made when its address is asked for; only Linux has such addresses.
+    """
+
+    def __init__(self) -> None:
+        self._address: Address | None = None
+        self._read: int | None = None
+
+    def address(self) -> Address | None:
+        """Its address, for workers; None where there is no such thing."""
+        if sys.platform != "linux" or not _CAN_LOOK:
+            return None
+        if self._address is None or self._address.process != os.getpid():  # a fork's parent's
+            read, write = os.pipe()
+            os.set_blocking(read, False)
+            about = os.fstat(write)
+            self._read = read
+            self._address = Address(os.getpid(), write, about.st_dev, about.st_ino)
+        return self._address
+
+    def take(self) -> list[Any]:
+        """What was written into it since this was asked last."""
+        told: list[Any] = []
+        if self._read is None or self._address is None or self._address.process != os.getpid():
+            return told
+        try:
+            stream = io.BytesIO(os.read(self._read, _ENOUGH))
+        except BlockingIOError:
+            return told
+        while stream.tell() < len(stream.getbuffer()):
+            told.append(pickle.load(stream))
+        return told
+
+    def close(self) -> None:
+        """Close the pipe, if there is one."""
+        if self._read is not None and self._address is not None:
+            if self._address.process == os.getpid():
+                os.close(self._read)
+                os.close(self._address.descriptor)
+            self._read = self._address = None
+
+
+def post(address: Address, told: Any) -> None:
+    """Write into a mailbox; nothing, where it is closed or full."""
+    try:
+        path = f"/proc/{address.process}/fd/{address.descriptor}"
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        about = os.fstat(pipe)
+        if (about.st_dev, about.st_ino) == (address.device, address.inode):
+            tell(pipe, told)
+    except OSError:
+        pass
+    finally:
+        os.close(pipe)

@@ -1,0 +1,372 @@
+"""What is looked at where a parallel call begins, and again where its tasks run.
+
+Pickling shows what is transferred; a probe shows what the tasks do with it. Checks declare theirs
+(`checks.Probe`); the module of a probe has those of these functions that it needs:
+
+``ask(call)``
+    In the calling thread, as the call begins. What it returns travels to the tasks and has to be
+    picklable; None: there is nothing to look at. It runs in every call, so it costs next to
+    nothing.
+``ship(call, items)``
+    The same for one batch, given its tasks, as the batch leaves: in any thread of the parent.
+``start(call, task, forked)``
+    The same for a process that the program starts itself, given its function and arguments, and
+    whether it inherits them. Where the process is not forked, the answer has to be picklable.
+``begin(asked, process)``
+    Where the tasks of a batch run, before them: in a worker process, or in a thread. Returns
+    ``after(items, results, error)``, or None: nothing to look at. That function hears what the
+    tasks returned (None where one raised, and then what it raised) and returns a note, which has to
+    be picklable, or None. Without it, `after` is ``roused``.
+``roused(items, results, error)``
+    What `after` is where a probe that nobody asks for was roused in a worker process by the tasks
+    of a batch themselves (see `rouse`), or by what one of them raised; for every later batch there,
+    `begin` is called with None.
+``roused_by(error)``
+    Whether the error of a task rouses the probe.
+``heard(call, note)``
+    Back in the parent: what `after` noted. Some libraries bring it as plain data (`plain_data`):
+    the annotation of `note` says what it may be.
+``pulled(call, tasks)``
+    The tasks that the caller gave, where the probe has asked: they may be wrapped, for joblib pulls
+    a generator from threads of its own.
+``undo()``
+    Leave every patched name as it was.
+
+A fault in any of them becomes one warning, and the call goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from importlib import import_module
+from typing import Any, NamedTuple, get_type_hints
+
+from pytest_gradguard.runtime.kernel import checks, plain_data, registry, watching
+from pytest_gradguard.runtime.kernel.checks import Probe
+from pytest_gradguard.runtime.kernel.collector import here
+from pytest_gradguard.runtime.kernel.faults import attempt, fault
+
+After = Callable[[Any, Any, "BaseException | None"], Any]
+Notes = list[tuple[str, Any]]
+
+
+_SIMULATED = "simulated"
+_HOME = __name__.rpartition(".")[0]
+
+
+def _declared_by(owner: str) -> tuple[Probe, ...]:
+    """The probes of a check, or of the simulated GPUs."""
+    module = (
+        import_module(f"{_HOME}.{owner}") if owner == _SIMULATED else checks.load(owner.upper())
+    )
+    probes: tuple[Probe, ...] = getattr(module, "PROBES", ())
+    return probes
+
+
+@cache
+def _probe(name: str) -> Probe:
+    """The probe of that name."""
+    declared = _declared_by(name.partition("_")[0])
+    return next(probe for probe in declared if probe.name == name)
+
+
+@cache
+def _all() -> tuple[Probe, ...]:
+    """Every probe; that of the simulated GPUs is the first, for it travels before the others."""
+    return tuple(probe for owner in (_SIMULATED, *checks.codes()) for probe in _declared_by(owner))
+
+
+@cache
+def _asking() -> tuple[Probe, ...]:
+    return tuple(probe for probe in _all() if probe.asks)
+
+
+@cache
+def _module(name: str) -> Any:
+    """The module with the functions of a probe."""
+    return import_module(_probe(name).module)
+
+
+# -- in the parent -------------------------------------------------------------------------------
+
+
+def ask(call: Any) -> None:
+    """Have every probe ask as `call` begins: fills its `asked` and its `asking`."""
+    global _wanted
+    if _wanted.loaded != len(sys.modules):
+        _wanted = _wanted_now()
+    for probe, question, ship in _wanted.probes:
+        try:
+            if question is not None:
+                answer = question(call)
+                if answer is not None:
+                    call.asked[probe.name] = answer
+                elif probe.only_asked:
+                    continue
+            if ship is not None:
+                call.asking.append((probe, ship))
+        except Exception as error:
+            fault(error)
+
+
+class _Wanted(NamedTuple):
+    """The probes that ask while so many modules are loaded, with their `ask` and `ship`."""
+
+    loaded: int
+    probes: tuple[tuple[Probe, Callable[[Any], Any] | None, Callable[[Any, Any], Any] | None], ...]
+
+
+_wanted = _Wanted(-1, ())
+
+
+def _wanted_now() -> _Wanted:
+    found = []
+    for probe in _asking():
+        if any(name in sys.modules for name in probe.asks):
+            try:
+                module = _module(probe.name)
+            except Exception as error:
+                fault(error)
+                continue
+            found.append((probe, getattr(module, "ask", None), getattr(module, "ship", None)))
+    return _Wanted(len(sys.modules), tuple(found))
+
+
+class Questions(NamedTuple):
+    """What the probes ask for each batch of a call.
+
+    Attributes:
+        kind: the kind of its workers.
+        ships: the function `ship` of each probe that asks, by its name.
+        lasting: what they ask depends on the functions of the tasks only.
+    """
+
+    kind: registry.Workers
+    ships: tuple[tuple[str, Callable[[Any, Any], Any]], ...]
+    lasting: bool
+
+
+def questions(call: Any) -> Questions:
+    """What is asked for each batch of `call`."""
+    known: Questions | None = call.questions
+    if known is None or known.kind is not call.kind:
+        known = call.questions = _questions(call.kind, tuple(call.asking))
+    return known
+
+
+@lru_cache(maxsize=100)
+def _questions(
+    kind: registry.Workers, asking: tuple[tuple[Probe, Callable[[Any, Any], Any]], ...]
+) -> Questions:
+    wanted = [(probe, ship) for probe, ship in asking if probe.ships is None or probe.ships(kind)]
+    ships = tuple((probe.name, ship) for probe, ship in wanted)
+    return Questions(kind, ships, all(probe.by_function for probe, _ in wanted))
+
+
+def ship(call: Any, items: Any) -> Mapping[str, Any]:
+    """What was asked for `call`, and what is asked for one batch of it, the tasks `items`."""
+    asked: Mapping[str, Any] = call.asked
+    for name, question in questions(call).ships:
+        try:
+            answer = question(call, items)
+        except Exception as error:
+            fault(error)
+            continue
+        if answer is not None:
+            asked = {**asked, name: answer}
+    return asked
+
+
+def start(call: Any, task: Any, forked: bool) -> dict[str, Any]:
+    """What is asked for a process that `call` starts, to run `task`."""
+    asked = {}
+    for probe in _all():
+        if not probe.starts or probe.code in call.dropped:
+            continue
+        if any(name in sys.modules for name in probe.asks):
+            try:
+                answer = _module(probe.name).start(call, task, forked)
+            except Exception as error:
+                fault(error)
+                continue
+            if answer is not None:
+                asked[probe.name] = answer
+    return asked
+
+
+def starts(name: str) -> bool:
+    """Whether the probe of that name looks at processes that the program starts itself."""
+    return _probe(name).starts
+
+
+def pulled(call: Any, tasks: Any) -> Any:
+    """The `tasks` of `call` as the probes want them pulled."""
+    for name in call.asked:
+        try:
+            wrap = getattr(_module(name), "pulled", None)
+            if wrap is not None:
+                tasks = wrap(call, tasks)
+        except Exception as error:
+            fault(error)
+    return tasks
+
+
+def hear(call: Any, notes: Notes) -> None:
+    """Take what the probes noted where tasks of `call` ran."""
+    for name, note in notes:
+        try:
+            _module(name).heard(call, note)
+        except Exception as error:
+            fault(error)
+
+
+def read(texts: Sequence[tuple[str, str]]) -> Notes:
+    """Notes out of plain data, each of the type that `heard` of its probe takes.
+
+    Raises:
+        ValueError: one is not.
+    """
+    return [(name, plain_data.loads(text, note_type(name))) for name, text in texts]
+
+
+@cache
+def note_type(name: str) -> Any:
+    """The type of the notes of the probe of that name.
+
+    Raises:
+        ValueError: no probe of that name hears of notes.
+    """
+    if name not in {probe.name for probe in _all()} or not hasattr(_module(name), "heard"):
+        raise ValueError(f"no probe that hears of notes: {name!r}")
+    return get_type_hints(_module(name).heard)["note"]
+
+
+def undo() -> None:
+    """Undo what the probes have patched, and let them rest."""
+    roused.clear()
+    for probe in _all():
+        module: Any = sys.modules.get(probe.module)
+        if module is not None and hasattr(module, "undo"):
+            attempt(module.undo)
+
+
+watching.at_end(undo)
+
+
+# -- where the tasks run -------------------------------------------------------------------------
+
+
+_Begin = Callable[[Any, bool], "After | None"]
+roused: dict[str, _Begin] = {}
+_NOTHING: Sequence[Any] = ()
+
+
+def rouse(name: str) -> None:
+    """Have a probe that nobody asks for look at this and every later batch in this worker process.
+
+    Most tasks give it no cause, and it costs them nothing.
+    """
+    here.quiet = False
+    if name not in roused:
+        try:
+            roused[name] = _begins(name)
+        except Exception as error:
+            fault(error)
+
+
+def rest(name: str) -> None:
+    """Let a probe that was roused rest again, until there is cause."""
+    roused.pop(name, None)
+
+
+def _rouse_by(error: BaseException | None) -> None:
+    """Rouse the probes to which the error of a task may tell something."""
+    probes = [probe.name for probe in _all() if probe.by_error]
+    for _ in range(_CHAINED):
+        if error is None:
+            return
+        for name in probes:
+            try:
+                if _module(name).roused_by(error):
+                    rouse(name)
+            except Exception as mistake:
+                fault(mistake)
+        error = error.__cause__ or error.__context__
+
+
+_CHAINED = 10
+"""How many errors, each raised from the next, are looked at."""
+
+
+def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, After]]:
+    """Begin to look, before the tasks of a batch run.
+
+    Args:
+        asked: what the parent asked.
+        process: whether this is a worker process; else a thread of the parent.
+    """
+    if not asked and not (process and roused):
+        return _NOTHING
+    begun: list[tuple[str, After]] = []
+    for name in asked:
+        needs = _probe(name).needs
+        if needs is None or needs in sys.modules:
+            _begin(begun, name, _begins(name), asked[name], process)
+    if process:
+        for name, begins in list(roused.items()):
+            if name not in asked:
+                _begin(begun, name, begins, None, process)
+    return begun
+
+
+def _begins(name: str) -> _Begin:
+    """What the probe of that name does before the tasks; if nothing, they rouse it afterwards."""
+    module = _module(name)
+    begins: _Begin = getattr(module, "begin", None) or (lambda asked, process: module.roused)
+    return begins
+
+
+def _begin(
+    begun: list[tuple[str, After]], name: str, begins: _Begin, asked: Any, process: bool
+) -> None:
+    try:
+        after = begins(asked, process)
+    except Exception as error:
+        fault(error)
+        return
+    if after is not None:
+        begun.append((name, after))
+
+
+def end(
+    begun: Sequence[tuple[str, After]],
+    items: Any,
+    results: Any,
+    error: BaseException | None = None,
+    *,
+    process: bool,
+) -> Notes:
+    """What the probes noted, after the tasks have run."""
+    notes: Notes = []
+    if error is not None and process:
+        _rouse_by(error)
+    if not begun and not (process and roused):
+        return notes
+    afters = list(begun)
+    if process:
+        known = [name for name, _ in begun]
+        for name in list(roused):
+            after = None if name in known else getattr(_module(name), "roused", None)
+            if after is not None:
+                afters.append((name, after))
+    for name, after in reversed(afters):
+        try:
+            note = after(items, results, error)
+        except Exception as mistake:
+            fault(mistake)
+            continue
+        if note is not None:
+            notes.append((name, note))
+    return notes

@@ -1,0 +1,51 @@
+"""A caller's generator of tasks, looked at where joblib pulls it from threads of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
+
+Ending = Callable[[], None]
+
+
+def pulled(tasks: Any, begin: Callable[[], Ending | None]) -> Any:
+    """`tasks`, looked at in other threads than this one.
+
+    What has a length is no generator, and stays itself: progress totals ask for it.
+
+    Args:
+        tasks: what the caller gave.
+        begin: begins to look at what this thread does; gives what ends that, or None.
+    """
+    if hasattr(tasks, "__len__") or not isinstance(tasks, Iterator):
+        return tasks
+    return _Pulled(tasks, begin)
+
+
+class _Pulled:
+    def __init__(self, tasks: Iterator[Any], begin: Callable[[], Ending | None]) -> None:
+        self._tasks = tasks
+        self._begin = begin
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tasks, name)
+
+    def __iter__(self) -> _Pulled:
+        return self
+
+    def __next__(self) -> Any:
+        if threading.get_ident() == self._thread:
+            return next(self._tasks)
+        end = attempt(self._begin)
+        try:
+            return next(self._tasks)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        finally:
+            if end is not None:
+                attempt(end)

@@ -1,0 +1,223 @@
+"""What leaves for a worker in one pickling: what the guard has to know of among it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gradguard.runtime.kernel import checks, locate, shipped_modules
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.evidence import Object, TransferEvidence
+from pytest_gradguard.runtime.kernel.framework import Framework
+from pytest_gradguard.runtime.kernel.references import refer
+from pytest_gradguard.runtime.kernel.tasks import parameter_of, roots_of, task_of
+
+differentiated: list[Callable[[Call, Any, Any, Any], Any]] = []
+"""What is done about a tensor of a derivative: given the call, its tasks, the tensor and its
+reduction (None, where it is refused), each returns the reduction that goes to the worker."""
+
+
+class Shipment:
+    """Hears of the tensors in one batch on its way to a worker.
+
+    A model has many parameters: what comes after the first few costs a count and a weak
+    reference, and the counts are handed over at the end.
+    """
+
+    _handed: dict[int, str] | None = None
+    _kept: set[int] | None = None
+    _remade: set[int] | None = None
+
+    def __init__(self, call: Call, items: Any) -> None:
+        self.call = call
+        self.items = items
+
+    # Most batches carry nothing that counts: what there is to remember is made as it is met.
+
+    @functools.cached_property
+    def _paths(self) -> dict[int, dict[int, str]]:
+        return {}
+
+    @functools.cached_property
+    def _evidence(self) -> dict[str, TransferEvidence]:
+        return {}
+
+    @functools.cached_property
+    def _uncounted(self) -> dict[str, int]:
+        return {}
+
+    @functools.cached_property
+    def parameters(self) -> list[tuple[Any, Framework]]:
+        return []
+
+    @functools.cached_property
+    def inside(self) -> set[int]:
+        return set()
+
+    def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor that may need a gradient; its reduction stays as it is."""
+        if framework.wanted(self.call, tensor) and not (
+            self._is_kept(tensor, framework) or self._is_remade(tensor, framework)
+        ):
+            self._ship("GG101", tensor, framework)
+            self._offer(tensor, framework)
+        return reduction
+
+    def _is_remade(self, tensor: Any, framework: Framework) -> bool:
+        """Whether a module only keeps `tensor` until its next forward computes it anew."""
+        if framework.history(tensor) is None:
+            return False
+        if self._remade is None:
+            self._remade = framework.remade(roots_of(self.items))
+        return id(tensor) in self._remade
+
+    def _is_kept(self, tensor: Any, framework: Framework) -> bool:
+        """Whether an object only keeps `tensor`, as an estimator does with its last loss."""
+        if not framework.spent(tensor):
+            return False
+        roots = roots_of(self.items)
+        if self._handed is None:
+            self._handed = framework.find(roots, deep=False)
+        if id(tensor) in self._handed:
+            return False
+        if self._kept is None:
+            self._kept = {
+                identity
+                for identity, path in framework.find(roots).items()
+                if not any(mark in path for mark in locate.CAPTURES)
+            }
+        return id(tensor) in self._kept
+
+    def parameter(self, parameter: Any, framework: Framework) -> None:
+        """Note a parameter that requires grad, or a variable that is trained."""
+        self._ship("GG107", parameter, framework)
+        self._offer(parameter, framework)
+
+    def ship_parameters(self) -> None:
+        """Note the parameters that were kept, once there are enough samples by their count."""
+        if "parameters" not in self.__dict__:
+            return
+        shipped = self.call.shipped
+        parameters = iter(self.__dict__.pop("parameters"))
+        for parameter, framework in parameters:
+            self._ship("GG107", parameter, framework)
+            if "GG107" in self._uncounted:
+                break
+        more = 0
+        known = self._evidence.get("GG107")
+        identities: set[int] = set() if known is None else known.identities
+        for parameter, framework in parameters:
+            more += 1
+            identities.add(id(parameter))
+            if id(parameter) not in shipped and framework.backwards:
+                shipped[id(parameter)] = (refer(parameter), "")
+        if more:
+            self._uncounted["GG107"] += more
+
+    def _offer(self, item: Any, framework: Framework) -> None:
+        """Note, for each check that takes it, an object that needs a gradient."""
+        for code, takes in checks.hearing("takes"):
+            if takes(item, framework):
+                self._ship(code, item, framework)
+
+    def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
+        """Note an optimizer that arrives without its state."""
+        self._ship("GG110", optimizer, framework)
+        return reduction
+
+    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor or array on a GPU."""
+        if "GG202" in self._uncounted:
+            self._uncounted["GG202"] += 1
+        else:
+            self._note("GG202", tensor, framework)
+        return framework.on_its_way(reduction)
+
+    def differentiated(self, tensor: Any, reduction: Any) -> Any:
+        """Report a tensor that cannot be pickled, or have the worker know what it lacks."""
+        for hear in differentiated:
+            reduction = hear(self.call, self.items, tensor, reduction)
+        return reduction
+
+    def _ship(self, code: str, item: Any, framework: Framework) -> None:
+        if code in self._uncounted:
+            self._uncounted[code] += 1
+            path = ""
+            if code in self._evidence:
+                self._evidence[code].identities.add(id(item))
+        else:
+            path = self._note(code, item, framework)
+        shipped = self.call.shipped
+        if framework.backwards and id(item) not in shipped:
+            shipped[id(item)] = (refer(item), path)
+
+    def module(self, module: Any, reduction: Any) -> Any:
+        """Have the worker know a module that stands in no other one."""
+        if not isinstance(reduction, tuple):
+            return reduction
+        return shipped_modules.shipped(self.call.token, self.call.number_of(module), reduction)
+
+    def ended(self) -> None:
+        """The batch is pickled: hand over the counts."""
+        self.ship_parameters()
+        if "_uncounted" not in self.__dict__:
+            return
+        for code, count in self._uncounted.items():
+            if count and code in self._evidence:
+                self._evidence[code].add_more(count)
+
+    def _note(self, code: str, item: Any, framework: Framework) -> str:
+        """Count `item`, describe it where that is still wanted, and return its path."""
+        call = self.call
+        if code == "GG202":  # whatever its gradients
+            history = None
+        else:
+            call.ships_gradients = call.ships_gradients or framework.backwards
+            history = framework.history(item)
+        path = ""
+        if code in call.dropped:
+            full = True
+        else:
+            evidence = self._evidence.get(code) or self._open(code)
+            if code != "GG202":  # of these, what the GPU has of an object is met, too
+                evidence.identities.add(id(item))
+            searched = id(framework) in self._paths or not evidence.samples
+            if evidence.wants_sample and (searched or call.may_search()):
+                sample = self._sample(item, history, framework)
+                path = sample.path
+                evidence.add(sample)
+                full = False
+            else:
+                evidence.add_more(1)
+                full = True
+        if history is not None:
+            full = False
+            if call.may_search():
+                for leaf in framework.leaves(history):
+                    call.remember_shipped(leaf, path)
+        if full:
+            self._uncounted[code] = 0
+        return path
+
+    def _open(self, code: str) -> TransferEvidence:
+        evidence: TransferEvidence = checks.load(code).Evidence.of(self.call)
+        self._evidence[code] = evidence
+        return evidence
+
+    def _sample(self, item: Any, history: Any, framework: Framework) -> Object:
+        paths = self._paths.get(id(framework))
+        if paths is None:
+            paths = self._paths[id(framework)] = framework.find(roots_of(self.items))
+        owner, rest = framework.met(item)
+        index, _, path = paths.get(id(owner), "0|args").partition("|")
+        path = path.lstrip(".") + rest
+        function = self.items[int(index)][0]
+        return Object(
+            path=path,
+            task=task_of(function),
+            parameter=parameter_of(function, path),
+            description=framework.describe(item),
+            history=None if history is None else type(history).__name__,
+            plain=True,
+        )

@@ -1,0 +1,154 @@
+"""Modules that travel: which copy in a worker stands for which module of the caller.
+
+A module that is pickled for a worker, and stands in no other one, takes along what names it. Where
+it arrives it is known by that, and so is what comes back of it. Workers and pickles name functions
+of this file, so it stays light, and they keep their signatures.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_gradguard.runtime.kernel import checks, probes
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, freed
+
+
+class Copy:
+    """A module that came to this process with a task.
+
+    Attributes:
+        token: the call that it came with.
+        number: by which the process of that call knows the module.
+        looked_at: what a probe has seen of it as it arrived.
+    """
+
+    def __init__(self, token: int, number: int, module: weakref.ref[Any]) -> None:
+        self.token = token
+        self.number = number
+        self.looked_at: Any = None
+        self._module = module
+
+    @property
+    def module(self) -> Any:
+        """The module, or None where it is no more."""
+        return self._module()
+
+
+_copies: dict[int, Copy] = {}
+"""By the id of the module."""
+
+
+def shipped(
+    token: int, number: int, reduction: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The `reduction` of a module on its way to a worker of a call, with what names it."""
+    rebuild, arguments, *rest = reduction
+    return (arrived, (os.getpid(), token, number, rebuild, arguments), *rest)
+
+
+def arrived(
+    origin: int, token: int, number: int, rebuild: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    """Rebuild a module in a worker; called by unpickling, before its state is set."""
+    module = rebuild(*arguments)
+    if origin != os.getpid() and type(module).__weakrefoffset__:
+        # Else the class has something else made in its place.
+        try:
+            reference = weakref.ref(module, freed(_forget, id(module)))
+            _copies[id(module)] = Copy(token, number, reference)
+            probes.rouse("gg111")
+        except Exception as error:
+            fault(error)
+    return module
+
+
+def _forget(identity: int) -> None:
+    known = _copies.get(identity)
+    if known is not None and known.module is None:
+        del _copies[identity]
+
+
+def copies() -> Iterator[tuple[Copy, Any]]:
+    """What came to this process with tasks, with the module that each is: it lives that long."""
+    for copy in list(_copies.values()):
+        module = copy.module
+        if module is not None:
+            yield copy, module
+
+
+def origin_of(module: Any) -> tuple[Copy, str] | None:
+    """The copy that `module` is, or is a part of, and the path to that part."""
+    known = _copies.get(id(module))
+    if known is not None and known.module is module:
+        return known, ""
+    for copy, whole in copies():
+        for name, part in _parts(whole):
+            if part is module:
+                return copy, name
+    return None
+
+
+def _parts(module: Any) -> Iterator[tuple[str, Any]]:
+    named: Iterator[tuple[str, Any]] = module.named_modules()
+    return named
+
+
+def returned(
+    token: int, copy: Copy, part: str, task: Any, reduction: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The `reduction` of a module on its way back to the process that it came from.
+
+    Args:
+        token: the call whose result it is in.
+        copy: what had come of it.
+        part: the path, in that, to what goes back.
+        task: the function that returns it.
+        reduction: how it is pickled.
+    """
+    rebuild, arguments, *rest = reduction
+    about = (copy.token, copy.number, part, task)
+    return (came_back, (token, about, rebuild, arguments), *rest)
+
+
+def came_back(
+    token: int, about: tuple[Any, ...], rebuild: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    """Rebuild a module in the process that it came from; called by unpickling."""
+    module = rebuild(*arguments)
+    attempt(_note, token, about, module)
+    return module
+
+
+def _note(*came: Any) -> None:
+    _back.modules.append(came)
+
+
+class _Back(threading.local):
+    """What has come back in this thread, in the results that are unpickled now."""
+
+    def __init__(self) -> None:
+        self.modules: list[tuple[Any, ...]] = []
+
+
+_back = _Back()
+
+
+def settle() -> None:
+    """Hear that results are unpickled: the modules among them are complete."""
+    if not _back.modules:
+        return
+    from pytest_gradguard.runtime.kernel import calls
+
+    came, _back.modules = _back.modules, []
+    for token, (origin, number, part, task), module in came:
+        if not vars(module):  # what it came with could not be unpickled
+            continue
+        call, sent_by = calls.by_token(token), calls.by_token(origin)
+        sent = None if sent_by is None else sent_by.module_of(number)
+        if call is not None and sent is not None:
+            for _, hear in checks.hearing("on_module_returned"):
+                hear(call, sent.get_submodule(part), task, module)

@@ -1,0 +1,225 @@
+"""Switches what the guard patches on and off, now or as soon as the program imports it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from pytest_gradguard import imports
+from pytest_gradguard.disabled import is_disabled
+from pytest_gradguard.records import fields
+from pytest_gradguard.runtime.kernel import parts
+from pytest_gradguard.runtime.kernel.faults import attempt, fault
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.patching import undo_left
+
+
+@fields
+class Watch:
+    """Something that is patched once a module is imported.
+
+    Attributes:
+        module: the module's name.
+        apply: called while the guard is on and the module is imported; it may be called again.
+        undo: called when the guard ends.
+        in_workers: it is patched in worker processes only.
+    """
+
+    module: str
+    apply: Callable[[], object]
+    undo: Callable[[], object]
+    in_workers: bool
+
+
+_watches: dict[str, list[Watch]] = {}
+"""By the name of the module."""
+_at_end: list[Callable[[], object]] = []
+_before_end: list[Callable[[], object]] = []
+_awaited: dict[str, Callable[[], object]] = {}
+"""What is called once a module is imported, by its name."""
+_users: dict[object, None] = {}
+"""Who watches: the guard is on as long as there is one."""
+_is_worker = False
+_off = False
+"""The environment turned the guard off when it was switched on last."""
+_lock = Lock()
+
+
+def when_imported(
+    module: str,
+    apply: Callable[[], object],
+    undo: Callable[[], object],
+    *,
+    in_workers: bool = False,
+) -> Watch:
+    """While the guard is on, call `apply` as soon as `module` is imported; `undo` at its end.
+
+    Args:
+        module: the name of the module.
+        apply: puts patches in place, once; a fault in it becomes a warning.
+        undo: leaves everything as it was.
+        in_workers: in worker processes only.
+
+    Returns:
+        What `forget` takes.
+    """
+    watch = Watch(module, apply, undo, in_workers)
+    with _lock:
+        _watches.setdefault(module, []).append(watch)
+        if _users:
+            _try(watch)
+            _await_imports()
+    return watch
+
+
+def forget(watch: Watch) -> None:
+    """Take back one `when_imported`."""
+    with _lock:
+        _watches[watch.module].remove(watch)
+        watch.undo()
+
+
+def at_end(undo: Callable[[], object]) -> None:
+    """Have `undo` called whenever the guard ends."""
+    _at_end.append(undo)
+
+
+def before_end(look: Callable[[], object]) -> None:
+    """Have `look` called whenever the guard is about to end, while all that it holds is there."""
+    _before_end.append(look)
+
+
+def lazily(module: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    """The functions `apply` and `undo` of a module of ours, imported when they are needed."""
+    known: Any = None
+
+    def apply() -> None:
+        nonlocal known
+        if known is None:  # and not again where the program has forgotten its modules since
+            known = import_module(module)
+        known.apply()
+
+    def undo() -> None:
+        ours = known or sys.modules.get(module)
+        if ours is not None:
+            ours.undo()
+
+    return apply, undo
+
+
+def start(user: object) -> None:
+    """Put in place what was declared, until `stop` for the last of those who watch.
+
+    Args:
+        user: who watches; it is known by its identity.
+    """
+    global _off
+    parts.load("starting").declare()
+    with _lock:
+        first = not _users
+        _users[user] = None
+        if first:
+            _off = attempt(is_disabled, instead=True)
+            attempt(_put_in_place)
+
+
+def _put_in_place() -> None:
+    for watch in _all():
+        _try(watch)
+    _await_imports()
+
+
+def stop(user: object) -> None:
+    """Undo `start` for that user, who may not have come so far, or have ended already.
+
+    The last one leaves every patched name as it was.
+    """
+    with _lock:
+        _users.pop(user, None)
+        if not _users:
+            attempt(_undo_all)
+            attempt(undo_left)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Inside the block, every patched name is what it was without the guard, for all threads."""
+    with _lock:
+        users = list(_users)
+        _users.clear()
+        if users:
+            attempt(_undo_all)
+    try:
+        yield
+    finally:
+        with _lock:
+            for user in users:
+                start(user)
+
+
+def _undo_all() -> None:
+    _await_no_more()
+    for look in _before_end:
+        attempt(look)
+    for watch in _all():
+        attempt(watch.undo)
+    for undo in _at_end:
+        attempt(undo)
+
+
+def is_on() -> bool:
+    """Whether the guard is on."""
+    return bool(_users) and not _off
+
+
+def start_in_worker() -> None:
+    """Put in place what is watched in this process, a worker, for as long as it lives."""
+    global _is_worker
+    parts.load("starting").declare()
+    with _lock:
+        _is_worker = True
+        if _users:  # forked: most of it is in place already
+            for watch in _all():
+                if watch.in_workers:
+                    _try(watch)
+            _await_imports()
+        else:
+            start(__name__)
+
+
+def _all() -> list[Watch]:
+    return [watch for watches in _watches.values() for watch in watches]
+
+
+def _wanted(watch: Watch) -> bool:
+    return not _off and (_is_worker or not watch.in_workers)
+
+
+def _try(watch: Watch) -> None:
+    if watch.module in sys.modules and _wanted(watch):
+        try:
+            watch.apply()
+        except Exception as error:
+            fault(error)
+
+
+def _await_imports() -> None:
+    if not _off and not all(module in sys.modules for module in _watches):
+        for module in _watches.keys() - _awaited.keys():
+            _awaited[module] = functools.partial(_imported, module)
+            imports.call_after(module, _awaited[module])
+
+
+def _await_no_more() -> None:
+    while _awaited:
+        imports.forget(_awaited.popitem()[1])
+
+
+def _imported(module: str) -> None:
+    if _users:
+        for watch in list(_watches[module]):
+            _try(watch)

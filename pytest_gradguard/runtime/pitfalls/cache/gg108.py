@@ -1,0 +1,326 @@
+"""GG108: `joblib.Memory` stores a result by pickling it, and a graph does not survive that.
+
+The first call returns the live result; a later one, read from the store, a leaf without history.
+What this process has stored itself is known. What an earlier run has stored is known by its
+function: where that makes no leaf of its own, a tensor that requires grad had a graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pytest_gradguard.details import Details
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.runtime.kernel import callsite, collector, evidence, frameworks
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.collector import Collector
+from pytest_gradguard.runtime.kernel.evidence import SAMPLES, Object
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.framework import Appends, Framework
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.tasks import Task, task_of
+from pytest_gradguard.runtime.kernel.transfer import active
+from pytest_gradguard.runtime.kernel.travelling import PLAIN
+from pytest_gradguard.runtime.pitfalls.cache import makes_leaves
+
+CODE = "GG108"
+_KEPT = 10_000
+_stored: dict[tuple[str, ...], Object] = {}
+"""By the key of a stored item that had history: the first such tensor in it. Kept as long as the
+process: what one guard sees stored, the next one may see returned."""
+_LOOKED_AT = 1_000
+"""How many objects of an item that comes from a store are looked at."""
+
+
+def _make() -> list[Patch]:
+    memory, store = map(sys.modules.get, ("joblib.memory", "joblib._store_backends"))
+    if memory is None or store is None:
+        return []
+    return [
+        Patch(memory.MemorizedFunc, "__call__", _calling),
+        Patch(store.StoreBackendMixin, "dump_item", _storing),
+        observe(store.StoreBackendMixin, "load_item", after=_loaded),
+    ]
+
+
+_patches = LatePatches(_make)
+apply = _patches.apply
+"""Watch what joblib's caches store and return, where joblib is loaded."""
+
+
+def undo() -> None:
+    """Leave joblib's caches as they were."""
+    _patches.undo()
+
+
+class _Call:
+    """One call of a cached function.
+
+    Attributes:
+        function: the function.
+        keywords: the names of the keyword arguments.
+        read: what was found in what a store has given, and who is to hear of it.
+    """
+
+    def __init__(self, function: Any, keywords: Iterable[str]) -> None:
+        self.function = function
+        self.keywords = keywords
+        self.read: list[tuple[Collector, Evidence]] = []
+
+
+class _Running(threading.local):
+    call: _Call | None = None
+
+
+_running = _Running()
+
+
+def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        listens = attempt(collector.innermost) is not None
+        call = attempt(_Call, getattr(self, "func", None), kwargs) if listens else None
+        if call is None:
+            return original(self, *args, **kwargs)
+        before, _running.call = _running.call, call
+        try:
+            output = original(self, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        finally:
+            _running.call = before
+        for home, found in call.read:  # joblib takes what is raised while it reads for its own
+            attempt(collector.announce, home, [found])
+        return output
+
+    return __call__
+
+
+def _storing_of(item: Any) -> Storing | None:
+    """What hears of the pickling of a result; None, where nobody listens."""
+    if collector.innermost() is None or not (frameworks.loaded() or _tensorflow()):
+        return None
+    frameworks.watch_reductions()
+    return Storing(item)
+
+
+def _storing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def dump_item(self: Any, call_id: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
+        storing = attempt(_storing_of, item)
+        if storing is None:
+            return original(self, call_id, item, *args, **kwargs)
+        before, active.transfer = active.transfer, storing
+        try:
+            outcome = original(self, call_id, item, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        finally:
+            active.transfer = before
+        try:
+            _stored.pop(_key(self, call_id), None)
+            # What could not be pickled is not there, and joblib has said so.
+            if storing.found and self.contains_item(call_id):
+                samples = storing.samples()
+                if _note(samples, "stores") and len(_stored) < _KEPT:
+                    _stored[_key(self, call_id)] = samples[0]
+        except Exception as error:
+            fault(error)
+        return outcome
+
+    return dump_item
+
+
+def _tensorflow() -> bool:
+    return hasattr(sys.modules.get("tensorflow"), "GradientTape")
+
+
+def _loaded(item: Any, store: Any, call_id: Any, *args: Any, **kwargs: Any) -> None:
+    if collector.innermost() is not None:
+        severed = _severed_in(item, _stored.get(_key(store, call_id)))
+        if severed is not None:
+            _note([severed], "returns")
+
+
+def _severed_in(item: Any, stored: Object | None) -> Object | None:
+    """The first tensor in `item`, read from a store, that had history when it was stored.
+
+    Args:
+        item: what was read.
+        stored: what is known of it, where this process has stored it.
+    """
+    if stored is not None and not stored.framework.backwards:
+        return stored
+    if "torch.nn.parameter" not in sys.modules or type(item) in PLAIN:
+        return None
+    from pytest_gradguard.runtime.frameworks.torch import tensors as torch
+
+    if not torch.expects_gradients():
+        return None
+    path, tensor = torch.first_leaf("result", item, _LOOKED_AT)
+    if tensor is None:
+        return None
+    if stored is not None:
+        return stored
+    call = _running.call
+    if call is None or makes_leaves.WORD in call.keywords:
+        return None
+    if makes_leaves.may_make_leaves(call.function):
+        return None
+    return Object(path, task_of(call.function), torch.describe(tensor), history=None, plain=True)
+
+
+def _key(store: Any, call_id: Any) -> tuple[str, ...]:
+    return (str(store.location), *map(str, call_id))
+
+
+class Storing:
+    """Hears of the tensors in one result on its way into a store."""
+
+    inside = None
+
+    def __init__(self, item: Any) -> None:
+        self._item = item
+        self.parameters: Appends = deque(maxlen=0)  # they are leaves: no graph to lose
+        self.found: list[tuple[Any, Framework]] = []
+
+    def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor through which a gradient would flow."""
+        if framework.recorded(tensor):
+            self.found.append((tensor, framework))
+        return reduction
+
+    def parameter(self, parameter: Any, framework: Framework) -> None:
+        """A parameter is a leaf: it has no graph to lose."""
+
+    def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
+        """An optimizer in a store goes to no worker."""
+        return reduction
+
+    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """A tensor in a store goes to no worker."""
+        return reduction
+
+    def differentiated(self, tensor: Any, reduction: Any) -> Any:
+        """A tensor in a store goes to no worker."""
+        return reduction
+
+    def module(self, module: Any, reduction: Any) -> Any:
+        """A module in a store goes to no worker."""
+        return reduction
+
+    def ended(self) -> None:
+        """The result is stored."""
+
+    def samples(self) -> list[Object]:
+        """The first few of what was found, described; the plainly returned ones first."""
+        roots = [("result", self._item)]
+        kinds = {id(framework): framework for _, framework in self.found}.values()
+        plain = _merged(kind.find(roots, deep=False) for kind in kinds)
+        deep = plain
+        if any(id(tensor) not in plain for tensor, _ in self.found):
+            deep = _merged(kind.find(roots) for kind in kinds)
+        task = _cached_function()
+        samples = []
+        plain_first = sorted(self.found, key=lambda found: id(found[0]) not in plain)
+        for tensor, framework in plain_first[:SAMPLES]:
+            history = framework.history(tensor)
+            samples.append(
+                Object(
+                    path=plain.get(id(tensor)) or deep.get(id(tensor), "result"),
+                    task=task,
+                    description=framework.describe(tensor),
+                    history=None if history is None else type(history).__name__,
+                    plain=id(tensor) in plain,
+                )
+            )
+        return samples
+
+
+def _merged(found: Iterable[dict[int, str]]) -> dict[int, str]:
+    return {identity: path for paths in found for identity, path in paths.items()}
+
+
+def _cached_function() -> Task:
+    """The function whose result joblib stores now: found from joblib's own calling frames."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") == "joblib.memory":
+            function = getattr(frame.f_locals.get("self"), "func", None)
+            if function is not None:
+                return task_of(function)
+    return Task("a cached function", None, None)
+
+
+def _note(samples: list[Object], verb: str) -> bool:
+    """Report `samples`, which a store takes or gives; whether anybody listens."""
+    home = collector.innermost()
+    if home is None or CODE in home.ignore | collector.allowed_now():
+        return False
+    site = callsite.user_site()
+    found = home.evidence((CODE, site and site.key), lambda: Evidence(site, "joblib.Memory"))
+    assert isinstance(found, Evidence)
+    found.add(samples, verb)
+    if verb == "returns" and _running.call is not None:
+        _running.call.read.append((home, found))
+    else:
+        collector.announce(home, [found])
+    return True
+
+
+class Evidence(evidence.Evidence):
+    """Results with history that a cache has stored, or returned without it, at one place."""
+
+    code = CODE
+
+    def __init__(self, site: Site | None, backend: str) -> None:
+        super().__init__(site, backend, direction="result")
+        self._times = {"stores": 0, "returns": 0}
+
+    def add(self, samples: list[Object], verb: str) -> None:
+        """Count one more result that the cache stores or returns here."""
+        with self._lock:
+            self.count += 1
+            self._times[verb] += 1
+            self.samples = [*self.samples, *samples][:SAMPLES]
+            self.severity = None if any(s.plain for s in self.samples) else Severity.INFO
+            task = self.samples[0].task
+            self.add_step(f"`{task.name}` is cached", task.path, task.line, None)
+
+    def about(self) -> Details:
+        first = self.samples[0]
+        return {
+            **first.description,
+            **self.details,
+            "object": first.path,
+            "history": first.history,
+            "function": first.task.name,
+            "stored": self._times["stores"],
+            "returned": self._times["returns"],
+        }
+
+    def message(self) -> str:
+        first = self.samples[0]
+        name = "the result" if first.path == "result" else f"`{first.path}`"
+        what = f"{name} of `{first.task.name}` ({first.label()})"
+        tape = first.framework.on_tapes
+        graph = "what the tape has recorded of it" if tape else "its graph"
+        leaf = "a constant" if tape else "a leaf"
+        if self._times["returns"]:
+            return (
+                f"The cache returns {what} as {leaf}: {graph} was dropped when it was stored, and "
+                "no gradient flows back through it."
+            )
+        return (
+            f"The cache stores {what} and drops {graph}: this call returns it with the graph, "
+            f"but the next call with these arguments returns {leaf}, where the gradient stops."
+        )

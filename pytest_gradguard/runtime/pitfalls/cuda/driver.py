@@ -1,0 +1,52 @@
+"""Sees where torch starts the CUDA driver in this process, though CUDA is not initialised by it.
+
+A question such as ``torch.cuda.is_available()`` starts it, and so does the first backward pass, on
+the CPU too, where a GPU is visible: autograd starts a thread for each. CUDA, and autograd, are of
+no use in any process that is forked afterwards; the finding there names the line that this found.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
+from pytest_gradguard.runtime.kernel import simulated_devices
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.pitfalls.cuda import attempts
+
+_COUNT = "_cuda_getDeviceCount"
+_patches: Patches | None = None
+
+
+def apply() -> None:
+    """Begin to look, where torch was built for CUDA; simulated GPUs tell themselves."""
+    global _patches
+    if _patches is not None or simulated_devices.pretended():
+        return
+    core: Any = sys.modules.get("torch._C")
+    if not hasattr(core, _COUNT) or "torch.autograd" not in sys.modules:
+        return
+    patches = Patches([observe(core, _COUNT, before=_asked)])
+    patches.apply()
+    _patches = patches
+    torch_engine.subscribe(_backward)
+
+
+def undo() -> None:
+    """Leave torch as it was."""
+    global _patches
+    patches, _patches = _patches, None
+    torch_engine.unsubscribe(_backward)
+    if patches is not None:
+        patches.undo()
+
+
+def _asked() -> None:
+    attempts.started("question")
+
+
+def _backward(_: torch_engine.Backward) -> None:
+    torch_engine.unsubscribe(_backward)
+    attempts.started("backward")

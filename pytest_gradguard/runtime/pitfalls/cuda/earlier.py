@@ -1,0 +1,16 @@
+"""CUDA that an initializer has brought up in a worker process, before the guard came to it."""
+
+from __future__ import annotations
+
+from pytest_gradguard.runtime.kernel import worker
+from pytest_gradguard.runtime.pitfalls.cuda import attempts
+
+
+def apply() -> None:
+    """Note that CUDA was up before any task arrived, if it was."""
+    if worker.cuda_was_up:
+        attempts.note_earlier()
+
+
+def undo() -> None:
+    """There is nothing to undo."""

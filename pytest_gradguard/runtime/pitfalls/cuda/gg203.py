@@ -1,0 +1,105 @@
+"""GG203: workers are forked from a process that CUDA cannot be initialised after.
+
+Where the parent has initialised CUDA, the fork itself is reported. Where it has only started the
+driver, the worker that fails for it tells.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pytest_gradguard.runtime.kernel.checks import CUPY, TENSORFLOW, TORCH, Probe, forked_for_tasks
+from pytest_gradguard.runtime.kernel.dispatch import children
+from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
+from pytest_gradguard.runtime.kernel.tasks import Task, task_of
+from pytest_gradguard.runtime.pitfalls import cuda
+from pytest_gradguard.runtime.pitfalls.cuda import Attempt, errors
+from pytest_gradguard.runtime.pitfalls.cuda.gg201 import Used, count_attempt
+
+CODE = "GG203"
+PROBES = (
+    Probe(
+        *("gg203", __name__),
+        asks=(TORCH, TENSORFLOW, CUPY),
+        ships=forked_for_tasks,
+        by_error=True,
+    ),
+)
+
+
+_BEGINS = {
+    "use": "this process initialises CUDA here",
+    "question": "the question for a GPU starts the driver in this process",
+    "backward": "the first backward pass starts the driver in this process",
+}
+
+
+class Evidence(TaskEvidence):
+    """Forked workers, or processes of the program's own, of one line."""
+
+    code = CODE
+    only_driver = False
+    """Whether the parent had started the driver, and no more."""
+
+    def begin(self) -> None:
+        """Say first where this process began with CUDA, if that was seen."""
+        wanted = ("question", "backward") if self.only_driver else ("use",)
+        if not self.count:
+            start = cuda.first_start(*wanted)
+            if start is not None:
+                self.add_step(_BEGINS[start.by], start.path, start.line, "parent")
+
+    def hear(self, told: tuple[int, Task, Attempt]) -> None:
+        process, task, attempt = told
+        self.only_driver = self.only_driver or attempt.by_fork
+        self.begin()
+        self.details["framework"] = attempt.framework
+        count_attempt(self, process, task, attempt)
+
+    def message(self) -> str:
+        if self.only_driver:
+            return (
+                "This process has started the CUDA driver, as `torch.cuda.is_available()` and a "
+                "backward pass do, and its workers are forked from it: CUDA cannot be initialised "
+                f"in them, so `{self.first.name}` fails ({self.details['failed']})."
+            )
+        return (
+            "This process has initialised CUDA, and its workers are forked from it: CUDA cannot be "
+            f"initialised again in a forked worker, so everything that `{self.first.name}` does "
+            "with CUDA fails."
+        )
+
+
+def heard(call: Any, note: Used) -> None:
+    """Report a worker that needs CUDA, which the fork has made unusable there."""
+    evidence = Evidence.of(call, framework=note.attempts[0].framework, device="cuda")
+    if evidence is not None:
+        for attempt in dict.fromkeys(note.attempts):
+            evidence.hear((note.process, note.task, attempt))
+
+
+def ship(call: Any, items: Any) -> None:
+    """Report a fork while CUDA is up here."""
+    if cuda.is_up() and any(one.pid not in cuda.earlier for one in children.forked_workers(call)):
+        evidence = Evidence.of(call, framework=next(iter(cuda.up), "torch"), device="cuda")
+        if evidence is not None and not evidence.count:
+            task = task_of(*items[0])
+            evidence.begin()
+            evidence.add(task, f"`{task.name}` runs in a forked worker")
+
+
+# -- in the worker -------------------------------------------------------------------------------
+
+
+def roused(items: Any, results: Any, error: BaseException | None) -> Used | None:
+    """What the tasks of a batch needed CUDA for, in a worker where the fork made it fail."""
+    lost = cuda.take_lost()
+    if error is not None and not lost:
+        lost = tuple(errors.attempt_behind(error, errors.by_fork))
+    return Used(os.getpid(), task_of(*items[-1]), lost) if lost else None
+
+
+def roused_by(error: BaseException) -> bool:
+    """Whether the error of a task tells of an attempt that nobody has seen."""
+    return errors.by_fork(error) is not None

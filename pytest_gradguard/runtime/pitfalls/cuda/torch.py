@@ -1,0 +1,71 @@
+"""Sees when torch initialises CUDA in this process, or tries to.
+
+torch initialises CUDA when it is first needed, through one function of its own, which its C++ code
+looks up by name as well: an attempt is seen where there is no GPU, too. What fails there before it
+comes to this is seen by `loading` and `errors`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.pitfalls.cuda import attempts
+
+
+def _make() -> list[Patch]:
+    torch: Any = sys.modules.get("torch.cuda")
+    if torch is None or not hasattr(torch, "_lazy_init"):
+        return []
+    holders = [
+        sys.modules[name]
+        for name in ("torch.cuda", "torch.cuda.memory", "torch.cuda.random")
+        if getattr(sys.modules.get(name), "_lazy_init", None) is torch._lazy_init
+    ]
+    wrapper = _watched(torch._lazy_init)
+    return [Patch(holder, "_lazy_init", lambda _: wrapper) for holder in holders]
+
+
+_patches = LatePatches(_make)
+apply = _patches.apply
+"""Begin to note attempts, where torch is loaded."""
+
+
+undo = _patches.undo
+"""Leave torch as it was."""
+
+
+def _watched(original: Callable[[], None]) -> Callable[[], None]:
+    torch: Any = sys.modules["torch.cuda"]
+
+    @functools.wraps(original)
+    def _lazy_init() -> None:
+        if torch.is_initialized():
+            attempt(_used_again)
+            return original()
+        is_noted = attempt(attempts.lost_by_fork, torch, instead=True)
+        try:
+            original()
+        except BaseException as error:
+            without_this_frame(error)
+            if not is_noted:
+                attempt(attempts.note, "torch", error)
+            raise
+        if is_noted:
+            return None
+        if torch.is_initialized():
+            attempt(attempts.note, "torch", None)
+            if not attempts.up:
+                attempt(attempts.remember_children)
+        return None
+
+    return _lazy_init
+
+
+def _used_again() -> None:
+    if attempts.is_renewed():
+        attempts.note("torch", None)

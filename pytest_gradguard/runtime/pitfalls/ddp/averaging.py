@@ -1,0 +1,450 @@
+"""GG502: whether a DistributedDataParallel module averaged the gradients that an optimizer uses.
+
+Each reducer notes when it saw the gradients of a backward, and knows whether it still waits for
+some. Once it has averaged them for a few steps, only the steps are looked at, until there is one
+without it. Parameters that a module got after it was wrapped are none of its reducer's.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
+from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
+from pytest_gradguard.runtime.kernel import callsite, collector, losses
+from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.pitfalls.ddp import by_hand, gg502
+
+_State = tuple[int, int] | None
+
+
+class _Model:
+    """What has happened to the gradients of one module since the last step over its parameters.
+
+    Attributes:
+        seen: when its reducer saw the gradient of each parameter, as of the last look.
+        averaged: its reducer ran, and has all gradients.
+        again: a backward came after that one, of the same forward pass.
+        paused: `no_sync` was used.
+        backward: the first backward that gave it gradients without the reducer, and what the
+            program calls there; None: there was none.
+        later: the parameters that it got after it was wrapped, once there were any.
+    """
+
+    def __init__(self, module: Any) -> None:
+        weakref.finalize(module, attempt, _forget, self).atexit = False
+        self._reference = weakref.ref(module)
+        self._reducer = module.reducer
+        self._wrapped = {id(one) for one in module._module_parameters if one.requires_grad}
+        self.later: _Later | None = None
+        self.seen = self.stats()
+        self.stepped()
+
+    @property
+    def module(self) -> Any:
+        """The module; None where it is about to be no more."""
+        return self._reference()
+
+    def stats(self) -> list[int]:
+        """When the reducer saw the gradient of each parameter."""
+        stats: list[int] = self._reducer.get_backward_stats()
+        return stats
+
+    def parameters(self) -> dict[int, Any]:
+        """The parameters whose gradients the module averages, by id."""
+        module = self.module
+        every = () if module is None else module._module_parameters
+        return {id(one): one for one in every if one.requires_grad and id(one) in self._wrapped}
+
+    def parameters_since(self) -> dict[int, Any]:
+        """The parameters that the module has now, and that its reducer does not know, by id."""
+        module = self.module
+        return {
+            id(one): one
+            for name, one in (() if module is None else module.module.named_parameters())
+            if one.requires_grad
+            and id(one) not in self._wrapped
+            and name not in module.parameters_to_ignore
+        }
+
+    def stepped(self) -> None:
+        """An optimizer has used the gradients."""
+        self.averaged = self.again = self.paused = False
+        self.backward: tuple[callsite.Site | None, str] | None = None
+        self.before: Mapping[int, _State] = _NOTHING
+        self.heard = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether the reducer began, and waits for gradients."""
+        return self.stats() != self.seen
+
+    @property
+    def slept(self) -> bool:
+        """Whether a backward that ended just now came when the reducer had averaged already."""
+        module = self.module
+        synchronizes = module is not None and module.require_backward_grad_sync
+        return self.averaged and synchronizes and any(self.seen) and not self.waits
+
+    def look(self) -> bool:
+        """See whether the reducer ran since the last step, and has all gradients."""
+        seen = self.stats()
+        if seen != self.seen:
+            self.averaged = self._is_finished()
+            if self.averaged:
+                self.seen = seen
+        return self.averaged
+
+    def _is_finished(self) -> bool:
+        check = getattr(self._reducer, "_check_reducer_finalized", None)
+        try:
+            if check is not None:
+                check()
+        except RuntimeError:  # as the next forward pass will raise it
+            return False
+        return True
+
+    def backward_ended(self, run: engine.Backward) -> None:
+        """After a backward."""
+        module = self.module
+        if self.look() or module is None:
+            return
+        if module.static_graph and not any(self.seen):  # in its first backward it runs at the end
+            self.averaged = any(map(_through_ddp, run.outputs))
+        elif not module.require_backward_grad_sync:
+            self.paused = True
+
+    def cause(self, names: Mapping[int, str]) -> gg502.Cause:
+        """Why the gradients were not averaged; `names` are those of the module's parameters."""
+        before, now = self.seen, self.stats()
+        if before == now:
+            return gg502.repeated() if self.again else gg502.bypassed()
+        averaged = [one for one in self.module._module_parameters if id(one) in self._wrapped]
+        waits_for = zip(averaged, before, now, strict=False)
+        return gg502.waiting([names.get(id(one), "") for one, was, is_ in waits_for if was == is_])
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is to be said of the next step."""
+        return self.averaged or self.paused
+
+
+class _Later(_Model):
+    """The parameters that a module got after it was wrapped."""
+
+    def __init__(self, model: _Model) -> None:
+        self._model = model
+        self.later = None
+        self.stepped()
+
+    @property
+    def module(self) -> Any:
+        return self._model.module
+
+    def parameters(self) -> dict[int, Any]:
+        return self._model.parameters_since()
+
+    @property
+    def waits(self) -> bool:
+        return self._model.waits
+
+    def look(self) -> bool:
+        return False
+
+    def backward_ended(self, run: engine.Backward) -> None:
+        """Its gradients are this rank's alone, in whatever way they come."""
+
+    def cause(self, names: Mapping[int, str]) -> gg502.Cause:
+        frozen = {id(one) for one in self.module._module_parameters}
+        return gg502.later(
+            [names[one] for one in self.parameters()], self.parameters().keys() <= frozen
+        )
+
+    @property
+    def settled(self) -> bool:
+        return False
+
+
+_NOTHING: Mapping[int, _State] = {}
+_models: list[_Model] = []
+_stepping: dict[int, tuple[int, list[_Model]]] = {}
+"""By the id of an optimizer that lives: how many groups of parameters it had, and the modules that
+share some with it."""
+_SINK = "_DDPSinkBackward"
+"""The node in which a module's reducer is told that a backward of its output begins."""
+_CALM = 5
+"""After how many steps in a row with averaged gradients no backward is looked at any more, at
+first: a step without them was of no use if no backward had been looked at, and makes it more."""
+_MORE = 4
+_calm = 0
+_needed = _CALM
+
+
+def _through_ddp(output: Any) -> bool:
+    """Whether `output` was computed from what the forward of a DDP module has returned."""
+    node = tensors.grad_fn(output)
+    return node is not None and any(type(one).__name__ == _SINK for one in tensors.nodes(node))
+
+
+def _all_parameters() -> Iterator[Any]:
+    """All whose gradients are to be averaged."""
+    for model in _models[:]:
+        yield from model.parameters().values()
+
+
+def _state(parameter: Any) -> _State:
+    gradient = parameter.grad
+    return None if gradient is None else (id(gradient), gradient._version)
+
+
+# -- modules -------------------------------------------------------------------------------------
+
+
+def _remember(module: Any) -> None:
+    if not getattr(module, "_use_python_reducer", False):
+        _models.append(_Model(module))
+        _stepping.clear()
+        steps.after.subscribe(_stepped)
+        by_hand.apply(_all_parameters)
+        _listen()
+
+
+def _forget(model: _Model) -> None:
+    for one in (model, model.later):
+        if one in _models:
+            _models.remove(one)
+    _stepping.clear()
+    if not _models:
+        steps.after.unsubscribe(_stepped)
+        engine.unsubscribe(_backward)
+
+
+def _listen() -> None:
+    """Hear of each backward, for as long as there may be something to say."""
+    global _calm
+    _calm = 0
+    engine.subscribe(_backward)
+
+
+def _wrapped(result: None, module: Any, *args: Any, **kwargs: Any) -> None:
+    _remember(module)
+
+
+def _pauses(module: Any, *args: Any, **kwargs: Any) -> None:
+    for known in _models:
+        if known.module is module:
+            known.paused = True
+
+
+# -- backward passes and steps -------------------------------------------------------------------
+
+
+def _backward(run: engine.Backward) -> engine.End | None:
+    _find_later()
+    every = [model for model in _models if run.accumulates or not model.averaged]
+    if not every:
+        return None
+    heard = by_hand.count()
+    states: dict[int, _State] = {}
+    if not run.accumulates:
+        asked = {id(one) for one in run.inputs}
+        for model in every:
+            given = model.parameters()
+            states.update({one: _state(given[one]) for one in asked & given.keys()})
+
+    def ended(_: Any, raised: BaseException | None) -> None:
+        again = [model for model in every if model.slept]
+        for model in every:
+            model.backward_ended(run)
+        without = [one for one in every if one in again or not (one.settled or one.backward)]
+        if without and raised is None:
+            _note(without, run, states, heard)
+
+    return ended
+
+
+def _find_later() -> None:
+    """Look for parameters that modules got after they were wrapped."""
+    for model in list(_models):
+        if model.later is None and not isinstance(model, _Later) and model.parameters_since():
+            model.later = _Later(model)
+            _models.append(model.later)
+            _stepping.clear()
+
+
+def _note(
+    models: list[_Model], run: engine.Backward, states: dict[int, _State], heard: int
+) -> None:
+    """See which of `models` this backward gave gradients that nobody averaged."""
+    if run.accumulates:
+        reached = {id(one) for one in run.inputs or tensors.leaves_of(run.outputs)}
+    else:
+        reached = set(states)
+    own = [model for model in models if reached & model.parameters().keys()]
+    if not own or (run.accumulates and is_penalty(run.outputs)):
+        return  # a penalty has the same gradients on every rank
+    frame = callsite.user_frame()
+    site = None if frame is None else callsite.site_of(frame)
+    for model in own:
+        model.again, model.averaged = model.averaged, False
+        if model.again:
+            given = model.parameters()
+            states = {one: _state(given[one]) for one in given.keys() - reached}
+        model.backward = (site, "backward" if run.accumulates else "autograd.grad")
+        model.before = states
+        model.heard = heard
+
+
+def _stepped(optimizer: Any) -> None:
+    """See whether all modules that have parameters of `optimizer` averaged their gradients.
+
+    In a program that does, this runs in each step, and at first its middle.
+    """
+    global _calm
+    groups, models = _stepping.get(id(optimizer), _UNKNOWN)
+    if groups != len(optimizer.param_groups):
+        models = _with_parameters_of(optimizer)
+    everywhere = True
+    for model in models:
+        if not model.look():
+            everywhere = False
+    if everywhere and _calm >= _needed:
+        for model in models:
+            model.averaged = model.paused = False
+        return
+    try:
+        if not everywhere:
+            _step(optimizer, models)
+        elif models:
+            _calm += 1
+            if _calm >= _needed:
+                engine.unsubscribe(_backward)
+    finally:
+        for model in models:
+            model.stepped()
+
+
+def _step(optimizer: Any, models: list[_Model]) -> None:
+    """An optimizer has updated the parameters of modules that did not average their gradients."""
+    global _needed
+    if not all(model.paused for model in models):
+        if _calm >= _needed:
+            _needed *= _MORE
+        _listen()
+    if any(one.backward and not one.settled and by_hand.count() == one.heard for one in models):
+        _confirm(optimizer, models)
+
+
+_UNKNOWN: tuple[int, list[_Model]] = (-1, [])
+
+
+def _with_parameters_of(optimizer: Any) -> list[_Model]:
+    """The modules that have parameters of `optimizer`, from now on known by its id."""
+    _find_later()
+    groups = optimizer.param_groups
+    held = {id(p) for group in groups for p in group["params"]}
+    models = [one for one in _models if held & one.parameters().keys()]
+    if id(optimizer) not in _stepping:
+        weakref.finalize(optimizer, _stepping.pop, id(optimizer), None).atexit = False
+    _stepping[id(optimizer)] = (len(groups), models)
+    return models
+
+
+def _confirm(optimizer: Any, models: list[_Model]) -> None:
+    held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    averaged = {i for one in _models if one.averaged for i in one.parameters()}
+    found: dict[int, tuple[_Model, list[Any]]] = {}
+    for model in models:
+        if model.backward is not None and not model.settled and by_hand.count() == model.heard:
+            mine = [i for i in model.parameters() if i in held and i not in averaged]
+            own = [held[i] for i in mine if _received(held[i], model)]
+            if own and torch.distributed.is_initialized():
+                _, others = found.get(id(model.module), (model, []))
+                found[id(model.module)] = model, others + own  # what came later is the cause
+    for model, own in found.values():
+        _report(model, own, len(held))
+
+
+def _received(parameter: Any, model: _Model) -> bool:
+    """Whether it has a gradient other than zero, which came after what was seen of it."""
+    gradient = parameter.grad
+    if gradient is None or model.before.get(id(parameter), ()) == _state(parameter):
+        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        return bool(gradient.is_sparse or gradient.count_nonzero())
+
+
+def _report(model: _Model, own: list[Any], of_all: int) -> None:
+    home = collector.innermost()
+    if (
+        home is None
+        or model.backward is None
+        or gg502.CODE in home.ignore | collector.allowed_now()
+    ):
+        return
+    frame = callsite.user_frame()
+    site = None if frame is None else callsite.site_of(frame)
+    backward, verb = model.backward
+    names = {id(one): name for name, one in model.module.module.named_parameters()}
+    wanted = {id(one) for one in own}
+    named = [name for one, name in names.items() if one in wanted]
+    ranks = torch.distributed.get_world_size(model.module.process_group)
+
+    def make() -> gg502.Evidence:
+        about, cause = tensors.describe(own[0]), model.cause(names)
+        return gg502.Evidence(site, backward, verb, cause, named, of_all, ranks, about)
+
+    evidence = home.evidence((gg502.CODE, site and site.key), make)
+    assert isinstance(evidence, gg502.Evidence)
+    evidence.count += 1
+    losses.record(own, evidence, home, site)
+    if model.waits:
+        gg502.may_fail(model.module, evidence)
+    elif evidence.count == 1:
+        collector.announce(home, [evidence])
+
+
+# -- on and off ----------------------------------------------------------------------------------
+
+_modules = Patches(
+    [
+        observe(DistributedDataParallel, "__init__", after=_wrapped),
+        observe(DistributedDataParallel, "no_sync", before=_pauses),
+    ]
+)
+
+
+def apply() -> None:
+    """Watch the modules that are made from now on, and those that there are."""
+    if _modules.applied:
+        return
+    _modules.apply()
+    for module in _alive():
+        _remember(module)
+
+
+def _alive() -> Iterator[Any]:
+    """The modules that were made before the guard began."""
+    for item in gc.get_objects():
+        if issubclass(type(item), DistributedDataParallel) and hasattr(item, "reducer"):
+            yield item
+
+
+def undo() -> None:
+    """Leave torch's own classes as they were."""
+    global _needed
+    _needed = _CALM
+    _modules.undo()
+    by_hand.undo()
+    engine.unsubscribe(_backward)
+    steps.after.unsubscribe(_stepped)
+    _models.clear()
+    _stepping.clear()

@@ -1,0 +1,115 @@
+"""Collectives by which a program may average gradients itself, instead of by DDP (GG502)."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
+from pytest_gradguard.runtime.kernel import watching
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
+
+_METHODS = (
+    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base"),
+    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    *("reduce_scatter_tensor_coalesced", "allgather", "_allgather_base", "all_gather_single"),
+    *("all_gather_single_coalesced", "allgather_into_tensor_coalesced", "allgather_coalesced"),
+    *("gather", "broadcast", "alltoall", "alltoall_base", "all_to_all_single", "send", "recv"),
+)
+_FUNCTIONAL = "torch.distributed._functional_collectives"
+_BATCH_NORM = "torch.nn.modules._functions"
+"""The module of `SyncBatchNorm`, whose backward reduces sums of its own."""
+_DEPTH = 6
+"""How many frames above a collective are looked at for it."""
+_heard = 0
+_parameters: Callable[[], Iterable[Any]] = tuple
+
+
+def count() -> int:
+    """How many collectives have taken something that may be gradients."""
+    return _heard
+
+
+def _called(group: Any, *args: Any, **kwargs: Any) -> None:
+    global _heard
+    if any(map(_may_be_gradient, tensors_in(args[:2]))) and not _is_batch_norm():
+        _heard += 1
+
+
+def _may_be_gradient(tensor: Any) -> bool:
+    """Whether `tensor` may hold gradients: a single number that is no `.grad` is a loss."""
+    if tensor.numel() > 1:
+        return bool(tensor.is_floating_point())
+    with torch._C.DisableTorchFunctionSubclass():
+        place = tensor.untyped_storage().data_ptr()
+        return any(
+            one.grad is not None and one.grad.untyped_storage().data_ptr() == place
+            for one in _parameters()
+        )
+
+
+def _is_batch_norm() -> bool:
+    frame = sys._getframe(3)
+    for _ in range(_DEPTH):
+        if frame.f_globals.get("__name__") == _BATCH_NORM:
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
+
+
+def _resolved(*args: Any, **kwargs: Any) -> None:
+    global _heard
+    _heard += 1
+
+
+@functools.cache
+def _collectives() -> Patches:
+    group = torch.distributed.ProcessGroup
+    return Patches([observe(group, one, before=_called) for one in _METHODS if one in vars(group)])
+
+
+@functools.cache
+def _functional() -> Patches:
+    module = sys.modules[_FUNCTIONAL]
+    until_2_8 = not hasattr(module, "_resolve_group")
+    name = "_resolve_group_name" if until_2_8 else "_resolve_group"
+    return Patches([observe(module, name, before=_resolved)])
+
+
+def _listen_to_functional() -> None:
+    if _collectives().applied:
+        _functional().apply()
+
+
+def _forget_functional() -> None:
+    if _FUNCTIONAL in sys.modules:
+        _functional().undo()
+
+
+watching.when_imported(_FUNCTIONAL, _listen_to_functional, _forget_functional)
+
+
+def apply(parameters: Callable[[], Iterable[Any]]) -> None:
+    """Count the collectives.
+
+    Args:
+        parameters: those whose gradients matter; a single number is a gradient of theirs, or none.
+    """
+    global _parameters
+    _parameters = parameters
+    _collectives().apply()
+    if _FUNCTIONAL in sys.modules:
+        _functional().apply()
+
+
+def undo() -> None:
+    """Leave torch's own functions as they were."""
+    _collectives().undo()
+    _forget_functional()

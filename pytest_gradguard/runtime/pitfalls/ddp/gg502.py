@@ -1,0 +1,154 @@
+"""GG502: an optimizer steps with gradients that a DistributedDataParallel module did not average.
+
+`distributed.averaging` hears of the backward passes and of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pytest_gradguard.details import Details
+from pytest_gradguard.runtime.kernel import evidence
+from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.evidence import names, times
+
+CODE = "GG502"
+
+
+class Cause(NamedTuple):
+    """Why gradients were not averaged.
+
+    Attributes:
+        text: the reason, as a clause; `{verb}` and `{line}` are those of the backward pass.
+        advice: what to do, where it is not what the pitfall says.
+    """
+
+    text: str
+    advice: str | None = None
+
+
+def bypassed() -> Cause:
+    """The reducer did not run."""
+    return Cause("the forward pass before the {verb}{line} bypassed the DDP module")
+
+
+def repeated() -> Cause:
+    """The reducer had run for the same forward pass already."""
+    return Cause(
+        "the {verb}{line} comes after another one, and DDP averages in one backward pass alone "
+        "between two forward passes",
+        "Add the losses, and call `backward()` once on their sum. Or call the DDP module again "
+        "before each further backward pass.",
+    )
+
+
+def waiting(parameters: Sequence[str]) -> Cause:
+    """The reducer began, and still waits for the gradients of `parameters`."""
+    named = names(parameters)
+    return Cause(
+        f"the {{verb}}{{line}} does not reach {named}: DDP averages none of them before it has all",
+        f"Add `0 * output.sum()` to the loss, for what the DDP module returns: then it reaches "
+        f"{named}. If the forward pass does not use {_them(parameters)}, pass "
+        "`find_unused_parameters=True` to `DistributedDataParallel`.",
+    )
+
+
+def later(parameters: Sequence[str], unfrozen: bool) -> Cause:
+    """The module got `parameters` after it was wrapped, or they were frozen then."""
+    was = "was" if len(parameters) == 1 else "were"
+    happened = "frozen when" if unfrozen else "replaced or added after"
+    return Cause(
+        f"{names(parameters)} {was} {happened} the module was wrapped, and DDP averages only what "
+        "was trainable then",
+        f"{'Unfreeze' if unfrozen else 'Replace or add'} {_them(parameters)} first. Then wrap the "
+        "module in `DistributedDataParallel`, and build the optimizer last.",
+    )
+
+
+def _them(parameters: Sequence[str]) -> str:
+    return "it" if len(parameters) == 1 else "them"
+
+
+_unfinished: ByIdentity[list[Evidence]] = ByIdentity()
+"""By DDP modules: the steps of which their next forward pass may say more (GG504)."""
+
+
+def may_fail(ddp: Any, found: Evidence) -> None:
+    """A step was counted in `found`, after which the next forward pass of `ddp` may fail."""
+    _unfinished[ddp] = [*(_unfinished.get(ddp) or ()), found]
+
+
+def has_failed(ddp: Any) -> None:
+    """The next forward pass of `ddp` has failed, and GG504 says why."""
+    for found in _unfinished.pop(ddp) or ():
+        found.count -= 1
+
+
+class Evidence(evidence.Evidence):
+    """The steps of one line with gradients of this rank alone.
+
+    Args:
+        site: the line of the step.
+        backward: the line where the gradients come from.
+        verb: what the program calls there.
+        cause: why they were not averaged.
+        parameters: the names of the parameters that have such gradients.
+        of_all: how many parameters the optimizer holds.
+        ranks: how many ranks there are.
+        about: the first parameter, described.
+    """
+
+    code = CODE
+
+    def __init__(
+        self,
+        site: Site | None,
+        backward: Site | None,
+        verb: str,
+        cause: Cause,
+        parameters: Sequence[str],
+        of_all: int,
+        ranks: int,
+        about: Details,
+    ) -> None:
+        super().__init__(site, "torch.distributed", **about)
+        self.details.update(
+            {
+                "direction": "result",
+                "object": parameters[0],
+                "parameters": list(parameters),
+                "of_all": of_all,
+                "world_size": ranks,
+            }
+        )
+        self.advice = cause.advice
+        self._cause = cause.text
+        self._line = "" if backward is None else f" at line {backward.line}"
+        self._verb = verb
+        self._parameters = parameters
+        self._of_all = of_all
+        self._ranks = ranks
+        if backward is not None:
+            text = f"this {verb} gives gradients that are not averaged"
+            self.add_step(text, backward.path, backward.line, None)
+
+    def message(self) -> str:
+        reason = (
+            f"`autograd.grad`{self._line} returns gradients that it does not accumulate, and DDP "
+            "averages none of them"
+            if self._verb == "autograd.grad"
+            else self._cause.format(verb=self._verb, line=self._line)
+        )
+        few = (
+            " With a single rank the numbers are still right; with more, each rank trains alone."
+            if self._ranks == 1
+            else ""
+        )
+        return (
+            f"`optimizer.step()` uses gradients of this rank alone: {len(self._parameters)} of its "
+            f"{times(self._of_all, 'parameter')} ({names(self._parameters)}) belong to a "
+            "DistributedDataParallel module that did not average their gradients, because "
+            f"{reason}.{few}"
+        )

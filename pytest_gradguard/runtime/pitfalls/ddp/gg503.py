@@ -1,0 +1,305 @@
+"""GG503: a `DistributedSampler` that shuffles begins a further pass with the epoch of the last one.
+
+That the order repeats does harm in training only. A pass counts as training if an optimizer steps
+while it goes on. Where no optimizer of torch's steps at all, every complete pass counts.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+from pytest_gradguard.runtime.frameworks.torch import steps
+from pytest_gradguard.runtime.kernel import callsite, collector, evidence
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame, theirs_only
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+
+CODE = "GG503"
+_MODULE = "torch.utils.data.distributed"
+_LOADER = "torch.utils.data.dataloader"
+_OPTIMIZERS = "torch.optim.optimizer"
+
+
+def _make() -> list[Patch]:
+    kind: Any = getattr(sys.modules.get(_MODULE), "DistributedSampler", None)
+    if kind is None:
+        return []
+    return [
+        observe(kind, "__init__", after=_constructed),
+        Patch(kind, "__iter__", _iterating),
+        observe(kind, "set_epoch", after=_set),
+    ]
+
+
+_patches = LatePatches(_make)
+apply = _patches.apply
+"""Watch samplers, where torch is loaded."""
+
+
+def undo() -> None:
+    """Leave samplers as they were."""
+    _patches.undo()
+    _samplers.clear()
+    steps.after.unsubscribe(_stepped)
+
+
+class _Pass:
+    """One pass of a sampler.
+
+    Attributes:
+        order: equal for two passes that give the same order.
+        place: where in the program it began.
+        learns: gradients were switched on as it began.
+        trains: an optimizer has stepped while it went on.
+    """
+
+    def __init__(self, sampler: Any, indices: Iterator[Any]) -> None:
+        self.order = (sampler.seed + sampler.epoch, len(sampler.dataset))
+        self.place: tuple[tuple[CodeType, int], ...] = tuple(
+            (frame.f_code, frame.f_lasti) for frame in callsite.user_frames(sys._getframe(1))
+        )
+        self.learns = bool(sys.modules["torch"].is_grad_enabled())
+        self.trains = False
+        self._indices = indices
+        self._length = operator.length_hint(indices)
+        loader = _loader_iterator()
+        self._loader = None if loader is None else weakref.ref(loader)
+        self._ahead = 1 if loader is None else _taken_at_once(loader)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has come to its end."""
+        return operator.length_hint(self._indices) == 0
+
+    @property
+    def is_first_look(self) -> bool:
+        """Whether it was broken off at its first batch."""
+        return not self.complete and (
+            self._length - operator.length_hint(self._indices) <= self._ahead
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come of it."""
+        if self._loader is None:
+            return len(self._indices.__reduce__()) == 2  # exhausted, and not only at its last one
+        loader = self._loader()
+        if loader is None or getattr(loader, "_shutdown", False):
+            return True
+        batches = getattr(loader, "_sampler_iter", None)
+        if getattr(batches, "gi_frame", self) is not None:
+            return False
+        workers = getattr(loader, "_num_workers", 0)
+        return not workers or loader._num_yielded >= len(loader._index_sampler)
+
+
+def _loader_iterator() -> Any:
+    """The iterator of the `DataLoader` that asks for indices, if one does."""
+    module: Any = sys.modules.get(_LOADER)
+    frame = sys._getframe(1)
+    while module is not None and frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals is vars(module):
+            found = frame.f_locals.get("self")
+            if isinstance(found, module._BaseDataLoaderIter):
+                return found
+    return None
+
+
+def _taken_at_once(loader: Any) -> int:
+    """How many indices the first batch takes, and those that workers load ahead of it."""
+    size = getattr(loader._index_sampler, "batch_size", None) or 1
+    workers = getattr(loader, "_num_workers", 0)
+    return int(size) * (1 + workers * (getattr(loader, "_prefetch_factor", None) or 0))
+
+
+class _Sampler:
+    """One sampler.
+
+    Attributes:
+        made: where.
+        told: `set_epoch` was called.
+        stepped: an optimizer has stepped since its first pass began.
+        last: its last pass.
+        whole: the last one that was no look at the first batch alone.
+        again: how many passes in a row have had the same order as the one before.
+        suspicion: what is to be reported, unless it turns out that the passes do not train.
+        awaiting: reports what is to be, once the last pass is known to train.
+    """
+
+    def __init__(self, sampler: Any, made: Site | None = None) -> None:
+        self.made = made
+        self.told = False
+        self.stepped = False
+        self.last: _Pass | None = None
+        self.whole: _Pass | None = None
+        self.again = 0
+        self.suspicion: Evidence | None = None
+        self.awaiting: Callable[[], None] | None = None
+        weakref.finalize(sampler, _samplers.pop, id(sampler), None).atexit = False
+
+    def confirm(self) -> None:
+        """The last pass trains."""
+        report, self.awaiting = self.awaiting, None
+        if report is not None:
+            report()
+
+
+_samplers: dict[int, _Sampler] = {}
+"""By the id of each that lives."""
+
+
+def _known(sampler: Any, made: Site | None = None) -> _Sampler:
+    known = _samplers.get(id(sampler))
+    if known is None:
+        known = _samplers[id(sampler)] = _Sampler(sampler, made)
+    return known
+
+
+def _stepped(optimizer: Any) -> None:
+    """The first step of an optimizer since a pass began."""
+    steps.after.unsubscribe(_stepped)
+    for known in list(_samplers.values()):
+        if known.last is None:
+            continue
+        known.stepped = True
+        if known.suspicion is not None:
+            known.suspicion.drop()
+            known.suspicion = None
+        if not known.last.is_over:
+            known.last.trains = True
+            known.confirm()
+
+
+def _constructed(result: None, sampler: Any, *args: Any, **kwargs: Any) -> None:
+    if collector.innermost() is not None:
+        _known(sampler, callsite.user_site())
+
+
+def _set(result: None, sampler: Any, *args: Any, **kwargs: Any) -> None:
+    if id(sampler) in _samplers:
+        _samplers[id(sampler)].told = True
+
+
+def _iterating(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    @functools.wraps(original)
+    def __iter__(self: Any) -> Iterator[Any]:
+        with hidden_frame:
+            indices = original(self)
+        # One with an `__iter__` of its own may change the order that it gets from here.
+        if self.shuffle and type(self).__iter__ is __iter__:
+            with theirs_only:
+                attempt(_begins, self, indices)
+        return indices
+
+    return __iter__
+
+
+def _begins(sampler: Any, indices: Iterator[Any]) -> None:
+    """A pass of `sampler` begins.
+
+    Raises:
+        GradGuardError, GradGuardWarning: a finding that the user asked to have raised.
+    """
+    if collector.innermost() is None:
+        return
+    known = _known(sampler)
+    if known.last is not None and (known.last.trains or not known.last.is_first_look):
+        known.whole = known.last
+    before, now = known.whole or known.last, _Pass(sampler, indices)
+    known.last, known.awaiting = now, None
+    if _OPTIMIZERS in sys.modules:
+        steps.after.subscribe(_stepped)
+    if before is None or not _repeats(known, before, now):
+        known.again = 0
+        return
+    known.again += 1
+    home = collector.innermost()
+    if home is None or CODE in home.ignore | collector.allowed_now():
+        return
+    site = callsite.user_site()
+    name, backend, epoch = type(sampler).__name__, _backend(), sampler.epoch
+    made = known.made
+
+    def count() -> Evidence:
+        found = home.evidence((CODE, site and site.key), lambda: Evidence(site, backend, name))
+        assert isinstance(found, Evidence)
+        found.add(epoch, made)
+        return found
+
+    def report() -> None:
+        collector.announce(home, [count()])
+
+    if before.trains and before.place != now.place:
+        known.awaiting = report
+    elif before.trains or known.again > 1:
+        known.suspicion = None
+        report()
+    else:
+        known.suspicion = count()
+
+
+def _repeats(known: _Sampler, before: _Pass, now: _Pass) -> bool:
+    """Whether a pass gives the order of the one before, and that may matter."""
+    if before.order != now.order or not (before.learns and now.learns):
+        return False
+    if not before.trains and (known.stepped or not before.complete):
+        return False  # it did not train, or was a look at some batches
+    if before.place == now.place:
+        return not before.is_first_look
+    # Two loops over one sampler: where the program sets the epoch, it may mean it so.
+    return before.complete and not known.told
+
+
+def _backend() -> str:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return str(distributed.get_backend())
+    return "none"
+
+
+class Evidence(evidence.Evidence):
+    """The passes of samplers that began at one line with an order that there was before.
+
+    Args:
+        site: the loop.
+        backend: that of the process group.
+        name: what the sampler is.
+    """
+
+    code = CODE
+
+    def __init__(self, site: Site | None, backend: str, name: str) -> None:
+        super().__init__(site, backend, framework="torch", object=name, type=name)
+
+    def add(self, epoch: int, made: Site | None) -> None:
+        """Count one more pass.
+
+        Args:
+            epoch: that of the sampler.
+            made: where the sampler was made.
+        """
+        with self._lock:
+            self.count += 1
+            self.details["epoch"] = epoch
+            if made is not None:
+                self.add_step("the sampler is made here", made.path, made.line, None)
+
+    def drop(self) -> None:
+        """Take back the one that was counted last."""
+        with self._lock:
+            self.count -= 1
+
+    def message(self) -> str:
+        name, epoch = self.details["object"], self.details["epoch"]
+        return (
+            f"Another epoch starts here while `{name}` is still at epoch {epoch}: each rank gets "
+            "the same samples in the same order again."
+        )

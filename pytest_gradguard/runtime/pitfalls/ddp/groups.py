@@ -1,0 +1,51 @@
+"""The moment at which this process joins a process group: only then is anything else patched."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.pitfalls.ddp import C10D
+
+joined: list[Callable[[], object]] = []
+"""Called whenever this process has joined a group; for processes that tell another one."""
+
+
+def apply() -> None:
+    """Wait for a group, or begin at once where there is one."""
+    _patches.apply()
+    if sys.modules[C10D].is_initialized():
+        _begin()
+
+
+def undo() -> None:
+    """Leave torch's own functions as they were."""
+    _patches.undo()
+    for name in ("averaging", "collectives"):
+        module: Any = sys.modules.get(f"{__package__}.{name}")
+        if module is not None:
+            module.undo()
+
+
+def _begin() -> None:
+    from pytest_gradguard.runtime.pitfalls.ddp import averaging, collectives
+
+    collectives.apply()
+    averaging.apply()
+    for tell in joined:
+        tell()
+
+
+def _joined(result: Any, group: Any) -> None:
+    if group is not None:
+        _begin()
+
+
+def _make() -> list[Patch]:
+    return [observe(sys.modules[C10D], "_update_default_pg", after=_joined)]
+
+
+_patches = LatePatches(_make)

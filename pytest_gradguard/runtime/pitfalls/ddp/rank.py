@@ -1,0 +1,45 @@
+"""A rank that another process has started: what it finds, and how it tells that process."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from pytest_gradguard.findings import Finding
+from pytest_gradguard.runtime.kernel import collector, pipes, watching
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.pitfalls.ddp import C10D
+
+
+class Rank:
+    """This process, guarded from now on.
+
+    Args:
+        write: the end of a pipe to tell findings to.
+        ignore: codes that are left out.
+        forked: it has inherited the guard.
+    """
+
+    def __init__(self, write: Any, ignore: frozenset[str], forked: bool) -> None:
+        self._number = sys.modules[C10D].get_rank()
+        self._write = write
+        self._collector = collector.Collector(ignore=ignore, announce=self._announce)
+        collector.enter(self._collector)
+        if not forked:
+            watching.start(self)
+
+    def _announce(self, found: list[Finding]) -> None:
+        try:
+            self.tell()
+        except Exception as error:
+            fault(error)
+
+    def tell(self) -> None:
+        """Tell all that was found up to now."""
+        found = [
+            replace(one, details={**one.details, "ranks": [self._number]})
+            for one in self._collector.findings
+        ]
+        if found:
+            pipes.tell(self._write.fileno(), found)

@@ -1,0 +1,1 @@
+"""GG106: gradients that stay in the workers that computed them."""

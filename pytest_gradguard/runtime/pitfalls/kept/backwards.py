@@ -1,0 +1,77 @@
+"""The backward passes of a worker process: which tensors that came with its tasks get a gradient.
+
+The tensors are looked for once in a batch of tasks, before its first backward pass.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
+from pytest_gradguard.runtime.kernel import probes, running
+from pytest_gradguard.runtime.kernel.faults import fault
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.frameworks.torch.copies import Copies
+
+_known: dict[int, tuple[Any, Copies]] = {}
+
+
+def watch(items: Any, copies: Copies) -> None:
+    """Watch backward passes in this process, which runs the tasks `items` and nothing else."""
+    running.enter(items)
+    _known[id(items)] = (items, copies)
+    apply()
+
+
+def take(items: Any) -> Copies | None:
+    """What the tasks `items` were given, where a backward pass has run meanwhile; asked once."""
+    known = _known.pop(id(items), None)
+    if known is None:
+        return None
+    known[1].ended()
+    return known[1]
+
+
+def apply() -> None:
+    """Watch backward passes, where torch is loaded."""
+    if "torch.autograd" in sys.modules:
+        torch_engine.subscribe(_backward)
+
+
+def undo() -> None:
+    """Watch them no longer."""
+    torch_engine.unsubscribe(_backward)
+    _known.clear()
+
+
+def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
+    if not backward.accumulates:  # `autograd.grad` only returns gradients
+        return None
+    given = _given()
+
+    def ended(_: Any, raised: BaseException | None) -> None:
+        if raised is None:
+            for copies in given:
+                copies.backward_ended(backward.outputs)
+
+    return ended
+
+
+def _given() -> list[Copies]:
+    """What the tasks were given that run now, in any thread."""
+    probes.rouse("gg106")
+    found = []
+    for items in running.batches():
+        known = _known.get(id(items))
+        if known is None:
+            try:
+                from pytest_gradguard.runtime.frameworks.torch.copies import Copies
+
+                known = _known[id(items)] = (items, Copies(items))
+            except Exception as error:
+                fault(error)
+                continue
+        found.append(known[1])
+    return found

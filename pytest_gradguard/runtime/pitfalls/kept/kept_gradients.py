@@ -1,0 +1,79 @@
+"""GG106: which copies of shipped tensors got a gradient in a worker of which nothing comes back.
+
+Nothing is looked at before a backward has run in the worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pytest_gradguard.runtime.frameworks.torch import tensors
+from pytest_gradguard.runtime.frameworks.torch.copies import Copies
+from pytest_gradguard.runtime.kernel import locate, used_globals
+from pytest_gradguard.runtime.kernel.attributes import plain_attribute
+from pytest_gradguard.runtime.kernel.lineage import LINEAGE
+from pytest_gradguard.runtime.kernel.probes import After
+from pytest_gradguard.runtime.kernel.tasks import mentions, roots_of, task_of
+from pytest_gradguard.runtime.pitfalls.kept import backwards, returned
+from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients
+
+
+def begin(asked: None, process: bool) -> After:
+    """Look at what the tasks of a batch were given, after them."""
+    return roused
+
+
+def roused(items: Any, results: Any, error: BaseException | None) -> list[KeptGradients] | None:
+    """What the tasks of a batch left behind, in which a backward has run."""
+    copies = backwards.take(items)
+    if copies is None or error is not None:
+        return None
+    left = left_behind(copies, items, results)
+    return None if left is None else [left]
+
+
+def left_behind(copies: Copies, items: Any, results: Any) -> KeptGradients | None:
+    """What the tasks `items` left in this process of which nothing is among their `results`."""
+    kept = returned.kept(copies, results)
+    if not kept:
+        return None
+    function = _function_with(kept[0].tensor, items)
+    owner = plain_attribute(function, "__self__")
+    came_back = [copy.tensor for copy in copies.with_gradient if copy not in kept]
+    for_inputs = not all(isinstance(one, torch.nn.Parameter) for one in came_back)
+    direct = plain_attribute(function, "__name__") == "backward" and tensors.is_tensor(owner)
+    return KeptGradients(
+        task_of(function),
+        {copy.digest or "": copy.gradient is None for copy in kept},
+        direct,
+        {id(copy.tensor): (copy.digest or "", copy.first) for copy in kept if copy.inherited},
+        LINEAGE,
+        for_inputs or copies.for_inputs,
+        _clears(function),
+        all(tensors.in_shared_memory(copy.tensor) for copy in kept),
+    )
+
+
+_CLEARING = frozenset({"zero_grad"})
+
+
+def _clears(function: Any) -> bool:
+    """Whether the code of a task clears gradients."""
+    used = used_globals.uses_of(function).functions
+    return any(mentions(one, _CLEARING) for one in (function, *used))
+
+
+def _function_with(tensor: Any, items: Any) -> Any:
+    """The function of the task that `tensor` came with."""
+    paths = locate.find(roots_of(items), lambda item: item is tensor)
+    index = paths.get(id(tensor), "0|").partition("|")[0]
+    return items[int(index)][0]
+
+
+def heard(call: Any, note: list[KeptGradients]) -> None:
+    """Keep, in the parent, what a worker of `call` has left behind."""
+    from pytest_gradguard.runtime.pitfalls.kept import worker_gradients
+
+    worker_gradients.remember(call, note)

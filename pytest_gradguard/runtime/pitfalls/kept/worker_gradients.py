@@ -1,0 +1,403 @@
+"""GG106: gradients that workers kept, confirmed by an optimizer that steps without them.
+
+A worker says of which copies the gradients do not leave it. From then on, until the guard ends,
+the steps of torch's optimizers are looked at, and what else gives or clears gradients here. Run in
+one process, the task would have left its gradient in `.grad`: what this process clears itself
+afterwards would be gone there, too, and is no loss.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
+from pytest_gradguard.runtime.frameworks.torch import steps, tensors
+from pytest_gradguard.runtime.frameworks.torch.copies import (
+    GradientState,
+    all_zero,
+    digest,
+    gradient_state,
+)
+from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
+from pytest_gradguard.runtime.kernel import calls, callsite, collector, locate, watching
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.lineage import LINEAGE
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.kernel.pipes import Listeners
+from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.pitfalls.kept import gg106
+from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, State
+
+
+class _Waiting:
+    """A tensor of this process, of whose copy a worker has kept the gradient.
+
+    Attributes:
+        call, left: the call of the task that kept the gradient, and what that left.
+        sent_by: the call that shipped it, which may be an earlier one.
+        cleared: the task has cleared it again.
+        settled: nothing more is to be said of it.
+    """
+
+    def __init__(
+        self,
+        reference: Callable[[], Any],
+        call: Call,
+        sent_by: Call,
+        left: KeptGradients,
+        values: str,
+        gradient: GradientState | None,
+    ) -> None:
+        self._reference = reference
+        self.call = call
+        self.sent_by = sent_by
+        self.left = left
+        self.cleared = left.copies.get(values, False)
+        self.settled = False
+        self._values = values
+        self._gradient = gradient
+        self._version: tuple[int, int] | None = None
+        """In place of the values: that of the tensor after the last step."""
+        self._others: set[bool] = set()
+
+    @property
+    def tensor(self) -> Any:
+        """The tensor, or None where it is no more."""
+        return self._reference()
+
+    def before_step(self) -> None:
+        """Before an optimizer's step: a tensor with other values has got them by another way."""
+        if not self.settled and self._is_looked_at and self._is_written:
+            self.settled = True
+
+    @property
+    def _is_looked_at(self) -> bool:
+        """Whether its values matter: to read them from a GPU waits for all that is under way."""
+        return not self.tensor.is_cuda or self.state is not None
+
+    @property
+    def _is_written(self) -> bool:
+        """Whether it has other values than after the last step."""
+        if self._version is not None:
+            return self._version != _version(self.tensor)
+        return digest(self.tensor) != self._values
+
+    def after_step(self) -> None:
+        """After an optimizer's step, which may have changed its values."""
+        tensor = self.tensor
+        if not self.settled:
+            if self._is_looked_at:
+                self._values, self._version = digest(tensor) or self._values, None
+            else:
+                self._version = _version(tensor)
+        with torch._C.DisableTorchFunctionSubclass():
+            gradient = tensor.grad
+        if gradient is None:
+            _used.pop(id(tensor), None)
+        else:
+            _used[id(tensor)] = self._reference, refer(gradient), gradient_state(tensor)
+
+    def backward_ended(self, tensor: Any, before: Any, penalty: bool) -> None:
+        """After a backward pass in this process.
+
+        Args:
+            tensor: the tensor, which the pass may have been the last to hold.
+            before: the state of the gradient before it.
+            penalty: it began at a penalty on parameters.
+        """
+        if gradient_state(tensor) != before:
+            self._others.add(penalty)
+
+    @property
+    def state(self) -> State | None:
+        """What an optimizer has instead of the gradient that stayed in the worker."""
+        if self.settled:
+            return None
+        gradient = gradient_state(self.tensor)
+        if gradient is None:
+            return None if self._gradient else State.MISSING  # or it was cleared here since
+        if self._others:  # what was computed from data here may be all that is wanted
+            return State.PENALTY if all(self._others) else None
+        if gradient != self._gradient:
+            return None  # the program has set it, or made it zero
+        if self.left.anew and gradient != self._used:
+            return None  # what the task computed instead of it was not for this step
+        if all_zero(self.tensor.grad):
+            return State.ZERO
+        return None if self.left.for_inputs else State.STALE
+
+    @property
+    def _used(self) -> GradientState | None:
+        """The gradient that a step has used last, where it is still there: another one may have
+        come to lie in its place."""
+        reference, used, state = _used.get(id(self.tensor), (None, None, None))
+        if reference is None or used is None or reference() is not self.tensor:
+            return None
+        with torch._C.DisableTorchFunctionSubclass():
+            return state if used() is self.tensor.grad else None
+
+
+_MANY = 64
+"""From how many processes it is waited to hear."""
+_waiting: dict[int, _Waiting] = {}
+_used: dict[int, tuple[Callable[[], Any], Reference, GradientState | None]] = {}
+"""By the id of a tensor that was waited for: the tensor, the gradient of its last step, and the
+state of that."""
+_inherited: dict[int, tuple[Call, KeptGradients, str, GradientState | None]] = {}
+"""By the id of a tensor that a forked process has inherited: what it has told of it."""
+
+
+def remember(call: Call, notes: Iterable[KeptGradients], *, running: bool = False) -> None:
+    """Take what a worker of `call` has left behind.
+
+    Args:
+        call: the call.
+        notes: what its worker told.
+        running: the worker goes on: the gradient that a tensor has meanwhile may be another's.
+    """
+    for identity, known in list(_waiting.items()):
+        if known.tensor is None:
+            del _waiting[identity]
+    for identity, (reference, *_) in list(_used.items()):
+        if reference() is None:  # the id may be another's by now
+            del _used[identity]
+    for left in notes:
+        if left.lineage == LINEAGE:
+            for identity, (inherited, gradient) in left.inherited.items():
+                if gradient is None or not running:
+                    _inherited[identity] = (call, left, inherited, gradient)
+        for identity, reference, sent_by in _shipped(call):
+            tensor = reference()
+            if tensor is None or not tensor.is_leaf:
+                continue
+            earlier = _waiting.get(identity)
+            if earlier is not None and earlier.call is call and earlier.tensor is tensor:
+                continue
+            values = digest(tensor)
+            if values is not None and (left.direct or values in left.copies):
+                state = gradient_state(tensor)
+                if state is None or not running:
+                    _waiting[identity] = _Waiting(*(reference, call, sent_by, left, values, state))
+    if _waiting or _inherited:
+        _listen()
+
+
+def _shipped(call: Call) -> list[tuple[int, Reference, Call]]:
+    """What went to the workers of `call`, with its tasks, with their initializer and before: the
+    ids, the tensors and by which call."""
+    found = {
+        identity: (reference, call.shipped_before.get(identity, call))
+        for identity, (reference, _) in call.shipped.items()
+    }
+    workers = () if call.workers is None else call.workers()
+    for before in [*call.sources, *map(calls.initial.get, workers)]:
+        if before is not None:
+            shipped = before.shipped.items()
+            found.update((identity, (one, before)) for identity, (one, _) in shipped)
+    return [(identity, *sent) for identity, sent in found.items()]
+
+
+def _listen() -> None:
+    steps.before.subscribe(_stepping)
+    steps.after.subscribe(_stepped)
+    _patches.apply()
+    torch_engine.subscribe(_backward)
+
+
+class _Expected:
+    """A process of the program's own, which may tell what it has kept."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._left: KeptGradients | None = None
+
+    def take(self, told: list[Any], ended: bool) -> None:
+        """Take the last that the process has told: it holds in place of what it told before."""
+        for identity, known in list(_waiting.items()):
+            if known.left is self._left:
+                del _waiting[identity]
+        for identity, (_, known_left, _, _) in list(_inherited.items()):
+            if known_left is self._left:
+                del _inherited[identity]
+        self._left = told[-1]
+        if self._left is not None:
+            remember(self._call, [self._left], running=not ended)
+
+
+_expected = Listeners(_MANY)
+hear = _expected.hear
+"""Take what the processes of the program's own have told."""
+
+
+def expect(call: Call, pipe: Any) -> None:
+    """Take, from now on, what comes out of `pipe`, where a process that `call` starts tells."""
+    _expected.add(pipe, _Expected(call).take)
+    _listen()
+
+
+def undo() -> None:
+    """Stop looking at optimizers and backward passes."""
+    _waiting.clear()
+    _used.clear()
+    _inherited.clear()
+    _expected.close()
+    _patches.undo()
+    torch_engine.unsubscribe(_backward)
+    steps.before.unsubscribe(_stepping)
+    steps.after.unsubscribe(_stepped)
+
+
+watching.at_end(undo)
+
+
+def of(tensor: Any) -> tuple[Call, KeptGradients] | None:
+    """The call that `tensor` was shipped to, and the task that left its gradient there."""
+    for known in _known([tensor]):
+        return known.call, known.left
+    return None
+
+
+def _known(parameters: Iterable[Any]) -> list[_Waiting]:
+    """What is waited for of these parameters."""
+    hear()
+    found = []
+    for parameter in parameters:
+        if id(parameter) in _inherited:
+            _recognize(parameter)
+        known = _waiting.get(id(parameter))
+        if known is not None and known.tensor is parameter:
+            found.append(known)
+    return found
+
+
+def _recognize(parameter: Any) -> None:
+    """See whether it is what a forked process has inherited: an id may be used again."""
+    call, left, values, state = _inherited.pop(id(parameter))
+    earlier = _waiting.get(id(parameter))
+    if earlier is not None and earlier.call is call and earlier.tensor is parameter:
+        return
+    if digest(parameter) == values:
+        call.remember_shipped(parameter, "")
+        reference, _ = call.shipped[id(parameter)]
+        _waiting[id(parameter)] = _Waiting(reference, call, call, left, values, state)
+
+
+# -- what happens to gradients here --------------------------------------------------------------
+
+
+def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
+    hear()
+    if _inherited:
+        _known(tensors.leaves_of(backward.outputs))
+    if not backward.accumulates:
+        return None
+    open_ones = [(one, one.tensor) for one in _waiting.values() if not one.settled]
+    before = [(*one, gradient_state(one[1])) for one in open_ones if one[1] is not None]
+    penalty = bool(before) and is_penalty(backward.outputs)
+
+    def ended(_: Any, raised: BaseException | None) -> None:
+        if raised is None:
+            for one, tensor, state in before:
+                one.backward_ended(tensor, state, penalty)
+
+    return ended
+
+
+def _cleared(owner: Any, *args: Any, **kwargs: Any) -> None:
+    parameters = owner.parameters() if isinstance(owner, torch.nn.Module) else _held(owner)
+    for known in _known(parameters):
+        known.settled = True
+
+
+_patches = Patches(
+    [
+        observe(torch.nn.Module, "zero_grad", before=_cleared),
+        observe(torch.optim.Optimizer, "zero_grad", before=_cleared),
+    ]
+)
+
+
+def _version(tensor: Any) -> tuple[int, int]:
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.data_ptr(), tensor._version
+
+
+def _held(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+# -- the step ------------------------------------------------------------------------------------
+
+
+def _stepping(optimizer: Any) -> None:
+    for known in _known(_held(optimizer)):
+        known.before_step()
+
+
+def _stepped(optimizer: Any) -> None:
+    known = _known(_held(optimizer))
+    if known:
+        _confirm(known, [p for p in _held(optimizer) if tensors.requires_grad(p)])
+    for one in known:
+        one.after_step()
+
+
+def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
+    states = {id(one.tensor): (one, state) for one in known if (state := one.state) is not None}
+    nothing = all(
+        tensors.gradient_missing(p) or states.get(id(p), (None, None))[1] is State.ZERO
+        for p in parameters
+    )
+    if not nothing:  # run in one process, what the task cleared again would be missing, too
+        states = {i: (one, state) for i, (one, state) in states.items() if not one.cleared}
+    if not states:
+        return
+    first = next(iter(states.values()))[0]
+    call, sent = first.call, first.sent_by.site
+    home = collector.innermost() or call.collector
+    if "GG106" in call.dropped | home.ignore | collector.allowed_now():
+        return
+    frame = callsite.user_frame()
+    site = None if frame is None else callsite.site_of(frame)
+    if not nothing and site is not None and call.site is not None and _clears(site, call.site):
+        return
+    evidence = home.evidence(
+        ("GG106", site and site.key), lambda: gg106.Evidence(site, call, first.left, sent)
+    )
+    assert isinstance(evidence, gg106.Evidence)
+    if not evidence.count:
+        wanted = {id(one.tensor): (one.tensor, "") for one, _ in states.values()}
+        evidence.describe(
+            [state for _, state in states.values()],
+            tensors.describe(first.tensor),
+            list(locate.names_in(wanted, frame).values()),
+            len(parameters),
+            nothing,
+        )
+    evidence.count += 1
+    call.explains(evidence)
+    if evidence.count == 1:
+        collector.announce(home, [evidence])
+
+
+def _clears(step: callsite.Site, call: callsite.Site) -> bool:
+    """Whether the program may set a `.grad` to None by hand between the call and the step."""
+    first = call.line if step.code is call.code else 0
+    starts = dict(dis.findlinestarts(step.code))
+    between = cleared = False
+    for instruction in dis.get_instructions(step.code):
+        line = starts.get(instruction.offset)
+        if line is not None:
+            between = first < line < step.line
+        if instruction.opname == "LOAD_CONST":
+            cleared = between and instruction.argval is None
+        elif instruction.opname == "STORE_ATTR":
+            if cleared and instruction.argval == "grad":
+                return True
+            cleared = False
+    return False

@@ -1,0 +1,1 @@
+"""GG206: what a daemon runs its loader in."""

@@ -1,0 +1,167 @@
+"""GG206: a task iterates a loader whose workers cannot be started in a worker process.
+
+The loader's iteration fails in the task (`integrations.loader` notes it). It is a finding only
+where the task fails of it: one that goes on without workers has done what the finding asks for.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from pytest_gradguard import pitfalls
+from pytest_gradguard.runtime.kernel import callsite, probes
+from pytest_gradguard.runtime.kernel.checks import Probe
+from pytest_gradguard.runtime.kernel.evidence import TaskEvidence, times
+from pytest_gradguard.runtime.kernel.tasks import Task, task_of
+from pytest_gradguard.runtime.pitfalls.cuda.attempts import told
+
+CODE = "GG206"
+PROBES = (Probe("gg206", __name__),)
+
+_NO_WORKERS = pitfalls.get(CODE).advice.removesuffix(".")
+_ADVICE = {
+    "loky": f'{_NO_WORKERS}. `multiprocessing_context="fork"` works in loky workers, too.',
+    "daemon": f"{_NO_WORKERS}. Or run the tasks in threads, or in a `ProcessPoolExecutor`, whose "
+    "workers may start processes.",
+    "process": f"{_NO_WORKERS}. Or start the process with `daemon=False`, and join it.",
+}
+_STANDARD = ("fork", "spawn", "forkserver")
+_CHAINED = 10
+
+
+class Asked(NamedTuple):
+    """What a loader was asked for.
+
+    Attributes:
+        workers: how many workers it is to have.
+        method: their start method, if it was given a context.
+    """
+
+    workers: int
+    method: str | None
+
+
+class Failed(NamedTuple):
+    """A loader that could not start its workers, in plain values so that it can be pickled.
+
+    Attributes:
+        why: ``"loky"``, ``"daemon"`` (a pool's), or ``"process"`` (a daemon of the program's own).
+        asked: what it was asked for.
+        error: what it raised.
+        task: the function that ran.
+        path, line: the user's line that iterates it.
+    """
+
+    why: str
+    asked: Asked
+    error: str
+    task: Task | None
+    path: str | None
+    line: int | None
+
+
+# -- in the parent ---------------------------------------------------------------------------------
+
+
+class Evidence(TaskEvidence):
+    """Tasks of one call whose loaders could not start their workers."""
+
+    code = CODE
+    failed: Failed
+
+    def message(self) -> str:
+        failed = self.failed
+        count, method = failed.asked
+        workers = times(count, "worker")
+        if method is not None:
+            workers += f' and `multiprocessing_context="{method}"`'
+        reason = {
+            "loky": "loky's default start method does not work for a DataLoader",
+            "daemon": "the workers of this pool are daemons, which cannot start processes",
+            "process": "Python does not let daemons start processes",
+        }[failed.why]
+        alone = failed.why == "process"
+        place = "daemon process" if alone else f"{self.backend} worker"
+        return (
+            f"`{self.first.name}` iterates a DataLoader with {workers} in a {place}, which cannot "
+            f"start workers of its own: {reason}. That is why the "
+            f"{'process' if alone else 'task'} raised `{failed.error}`."
+        )
+
+    def hear(self, told: Failed) -> None:
+        if told.task is not None:
+            if not self.count:
+                self.failed = told
+                self.advice = _ADVICE[told.why]
+                self.details["num_workers"] = told.asked.workers
+            text = f"`{told.task.name}` iterates the loader here"
+            self.add(told.task, text, told.path, told.line)
+
+
+def heard(call: Any, note: Failed) -> None:
+    """Report a loader that failed in a worker."""
+    evidence = Evidence.of(call, framework="torch", type="DataLoader")
+    if evidence is not None:
+        evidence.hear(note)
+
+
+# -- in the worker ---------------------------------------------------------------------------------
+
+_failed: list[tuple[BaseException, Failed]] = []
+"""The loader that failed last, and with what."""
+
+
+def asked(loader: Any) -> Asked:
+    """What `loader` is asked for, as its iteration begins."""
+    context = getattr(loader, "multiprocessing_context", None)
+    return Asked(getattr(loader, "num_workers", 0), getattr(context, "_name", None))
+
+
+def failed(asked: Asked, error: BaseException) -> None:
+    """Note that an iteration ended with `error`, if that is because of the process it is in."""
+    why = _why(asked, error)
+    if why is not None:
+        site = callsite.user_site()
+        place = (None, None) if site is None else (site.path, site.line)
+        _failed[:] = [(error, Failed(why, asked, told(error), None, *place))]
+        probes.rouse("gg206")
+
+
+def of_daemon(asked: Asked, error: BaseException) -> Failed | None:
+    """The loader that a daemon of the program's own failed of, if that raised `error`."""
+    if _why(asked, error) != "daemon":
+        return None
+    return Failed("process", asked, told(error), None, None, None)
+
+
+def _why(asked: Asked, error: BaseException) -> str | None:
+    """Why no workers could be started in this process; None: that is not what happened."""
+    multiprocessing: Any = sys.modules["multiprocessing"]
+    if isinstance(error, AssertionError):
+        if "daemonic processes are not allowed" in str(error):
+            return "daemon" if multiprocessing.current_process().daemon else None
+        return None
+    if multiprocessing.get_start_method(allow_none=True) in (None, *_STANDARD):
+        return None
+    if isinstance(error, AttributeError) and error.name == "env":
+        # What a dataset raises in a worker arrives without the object that it was raised of.
+        return "loky" if isinstance(error.obj, multiprocessing.process.BaseProcess) else None
+    ended = isinstance(error, RuntimeError) and "exited unexpectedly" in str(error)
+    # A fresh interpreter is told loky's start method before it could know that.
+    return "loky" if ended and asked.method in ("spawn", "forkserver") else None
+
+
+def roused(items: Any, results: Any, error: BaseException | None) -> Failed | None:
+    """The loader of which the tasks failed, if they did."""
+    probes.roused.pop("gg206", None)  # until the next loader fails
+    noted = _failed[:]
+    _failed.clear()
+    for cause, failed in noted:
+        for _ in range(_CHAINED):
+            if error is None:
+                break
+            if error is cause:
+                return failed._replace(task=task_of(*items[-1]))
+            error = error.__cause__ or error.__context__
+    return None

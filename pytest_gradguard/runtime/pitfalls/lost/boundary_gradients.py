@@ -1,0 +1,126 @@
+"""GG103: whether the program itself carries on the gradients that end at its results.
+
+In split learning and in a chain rule by hand, a backward pass is meant to end at the results. The
+pass alone does not show that, but what follows does: the `.grad` of a result goes back to a worker,
+an optimizer holds the result, or the program gives the tensors behind it their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
+from pytest_gradguard.runtime.frameworks.torch import steps, tensors
+from pytest_gradguard.runtime.kernel import watching
+from pytest_gradguard.runtime.kernel.references import Reference, refer
+
+_MOST = 64
+"""Of how many passes it is waited to see what becomes of their gradients."""
+
+
+class Pass:
+    """A backward pass that has ended at results.
+
+    Args:
+        results: where it ended; None for those that are no more.
+        without: the tensors behind them that have no gradient.
+        meant: called once it shows that the program carries these gradients on.
+    """
+
+    def __init__(
+        self, results: Iterable[Any], without: Iterable[Any], meant: Callable[[], object]
+    ) -> None:
+        self._results = [Reference(None) if one is None else refer(one) for one in results]
+        self._without = [refer(tensor) for tensor in without]
+        self._meant = meant
+
+    def carried_on(self, is_used: Callable[[Any], bool]) -> None:
+        """Take off the results whose gradient the program uses."""
+        alive = [(reference, reference()) for reference in self._results]
+        self._results = [one for one, result in alive if result is None or not is_used(result)]
+        if not self._results:
+            self._end()
+
+    def look(self) -> None:
+        """See whether the program has given the tensors behind the results their gradients."""
+        behind = [reference() for reference in self._without]
+        if behind and not any(one is None or tensors.gradient_missing(one) for one in behind):
+            self._end()
+
+    def before(self) -> list[Any]:
+        """The tensors behind the results that have no gradient as another pass begins."""
+        self.look()
+        behind = [reference() for reference in self._without]
+        return [one for one in behind if one is not None and tensors.gradient_missing(one)]
+
+    def after(self, missing: Iterable[Any]) -> None:
+        """Another pass has ended: gradients that it gave are not the program's own answer."""
+        if any(not tensors.gradient_missing(tensor) for tensor in missing):
+            self._without = []
+
+    def steps(self, held: dict[int, Any]) -> None:
+        """An optimizer is about to step over the tensors `held`, by their ids."""
+        self.carried_on(lambda result: id(result) in held)
+        self.look()
+        if any(id(reference()) in held for reference in self._without):
+            self._without = []  # it goes without them
+
+    def _end(self) -> None:
+        if self in _passes:
+            _passes.remove(self)
+            self._meant()
+
+
+_passes: list[Pass] = []
+
+
+def wait(one: Pass) -> None:
+    """Look, from now on, what the program does with the gradients of that pass."""
+    _passes.append(one)
+    del _passes[:-_MOST]
+    steps.before.subscribe(_stepping)
+    torch_engine.subscribe(_backward)
+
+
+def look() -> None:
+    """See what the program has done up to now."""
+    for one in _passes:
+        one.look()
+
+
+def pickled(tensor: Any) -> None:
+    """The program sends `tensor` somewhere: it may be the gradient of a result."""
+    for one in _passes:
+        one.carried_on(lambda result: tensors.gradient(result) is tensor)
+
+
+def _stepping(optimizer: Any) -> None:
+    if not _passes:
+        return
+    held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    for one in _passes:
+        one.steps(held)
+
+
+def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
+    if not (_passes and backward.accumulates):
+        return None
+    before = [(one, one.before()) for one in list(_passes)]
+
+    def ended(_: Any, raised: BaseException | None) -> None:
+        for one, missing in before:
+            one.after(missing)
+
+    return ended
+
+
+def undo() -> None:
+    """Wait no longer."""
+    _passes.clear()
+    steps.before.unsubscribe(_stepping)
+    torch_engine.unsubscribe(_backward)
+
+
+watching.before_end(look)
+watching.at_end(undo)

@@ -1,0 +1,61 @@
+"""GG104: a watched tensor received no gradient.
+
+`pytest_gradguard.gradients` watches the tensors and finds the reasons; the fixture
+`watch_gradients` and the context manager of that name ask for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_gradguard import pitfalls
+from pytest_gradguard.details import Details
+from pytest_gradguard.findings import Finding, TraceStep
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.evidence import NOWHERE, details_of
+
+CODE = "GG104"
+
+
+def finding(
+    message: str,
+    names: Sequence[str],
+    description: Details,
+    *,
+    reason: str,
+    site: Site | None,
+    fix: str | None = None,
+    trace: tuple[TraceStep, ...] = (),
+) -> Finding:
+    """The finding of tensors that lack their gradient for one reason, or for several.
+
+    Args:
+        message: what it says.
+        names: the tensors.
+        description: the first of them.
+        reason: the kind of the reason.
+        site: the line to blame.
+        fix: what to do; by default what the catalogue says.
+        trace: how it came to that.
+    """
+    pitfall = pitfalls.get(CODE)
+    return Finding(
+        code=CODE,
+        name=pitfall.name,
+        severity=pitfall.severity,
+        origin="runtime",
+        message=message,
+        fix=fix or pitfall.advice,
+        location=NOWHERE if site is None else site.location(),
+        trace=trace,
+        details=details_of(
+            {
+                "framework": "torch",
+                **description,
+                "object": names[0],
+                "objects": list(names),
+                "reason": reason,
+            },
+            None,
+        ),
+    )

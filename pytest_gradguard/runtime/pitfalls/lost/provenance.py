@@ -1,0 +1,458 @@
+"""Results that came back without their graph, and the backward that reaches them.
+
+Each such tensor gets a hook, which torch calls when a gradient arrives at it, whatever started the
+backward. Everything is weak: a result lives exactly as long as the program keeps it.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
+from pytest_gradguard.runtime.frameworks.torch import modes as torch_modes
+from pytest_gradguard.runtime.frameworks.torch import tensors
+from pytest_gradguard.runtime.frameworks.torch.copies import digest
+from pytest_gradguard.runtime.kernel import (
+    calls,
+    callsite,
+    collector,
+    locate,
+    losses,
+    transfer,
+    watching,
+)
+from pytest_gradguard.runtime.kernel.evidence import Object
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.lineage import LINEAGE
+from pytest_gradguard.runtime.kernel.observing import caller, observe
+from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.pitfalls.lost import boundary_gradients, gg103
+from pytest_gradguard.runtime.pitfalls.modes import gg301
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.pitfalls.lost.process_results import Sent
+
+
+class Severed(NamedTuple):
+    """A result whose graph was dropped: the call that it came from, and what it was."""
+
+    call: calls.Call
+    note: Object
+
+
+_severed: dict[int, tuple[Reference, Severed]] = {}
+_retained: set[int] = set()
+"""The ids of such results of which the program has said that it wants their gradient."""
+_pickled: dict[tuple[int, str], Severed] = {}
+"""By the thread and their values: such results that the program has pickled itself since."""
+_PICKLED = 64
+_told: dict[str, tuple[Severed, bool]] = {}
+"""By their values: what processes that the program has started pickled with a graph, and whether
+they have handed it over."""
+_MOST_TOLD = 1_024
+_processes: list[Callable[[], object]] = []
+"""Called before it is looked whether a process has told of a tensor."""
+
+
+def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> None:
+    """Remember that `tensor` had history in the worker that it was returned from.
+
+    Args:
+        token: the call.
+        note: what was returned.
+        tensor: what arrived.
+        dropped: the history stayed behind; else it has come along, over copies of what was sent.
+    """
+    call = calls.by_token(token)
+    if call is None or not watching.is_on():
+        return
+    if dropped and not call.within_autograd:
+        calls.note_crossed(token, "GG102", note)
+    if not tensors.requires_grad(tensor):
+        return
+    _mark(tensor, Severed(call, note))
+
+
+def expect(hear: Callable[[], object]) -> None:
+    """Look, from now on, at what arrives of processes that the program has started.
+
+    Args:
+        hear: has those that have told something come by `told`.
+    """
+    if hear not in _processes:
+        _processes.append(hear)
+    _apply()
+
+
+def told(call: calls.Call, sent: Sent) -> None:
+    """Know what a process that `call` has started pickled with a graph, should it arrive here."""
+    _told[sent.values] = (Severed(call, sent.note), sent.handed)
+    while len(_told) > _MOST_TOLD:
+        del _told[next(iter(_told))]
+    if sent.lineage == LINEAGE:
+        known = call.remembered.setdefault(_INHERITED, {})
+        known.update(sent.leaves)
+
+
+def inherit(token: int, lineage: str, leaves: dict[int, str]) -> None:
+    """Look for the leaves behind a result of a forked worker among those of this process."""
+    call = calls.by_token(token) if lineage == LINEAGE else None
+    if call is None or leaves.keys() <= call.shipped.keys():
+        return
+    searches = call.remembered.setdefault(_SEARCHES, [])
+    if len(searches) < _MOST_SEARCHES:
+        searches.append(None)
+        call.remembered[_INHERITED] = leaves
+        _ship_inherited(call)
+
+
+_INHERITED = "inherited"
+"""Under this name a call remembers which leaves of this process its results have, by their ids."""
+_SEARCHES = "searches for leaves"
+_MOST_SEARCHES = 3
+"""How often all objects of the process are looked at for one call."""
+
+
+def _ship_inherited(call: calls.Call) -> None:
+    """Find what a forked process has inherited, and take it for shipped: nothing else names it."""
+    wanted = call.remembered.pop(_INHERITED, None)
+    if not wanted:
+        return
+    for item in gc.get_objects():
+        if id(item) not in wanted or not tensors.is_tensor(item) or _is_result(item, call):
+            continue
+        if digest(item) == wanted[id(item)]:
+            call.ships_gradients = True
+            call.remember_shipped(item, "")
+
+
+def _known(tensor: Any) -> Severed | None:
+    """What `tensor` came back as, if it is such a result."""
+    known = _severed.get(id(tensor))
+    return known[1] if known is not None and known[0]() is tensor else None
+
+
+def _is_result(tensor: Any, call: calls.Call) -> bool:
+    """Whether `tensor` came back from `call`, and can lie where an equal leaf lay in the worker."""
+    known = _known(tensor)
+    return known is not None and known.call is call
+
+
+def _mark(tensor: Any, severed: Severed) -> None:
+    identity = id(tensor)
+
+    def arrived(gradient: Any) -> None:
+        try:
+            _arrived(severed, identity)
+        except Exception as error:
+            fault(error)
+
+    # Torch's pickling warns of hooks that it leaves behind, but not of those.
+    arrived.__torch_unserializable__ = True  # type: ignore[attr-defined]
+    with torch._C.DisableTorchFunctionSubclass():
+        tensor.register_hook(arrived)
+    forget = functools.partial(_forget, identity)
+    _severed[identity] = (refer(tensor, forget), severed)
+    _apply()
+    torch_engine.subscribe(_watched, torch_engine.Order.REPORTS)
+
+
+def _forget(identity: int) -> None:
+    _severed.pop(identity, None)
+    _retained.discard(identity)
+
+
+def _apply() -> None:
+    if not patches.applied:
+        patches.apply()
+        _forget_what_rebuilds()
+
+
+def is_buried(tensor: Any) -> bool:
+    """Whether `tensor` came back inside another object, such as an estimator's last loss."""
+    known = _known(tensor)
+    return known is not None and not known.note.plain
+
+
+tensors.buried.append(is_buried)
+
+
+class _Backward:
+    """One run of the autograd engine while severed results are alive."""
+
+    def __init__(self, inputs: tuple[Any, ...]) -> None:
+        self.inputs = inputs
+        self.asked = {id(tensor) for tensor in inputs}
+        self.stopped: list[Severed] = []
+        self.reached: list[int] = []
+        self.had_no_gradient: set[int] = set()
+        for known in _live_calls():
+            for reference, _ in list(known.shipped.values()):
+                tensor = reference()
+                if tensor is not None and tensor.is_leaf and tensors.gradient_missing(tensor):
+                    self.had_no_gradient.add(id(tensor))
+
+
+class _Running(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[_Backward] = []
+
+
+_running = _Running()
+_anywhere: list[_Backward] = []
+
+
+def _live_calls() -> Iterable[calls.Call]:
+    return {id(severed.call): severed.call for _, severed in list(_severed.values())}.values()
+
+
+def _arrived(severed: Severed, identity: int) -> None:
+    # Gradients of GPU tensors arrive in a thread of the engine, which has no user frame.
+    running = _running.stack or _anywhere
+    if identity in _retained:  # the gradient at the boundary is what is wanted
+        return
+    if running:
+        if identity not in running[-1].asked:  # else it is so, too
+            running[-1].stopped.append(severed)
+            running[-1].reached.append(identity)
+    elif collector.innermost() is not None:
+        _report([severed], _Backward(()), accumulates=True, outcome=())
+
+
+def _watched(run: torch_engine.Backward) -> torch_engine.End:
+    backward = _Backward(run.inputs)
+    if backward.inputs and _severed:
+        _look_through(run.outputs, backward)
+    _running.stack.append(backward)
+    _anywhere.append(backward)
+
+    def ended(outcome: Any, raised: BaseException | None) -> None:
+        _running.stack.remove(backward)
+        _anywhere.remove(backward)
+        if backward.stopped and raised is None:
+            _leave_out_unwanted(run.outputs, backward)
+            _report(backward.stopped, backward, run.accumulates, outcome)
+
+    return ended
+
+
+def _look_through(outputs: Any, backward: _Backward) -> None:
+    """A gradient asked for some inputs only does not arrive at the results it should come
+    through: it is silently partial where those inputs were shipped to the same call."""
+    try:
+        asked = backward.asked
+        for leaf in tensors.leaves_of(outputs):
+            known = _known(leaf)
+            if known is None or id(leaf) in asked:
+                continue
+            if asked & known.call.shipped.keys():
+                backward.stopped.append(known)
+    except Exception as error:
+        fault(error)
+
+
+def _leave_out_unwanted(outputs: Any, backward: _Backward) -> None:
+    """Leave out results of calls that were made with gradients off: where the backward pass is for
+    other tensors, these have a graph by mistake (GG301), and nobody misses it."""
+    off = {id(s.call) for s in backward.stopped if _gradients_off(s.call)}
+    if off and any(id(leaf) not in _severed for leaf in tensors.leaves_of(outputs)):
+        backward.stopped = [s for s in backward.stopped if id(s.call) not in off]
+
+
+def _gradients_off(call: calls.Call) -> bool:
+    asked = call.asked.get(gg301.MODES)
+    return asked is not None and torch_modes.Modes(*asked).gradients_off is not None
+
+
+def _was_copied(copied: Any, tensor: Any, *args: Any) -> None:
+    known = _known(tensor)
+    if known is not None and id(copied) not in _severed and tensors.requires_grad(copied):
+        _mark(copied, known)
+
+
+def _retains(tensor: Any, *args: Any, **kwargs: Any) -> None:
+    if _known(tensor) is not None:
+        _retained.add(id(tensor))
+
+
+def _is_pickled(tensor: Any, *args: Any) -> None:
+    known = _known(tensor)
+    if known is not None and transfer.active.transfer is None:  # it is by the program
+        values = digest(tensor)
+        if values is not None:
+            _pickled[threading.get_ident(), values] = known
+        while len(_pickled) > _PICKLED:
+            del _pickled[next(iter(_pickled))]
+    boundary_gradients.pickled(tensor)
+
+
+def _rebuilt(tensor: Any, *args: Any, **kwargs: Any) -> None:
+    if (_pickled or _processes) and tensor.requires_grad:
+        _arrives(tensor, caller())
+
+
+def _arrives(tensor: Any, rebuilding: FrameType) -> None:
+    for hear in _processes:
+        hear()
+    if not (_pickled or _told):
+        return
+    values = digest(tensor) or ""
+    # What comes from workers arrives in other threads.
+    severed = _pickled.get((threading.get_ident(), values))
+    if severed is None and values in _told:
+        severed, handed = _told[values]
+        if handed and _may_be(severed, rebuilding):
+            calls.note_crossed(severed.call.token, "GG102", severed.note)
+    if severed is not None and _may_be(severed, rebuilding):
+        _mark(tensor, severed)
+        _ship_inherited(severed.call)
+
+
+def _may_be(severed: Severed, rebuilding: FrameType) -> bool:
+    """Whether what is rebuilt with equal values can be this result.
+
+    It is not in another test or `guard()` block, and `copy.copy` rebuilds what it was given.
+    """
+    at_home = severed.call.collector is collector.innermost()
+    return at_home and rebuilding.f_globals.get("__name__") != "copy"
+
+
+patches = Patches(
+    [
+        observe(torch.Tensor, "__deepcopy__", after=_was_copied),
+        observe(torch.Tensor, "__reduce_ex__", before=_is_pickled),
+        observe(torch.Tensor, "retain_grad", before=_retains, inherited=True),
+        observe(torch._utils, "_rebuild_tensor_v2", after=_rebuilt),
+    ]
+)
+
+
+def _forget_what_rebuilds() -> None:
+    """Have `torch.load` look again for the functions that it rebuilds tensors with."""
+    known: Any = sys.modules.get("torch._weights_only_unpickler")
+    forget = getattr(getattr(known, "_get_allowed_globals", None), "cache_clear", None)
+    if forget is not None:
+        forget()
+
+
+def undo() -> None:
+    """Stop watching backwards; results that are still alive keep their hooks, which are silent."""
+    if patches.applied:
+        patches.undo()
+        _forget_what_rebuilds()
+    torch_engine.unsubscribe(_watched)
+    _severed.clear()
+    _retained.clear()
+    _pickled.clear()
+    _told.clear()
+    _processes.clear()
+
+
+watching.at_end(undo)
+
+
+def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outcome: Any) -> None:
+    if not stopped:
+        return
+    frame = callsite.user_frame()
+    site = None if frame is None else callsite.site_of(frame)
+    home = collector.innermost() or stopped[0].call.collector
+    dropped = home.ignore | collector.allowed_now()
+    stopped = [s for s in stopped if "GG103" not in dropped and "GG103" not in s.call.dropped]
+    if not stopped:
+        return
+    key = ("GG103", site and site.key)
+    verb = "backward" if accumulates else "autograd.grad"
+    evidence = home.evidence(key, lambda: gg103.Evidence(site, verb))
+    assert isinstance(evidence, gg103.Evidence)
+    for severed in stopped:
+        evidence.add(severed.note, severed.call)
+        severed.call.explains(evidence)
+    evidence.count += 1
+    without, partial = _harm(stopped, backward, accumulates, outcome)
+    if evidence.count == 1:
+        names = locate.names_in({**without, **partial}, frame)
+        evidence.without.update(dict.fromkeys(names[identity] for identity in without))
+        evidence.partial.update(dict.fromkeys(names[identity] for identity in partial))
+    lacking = (tensor for tensor, _ in (*without.values(), *partial.values()))
+    losses.record(lacking, evidence, home, site)
+    if accumulates:
+        _wait(evidence, stopped, backward, home)
+    collector.announce(home, [evidence])
+
+
+def _wait(
+    evidence: gg103.Evidence,
+    stopped: list[Severed],
+    backward: _Backward,
+    home: collector.Collector,
+) -> None:
+    """Withdraw this once the program is seen to carry on the gradients itself."""
+    reached = [_severed.get(identity) for identity in backward.reached]
+    without = {}
+    for call in {id(severed.call): severed.call for severed in stopped}.values():
+        for reference, _ in list(call.shipped.values()):
+            tensor = reference()
+            if tensor is not None and tensor.is_leaf and tensors.gradient_missing(tensor):
+                without[id(tensor)] = tensor
+    boundary_gradients.wait(
+        boundary_gradients.Pass(
+            [None if known is None else known[0]() for known in reached],
+            without.values(),
+            evidence.withdraw,
+        )
+    )
+    home.ask_first(boundary_gradients.look)
+
+
+_Shipped = dict[int, tuple[Any, str]]
+"""By their ids: tensors that were shipped, and by which paths."""
+
+
+def _harm(
+    stopped: list[Severed], backward: _Backward, accumulates: bool, outcome: Any
+) -> tuple[_Shipped, _Shipped]:
+    """Which tensors that were shipped to those calls have no gradient now, or half of one."""
+    without: _Shipped = {}
+    partial: _Shipped = {}
+    returned = {}
+    if not accumulates and isinstance(outcome, tuple):
+        returned = {
+            id(tensor): gradient for tensor, gradient in zip(backward.inputs, outcome, strict=False)
+        }
+    for call in {id(severed.call): severed.call for severed in stopped}.values():
+        for reference, sent in list(call.shipped.values()):
+            tensor = reference()
+            if tensor is None:
+                continue
+            identity, path = id(tensor), call.name_of(sent)
+            if not accumulates:
+                if identity in returned:
+                    bucket = without if returned[identity] is None else partial
+                    bucket[identity] = (tensor, path)
+            elif tensor.is_leaf:
+                if tensors.gradient_missing(tensor):
+                    without[identity] = (tensor, path)
+                elif identity in backward.had_no_gradient:
+                    partial[identity] = (tensor, path)
+    return without, partial
+
+
+def severed_among(references: Iterable[Reference]) -> list[Severed]:
+    """Those of the live tensors behind `references` that came back without their graph."""
+    found = []
+    for reference in list(references):
+        tensor = reference()
+        known = None if tensor is None else _known(tensor)
+        if known is not None:
+            found.append(known)
+    return found

@@ -1,0 +1,189 @@
+"""What the program puts on a queue of `multiprocessing`, and torch refuses to pickle.
+
+Such a queue pickles in a thread of its own, after `put` has returned: the item is lost, and all
+that is heard of it is a traceback, or nothing where the process is about to end. `put` only
+remembers the line, which the pickling that fails asks for (`pickling_errors`).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from types import CodeType, ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+from pytest_gradguard.details import Details
+from pytest_gradguard.findings import Finding, Severity, TraceStep
+from pytest_gradguard.messages import GradGuardError, GradGuardWarning
+from pytest_gradguard.runtime.kernel import callsite, collector, evidence
+from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.collector import Scope
+from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.quoting import QUEUE_PUT, Quoted, quoted
+from pytest_gradguard.runtime.kernel.registry import PROCESSES
+from pytest_gradguard.runtime.kernel.tasks import Task
+from pytest_gradguard.runtime.kernel.travelling import PLAIN
+
+_TORCH = "torch.nn.parameter"
+_PASSED = ("multiprocessing.", "pytest_gradguard.")
+"""What stands between the program and a queue: `put_nowait`, and other wrappers of `put`."""
+_MOST = 1_024
+"""How many items at least are remembered: a queue's thread is seldom that far behind."""
+_MOST_TOLD = 32
+"""How many findings a process tells of one line."""
+
+
+class Put(NamedTuple):
+    """One item that the program put on a queue.
+
+    Attributes:
+        path, code, instruction: where.
+        scopes: those that were open there.
+    """
+
+    path: str
+    code: CodeType
+    instruction: int
+    scopes: list[Scope]
+
+    @property
+    def site(self) -> Site:
+        """The line."""
+        return callsite.site_at(self.path, self.code, self.instruction)
+
+    def called(self, path: str) -> Quoted:
+        """What the program calls the object at `path` in the item."""
+        return quoted(self.site, f"args[0]{path}", None, QUEUE_PUT)
+
+
+_puts: dict[int, Put] = {}
+_earlier: dict[int, Put] = {}
+"""By the ids of items, which may be other objects' since: the last that were put."""
+tell: list[Callable[[list[Finding]], object]] = []
+"""In a process that the program has started: how it tells, at once, what it finds."""
+
+
+def patches(module: ModuleType) -> list[Patch]:
+    """Watch the queues of `multiprocessing.queues` that pickle in a thread of their own."""
+    return [Patch(kind, "put", _putting) for kind in (module.Queue, module.JoinableQueue)]
+
+
+def is_given(package: str, given: Iterable[Any]) -> bool:
+    """Whether a queue of `package` is among what a process is given."""
+    return any(type(one).__module__ == f"{package}.queues" for one in given)
+
+
+def _putting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def put(self: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(obj) not in PLAIN and _TORCH in sys.modules:
+            attempt(_remember, obj)
+        with hidden_frame:
+            return original(self, obj, *args, **kwargs)
+
+    return put
+
+
+def _remember(item: Any) -> None:
+    global _puts, _earlier
+    if type(item) is tuple and PLAIN.issuperset(map(type, item)):
+        return
+    frame: Any = sys._getframe(3)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_PASSED):
+        frame = frame.f_back
+    if frame is not None and callsite.is_users(frame):
+        if len(_puts) >= _MOST:
+            _puts, _earlier = {}, _puts
+        scopes = collector.around()
+        _puts[id(item)] = Put(callsite.file_of(frame), frame.f_code, frame.f_lasti, scopes)
+
+
+def put_of(items: Iterable[Any]) -> Put | None:
+    """How the program put one of `items`, which a queue pickles, on that queue; else None."""
+    known = (_puts.get(id(item)) or _earlier.get(id(item)) for item in items)
+    return next(filter(None, known), None)
+
+
+def refused(put: Put, tensor: Any, path: str) -> None:
+    """Report that torch refuses to pickle a tensor, at `path` in an item."""
+    kind = Returned if _in_a_worker() else Given
+    home, site = collector.innermost(put.scopes), put.site
+    if kind.code in collector.allowed_now(put.scopes):
+        return
+    if tell:
+        _told[site.key] = number = _told.get(site.key, 0) + 1
+        finding = kind(site).of_item(put, tensor, path).build()
+        if finding is not None and number <= _MOST_TOLD:
+            tell[0]([finding])
+    elif home is not None and kind.code not in home.ignore:
+        found = home.evidence((kind.code, site.key, QUEUE_PUT), lambda: kind(site))
+        assert isinstance(found, Refused)
+        found.of_item(put, tensor, path)
+        with suppress(GradGuardError, GradGuardWarning):  # it is the queue's own thread
+            collector.announce(home, [found])
+
+
+_told: dict[object, int] = {}
+"""By the line: how often it was told of."""
+
+
+def _in_a_worker() -> bool:
+    module: Any = sys.modules["multiprocessing.process"]
+    return module._parent_process is not None
+
+
+class Refused(evidence.TransferEvidence):
+    """Items of one line that are lost, as a tensor in them has a graph."""
+
+    root: ClassVar[str]
+    severity = Severity.ERROR
+    advice = (
+        "Put `tensor.detach()` on the queue, or, where the gradient has to come back, use threads "
+        "or `pytest_gradguard.parallel.Parallel`."
+    )
+    name = ""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site, PROCESSES.name)
+
+    def of_item(self, put: Put, tensor: Any, path: str) -> Refused:
+        """Count one more item, whose tensor at `path` was refused."""
+        from pytest_gradguard.runtime.frameworks.torch import tensors
+
+        self.name = self.name or put.called(path).name
+        assert self.site is not None
+        task = Task(self.site.function, self.site.path, self.site.line)
+        about: Details = {**tensors.describe(tensor), "refused": "send"}
+        history = type(tensors.grad_fn(tensor)).__name__
+        self.add(evidence.Object(f"{self.root}{path}", task, about, history, True))
+        return self
+
+    def message(self) -> str:
+        return (
+            f"{self.name} ({self.samples[0].label()}) is put on a queue with its graph: torch "
+            "refuses to pickle it, in the queue's own thread, so the item is lost and `get()` "
+            "waits in vain."
+        )
+
+    def trace(self) -> Sequence[TraceStep]:
+        return ()
+
+    def about(self) -> Details:
+        return {**super().about(), "subject": self.name}
+
+
+class Given(Refused):
+    """The program itself put them there (GG101)."""
+
+    code = "GG101"
+    root = "args[0]"
+
+
+class Returned(Refused):
+    """A process that the program has started put them there (GG102)."""
+
+    code = "GG102"
+    root = "result"

@@ -1,0 +1,1 @@
+"""GG306: tasks write to arrays that joblib maps read-only."""

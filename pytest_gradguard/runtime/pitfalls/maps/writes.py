@@ -1,0 +1,55 @@
+"""Which memory torch writes to: a mode that sees each operation that changes a tensor in place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.pitfalls.maps.regions import Region
+
+Heard = Callable[[int, Region], object]
+
+
+class Writes(TorchDispatchMode):  # type: ignore[misc]  # torch does not type it
+    """A mode in which `heard` is told of each write.
+
+    Args:
+        heard: takes the address of the first element, and the elements.
+    """
+
+    def __init__(self, heard: Heard) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        try:
+            for index, name in _written(func):
+                value = args[index] if index < len(args) else kwargs.get(name)
+                for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                    if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+                        self._tell(tensor)
+        except Exception as error:
+            fault(error)
+        return func(*args, **kwargs)
+
+    def _tell(self, tensor: Any) -> None:
+        size = tensor.element_size()
+        strides = tuple(stride * size for stride in tensor.stride())
+        if tensor.device.type == "cpu" and tensor.numel():
+            self._heard(tensor.data_ptr(), Region(0, tuple(tensor.shape), strides, size))
+
+
+@functools.cache
+def _written(func: Any) -> tuple[tuple[int, str], ...]:
+    """The places and names of the arguments that an operation writes to."""
+    return tuple(
+        (index, argument.name)
+        for index, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )

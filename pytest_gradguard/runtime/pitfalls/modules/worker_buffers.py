@@ -1,0 +1,261 @@
+"""GG111: buffers that workers kept, confirmed by what the parent does with their module.
+
+A worker says which buffers of which module have changed there without going back. From then on,
+until the loss is certain or the program has written these buffers itself, it is looked for steps,
+evaluation and saving of that module. A step alone is not certain to do harm: the program may still
+write the buffers before it evaluates. So that finding stands as long as the old values do.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
+from pytest_gradguard.runtime.frameworks.torch import steps
+from pytest_gradguard.runtime.frameworks.torch.copies import sample
+from pytest_gradguard.runtime.kernel import calls, callsite, collector, locate, watching
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.evidence import Evidence
+from pytest_gradguard.runtime.kernel.faults import (
+    attempt,
+    fault,
+    freed,
+)
+from pytest_gradguard.runtime.kernel.observing import caller, observe
+from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.pitfalls.modules import gg111
+from pytest_gradguard.runtime.pitfalls.modules.buffers import kept_by, parameters_of, same
+from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers, Use
+
+
+class _Lost:
+    """A module of this process, of which buffers changed in a worker and did not come back."""
+
+    def __init__(self, kept: KeptBuffers, module: Any) -> None:
+        self.kept = kept
+        self.number = id(module)
+        self._module = weakref.ref(module, freed(self._freed))
+        held = {name: (owner, one) for name, owner, one in kept_by(module) if name in kept.names}
+        self._samples = {name: (refer(one), sample(one)) for name, (_, one) in held.items()}
+        self._versions = {name: (id(one), one._version) for name, (_, one) in held.items()}
+        self._parameters = parameters_of(module)
+        self._owners: list[Reference] = [refer(owner) for owner, _ in held.values()]
+        self._was_stale: bool | None = None
+
+    @property
+    def module(self) -> Any:
+        """The module, or None where it is no more."""
+        return self._module()
+
+    def _freed(self) -> None:
+        if self._was_stale is not None:
+            return
+        # Its buffers live a little longer, unless the garbage collector has freed all at once.
+        values = [(reference(), known) for reference, known in self._samples.values()]
+        self._was_stale = all(
+            one is None or known is None or same(sample(one), known) for one, known in values
+        )
+
+    def is_stale(self) -> bool:
+        """Whether the module still has the old values in these buffers."""
+        if self._was_stale is not None:
+            return self._was_stale
+        module = self.module
+        if module is None:
+            return True
+        now = {name: one for name, _, one in kept_by(module)}
+        return not self._is_reset(module, now) and all(
+            name in now and same(sample(now[name]), known)
+            for name, (_, known) in self._samples.items()
+        )
+
+    def _is_reset(self, module: Any, now: dict[str, Any]) -> bool:
+        """Whether the program has put the module back to how it was, its buffers with the rest."""
+        written = all(
+            name in now and (id(now[name]), now[name]._version) != known
+            for name, known in self._versions.items()
+        )
+        if not written:
+            return False
+        parameters = parameters_of(module)
+        return all(same(one, parameters.get(name)) for name, one in self._parameters.items())
+
+    def settle(self) -> None:
+        """What is true now is true for good: the program has settled it, or the guard ends."""
+        self._was_stale = self.is_stale()
+
+    def is_in(self, module: Any) -> bool:
+        """Whether `module` holds any of the modules of these buffers."""
+        owners = {id(owner()) for owner in self._owners}
+        return any(id(one) in owners for one in module.modules())
+
+    def is_evaluated_by(self, module: Any) -> bool:
+        """Whether `module` holds such buffers, and is in evaluation mode."""
+        return not module.training and self.is_in(module)
+
+
+_waiting: dict[_Lost, Call] = {}
+"""With the calls that they come from: what findings hold of a loss keeps no call alive."""
+_forward: list[Any] = []
+
+
+def remember(call: Call, notes: Iterable[KeptBuffers]) -> None:
+    """Take what a worker of `call` has kept."""
+    if "GG111" in call.dropped:
+        return
+    for kept in notes:
+        sent_by = calls.by_token(kept.token)
+        module = None if sent_by is None else sent_by.module_of(kept.number)
+        known = any(of is call and one.module is module for one, of in _waiting.items())
+        if module is not None and not known:
+            _waiting[_Lost(kept, module)] = call
+    if _waiting:
+        _listen()
+
+
+def _listen() -> None:
+    if not _patches.applied:
+        _patches.apply()
+        steps.after.subscribe(_stepped)
+        torch_modules.copied.append(_copied)
+    modules = [one.module for one in _waiting]
+    if not _forward and any(one is not None and not one.training for one in modules):
+        hook = torch.nn.modules.module.register_module_forward_pre_hook(_called)
+        _forward.append(hook)
+
+
+def undo() -> None:
+    """Stop looking at what the program does with modules."""
+    while _waiting:
+        _waiting.popitem()[0].settle()
+    _rest()
+
+
+def _rest() -> None:
+    _patches.undo()
+    if _copied in torch_modules.copied:
+        torch_modules.copied.remove(_copied)
+    steps.after.unsubscribe(_stepped)
+    while _forward:
+        _forward.pop().remove()
+
+
+watching.at_end(undo)
+
+
+# -- what the program does -----------------------------------------------------------------------
+
+
+def _stepped(optimizer: Any) -> None:
+    held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+
+    def is_stepped(lost: _Lost, module: Any) -> bool:
+        return any(id(one) in held for one in module.parameters())
+
+    _used(Use.STEPS, is_stepped)
+
+
+def _evaluates(result: Any, module: Any, mode: Any = True) -> None:
+    if not mode and _by_the_program(caller()):
+        _used(Use.EVALUATES, lambda lost, _: lost.is_in(module))
+
+
+def _by_the_program(frame: Any) -> bool:
+    """Whether it is the program that calls, and not the method itself for a part of a module."""
+    own = torch.nn.Module.eval.__code__.co_filename
+    if frame.f_code.co_name == "eval" and frame.f_code.co_filename == own:
+        frame = frame.f_back
+    return frame is None or (frame.f_code.co_name, frame.f_code.co_filename) != ("train", own)
+
+
+def _called(module: Any, args: Any) -> None:
+    if not module.training:
+        attempt(_used, Use.EVALUATES, lambda lost, _: lost.is_evaluated_by(module))
+
+
+def _saves(obj: Any, *args: Any, **kwargs: Any) -> None:
+    _used(Use.SAVES, functools.partial(_holds, obj))
+
+
+def _holds(item: Any, lost: _Lost, module: Any) -> bool:
+    """Whether `item` holds these buffers of `module`, as a module or as its state."""
+    memory = {
+        one.untyped_storage().data_ptr()
+        for name, _, one in kept_by(module)
+        if name in lost.kept.names
+    }
+
+    def is_buffer(one: Any) -> bool:
+        return isinstance(one, torch.Tensor) and one.untyped_storage().data_ptr() in memory
+
+    return bool(locate.find([("", item)], is_buffer))
+
+
+def _reads(module: Any, *args: Any, **kwargs: Any) -> None:
+    if not args and not {"destination", "prefix"} & kwargs.keys():
+        _used(Use.COPIES, lambda lost, _: lost.is_in(module))
+
+
+def _copied(module: Any) -> None:
+    _used(Use.COPIES, lambda _, lost: lost is module)
+
+
+_patches = Patches(
+    [
+        observe(torch.nn.Module, "train", after=_evaluates),
+        observe(torch.nn.Module, "state_dict", before=_reads),
+        observe(torch, "save", before=_saves),
+    ]
+)
+
+
+# -- what that means -----------------------------------------------------------------------------
+
+_CERTAIN = frozenset({Use.EVALUATES, Use.SAVES})
+"""After these, new values come too late."""
+
+
+def _used(use: Use, concerned: Callable[[_Lost, Any], bool]) -> None:
+    certain: list[tuple[collector.Collector, Evidence]] = []
+    try:
+        for lost, call in list(_waiting.items()):
+            module = lost.module  # it lives while it is looked at
+            if module is None:
+                del _waiting[lost]
+            elif concerned(lost, module):
+                if not lost.is_stale():
+                    lost.settle()
+                    del _waiting[lost]
+                    continue
+                evidence = _note(call, lost, use)
+                if use in _CERTAIN:
+                    del _waiting[lost]
+                    if evidence is not None:
+                        certain.append((call.collector, evidence))
+        if not _waiting:
+            _rest()
+    except Exception as error:
+        fault(error)
+    for home, one in certain:
+        collector.announce(home, [one])
+
+
+def _note(call: Call, lost: _Lost, use: Use) -> gg111.Evidence | None:
+    """The evidence of one more use of a module with old buffers; None: it is allowed here."""
+    if "GG111" in collector.allowed_now():
+        return None
+    evidence = gg111.Evidence.of(call, about=(lost.kept.task, lost.kept.path))
+    if evidence is None:
+        return None
+    evidence.describe(lost.kept, use, callsite.user_site())
+    evidence.certain = evidence.certain or use in _CERTAIN
+    if lost.is_stale not in evidence.stale:
+        evidence.stale.append(lost.is_stale)
+        evidence.count += 1
+    return evidence

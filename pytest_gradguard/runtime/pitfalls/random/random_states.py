@@ -1,0 +1,243 @@
+"""Random generators of every library that is loaded: their states, and which follows from which."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pytest_gradguard.runtime.kernel import simulated_devices
+
+numbers = itertools.count(1)
+"""Numbers for generators, unique in this process."""
+
+_BLOCKS = 2_000
+"""How many blocks of 624 words a Mersenne Twister of Python's is followed."""
+_MANY_BLOCKS = 20_000
+"""The same for NumPy's, which draws many at once."""
+_WORDS = 624
+_FAR = 1 << 34
+"""A generator that is further on has jumped there: nobody draws so many numbers."""
+_STREAMS = {"PCG64": "inc", "PCG64DXSM": "inc", "Philox": "key"}
+"""What drawing does not change in the states of NumPy's generators, by their kind."""
+_COUNTING = {
+    "tensorflow": ("tensorflow.python.ops.stateful_random_ops", "Generator"),
+    "keras": ("keras.src.random.seed_generator", "SeedGenerator"),
+}
+"""Generators that count what they drew in a variable: the module and the name of their class."""
+
+_SETTERS = frozenset(("assign", "make_seeds", "reset", "reset_from_seed", "skip", "split"))
+"""What moves them otherwise than by drawing; words too common to be looked for elsewhere."""
+
+
+class State(NamedTuple):
+    """The state of a generator.
+
+    Attributes:
+        digest: equal for equal states.
+        value: the state as the library gives it.
+        generator: the generator.
+    """
+
+    digest: bytes
+    value: Any
+    generator: Any
+
+
+def kinds() -> list[type]:
+    """The classes of generators that this program has loaded, but for Python's own."""
+    found: list[type] = []
+    numpy: Any = sys.modules.get("numpy.random")
+    for name in ("Generator", "RandomState"):
+        kind = getattr(numpy, name, None)
+        if isinstance(kind, type):
+            found.append(kind)
+    if "torch.nn.parameter" in sys.modules:
+        found.append(sys.modules["torch"]._C.Generator)
+    for module, name_ in _COUNTING.values():
+        kind = getattr(sys.modules.get(module), name_, None)
+        if isinstance(kind, type):
+            found.append(kind)
+    return found + simulated_devices.generators
+
+
+def titled(libraries: Sequence[str]) -> str:
+    """The names of libraries as a sentence lists them."""
+    *others, last = [_TITLES.get(library, library) for library in libraries]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+_TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
+
+
+def global_generator(library: str) -> Any:
+    """The generator that all of this process shares, of a library that is loaded; else None."""
+    if library == "random":
+        return random._inst
+    if library == "torch" and "torch.nn.parameter" in sys.modules:
+        return sys.modules["torch"].default_generator
+    if library == "numpy" and "numpy.random.mtrand" in sys.modules:
+        return sys.modules["numpy.random.mtrand"]._rand
+    context: Any = sys.modules.get("tensorflow.python.eager.context")
+    if library == "tensorflow" and context is not None:
+        return getattr(context.context(), "_rng", None)
+    return None
+
+
+def _library(generator: Any) -> str:
+    """The library whose generator this is, if only by its base class."""
+    if isinstance(generator, random.Random):
+        return "random"
+    return type(generator).__module__.partition(".")[0]
+
+
+def name(generator: Any) -> str:
+    """The class of `generator`, as its users call it."""
+    kind = type(generator)
+    library = kind.__module__.partition(".")[0]
+    package = f"{library}.random" if library == "numpy" or library in _COUNTING else library
+    return f"{package}.{kind.__name__}"
+
+
+def state(generator: Any) -> State | None:
+    """The state of `generator` now, or None where it does not tell."""
+    kind = _library(generator)
+    if kind == "random":
+        value: Any = generator.getstate()
+        return State(_digest(repr(value).encode()), value, generator)
+    if kind == "torch":
+        value = (generator.initial_seed(), generator.get_state())
+        return State(_digest(bytes(value[1].tolist())), value, generator)
+    if kind == "numpy":
+        value = _bits(generator).state
+        return State(_digest(b"".join(_bytes(value))), value, generator)
+    if kind in _COUNTING:
+        value = _words(generator)
+        return State(_digest(repr(value).encode()), value, generator)
+    return None
+
+
+def spawned(generator: Any) -> int:
+    """How many generators `generator` has given to others: NumPy's count them apart."""
+    if _library(generator) != "numpy":
+        return 0
+    bits = _bits(generator)
+    seeds = getattr(bits, "seed_seq", None) or getattr(bits, "_seed_seq", None)
+    return int(getattr(seeds, "n_children_spawned", 0))
+
+
+def setters(generators: Iterable[Any]) -> frozenset[str]:
+    """The methods that move one of `generators` by other ways, beside those of every library."""
+    counting = any(_library(one) in _COUNTING for one in generators)
+    return _SETTERS if counting else frozenset()
+
+
+def follows(start: State, end: State) -> bool:
+    """Whether drawing leads from `start` to `end`, both of one generator.
+
+    A new seed gives other numbers. Where it cannot be told: False. That tasks jump ahead in a
+    stream is seen by what they call (`tasks.reseeds`).
+    """
+    kind = _library(end.generator)
+    if kind in _COUNTING:
+        return _counted(start.value, end.value, kind)
+    if kind == "torch":
+        return bool(start.value[0] == end.value[0])
+    if kind == "random":
+        (_, before, _), (_, now, _) = start.value, end.value
+        if before[:-1] == now[:-1]:
+            return bool(now[-1] >= before[-1])
+        clone = random.Random()
+        clone.setstate(start.value)
+        for _ in range(_BLOCKS):
+            clone.getrandbits(32 * _WORDS)
+            if clone.getstate()[1][:-1] == now[:-1]:
+                return True
+        return False
+    return kind == "numpy" and _numpy_follows(start.value, end.value, end.generator)
+
+
+def _words(generator: Any) -> list[int]:
+    """The state of a generator of TensorFlow's or Keras's, as words without a sign."""
+    variable = generator.state
+    value: Any = sys.modules["numpy"].asarray(variable.numpy())
+    return [int(word) % (1 << 8 * value.itemsize) for word in value]
+
+
+def _counted(start: list[int], end: list[int], kind: str) -> bool:
+    """Whether only the count went on: Keras keeps it behind the seed, TensorFlow before the key."""
+    if len(start) != len(end):
+        return False
+    if kind == "keras":
+        (before, *counts), (now, *counted) = start, end
+    else:
+        (*counts, before), (*counted, now) = start, end
+    steps = _number(counted) - _number(counts)
+    return before == now and 0 <= steps < _FAR
+
+
+def _numpy_follows(start: Any, end: Any, generator: Any) -> bool:
+    kind = start["bit_generator"]
+    if kind != end["bit_generator"]:
+        return False
+    if kind == "MT19937":
+        return _twister(start, end, type(_bits(generator)))
+    before, now = start["state"], end["state"]
+    if kind == "SFC64":
+        return bool(now["state"][3] > before["state"][3])
+    stream = _STREAMS.get(kind)
+    return stream is not None and _equal(before[stream], now[stream])
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
+
+
+def _number(words: Any) -> int:
+    """The number whose words of 64 bits these are, the lowest first."""
+    return sum(int(word) << 64 * place for place, word in enumerate(words))
+
+
+def _twister(start: Any, end: Any, kind: Any) -> bool:
+    """Whether a Mersenne Twister of NumPy's comes from `start` to `end` block after block."""
+    before, now = start["state"], end["state"]
+    if (before["key"] == now["key"]).all():
+        return bool(now["pos"] >= before["pos"])
+
+    def draw(key: Any, position: int, blocks: int) -> Any:
+        clone = kind()
+        clone.state = {**start, "state": {"key": key, "pos": position}}
+        while True:
+            yield clone.random_raw(_WORDS * blocks).reshape(blocks, _WORDS)
+
+    (wanted,) = next(draw(now["key"], 0, 1))
+    together = 100
+    for _, drawn in zip(
+        range(_MANY_BLOCKS // together), draw(before["key"], _WORDS, together), strict=False
+    ):
+        alike = drawn[drawn[:, 0] == wanted[0]]
+        if any((block == wanted).all() for block in alike):
+            return True
+    return False
+
+
+def _bits(generator: Any) -> Any:
+    """The bit generator behind a generator of NumPy's."""
+    bits = getattr(generator, "bit_generator", None)
+    return generator._bit_generator if bits is None else bits
+
+
+def _bytes(value: Any) -> Any:
+    if isinstance(value, dict):
+        for key in sorted(value):
+            yield str(key).encode()
+            yield from _bytes(value[key])
+    else:
+        yield value.tobytes() if hasattr(value, "tobytes") else repr(value).encode()
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

@@ -1,0 +1,66 @@
+"""GG105: a tape records in the calling thread, and its tasks work with TensorFlow elsewhere.
+
+This module is light: a worker that has no need of TensorFlow does not import it (see `tapes`).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pytest_gradguard.runtime.kernel.probes import After
+from pytest_gradguard.runtime.pitfalls.tapes.notes import Note
+
+_EXACTLY = 8
+
+
+def ask(call: Any) -> bool | None:
+    """Whether a tape, or a forward accumulator, records in this thread."""
+    if not _loaded():
+        return None
+    from tensorflow.python import pywrap_tfe
+
+    if pywrap_tfe.TFE_Py_TapeSetIsEmpty():
+        return None
+    from pytest_gradguard.runtime.pitfalls.tapes import calls as tapes
+
+    return tapes.begin(call)
+
+
+def ship(call: Any, items: Any) -> Any:
+    """Look for what the tasks of a batch get: the tensors to follow, and whose variables."""
+    from pytest_gradguard.runtime.pitfalls.tapes import calls as tapes
+
+    return tapes.leaves(call, items, _EXACTLY)
+
+
+def begin(asked: Any, process: bool) -> After | None:
+    """Follow what the tasks of a batch compute, from before they run."""
+    if not _loaded():
+        return None
+    from pytest_gradguard.runtime.pitfalls.tapes import inside
+
+    watched = inside.Inside((_EXACTLY, (), ()) if asked is True else asked, process)
+
+    def after(items: Any, results: Any, error: BaseException | None) -> Any:
+        return watched.end(items, results)
+
+    return after
+
+
+def heard(call: Any, note: Note) -> None:
+    """Judge, in the parent, what was seen where tasks ran."""
+    from pytest_gradguard.runtime.pitfalls.tapes import calls as tapes
+
+    tapes.heard(call, note)
+
+
+def undo() -> None:
+    """Leave TensorFlow as it was."""
+    tapes: Any = sys.modules.get("pytest_gradguard.runtime.pitfalls.tapes.calls")
+    if tapes is not None:
+        tapes.undo()
+
+
+def _loaded() -> bool:
+    return hasattr(sys.modules.get("tensorflow"), "GradientTape")

@@ -1,1 +1,0 @@
-"""A TensorFlow tape around a parallel call: what its tasks use, and what its gradients lack."""
