@@ -49,15 +49,19 @@ class Analysed:
 
     Attributes:
         result: what the analysis gave.
-        used: the other files that it was read with, and what they hold.
+        used: the other files that were run with it, and what they hold.
+        asked: those that were asked for their names.
         absent: the places where there was none.
         stated: the repairs that rules state.
+        summaries: of those that were asked for their names, where a cache keeps the result.
     """
 
     result: Result = field(default_factory=Result)
     used: dict[str, bytes | None] = field(default_factory=dict)
+    asked: dict[str, bytes | None] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
     stated: Stated = field(default_factory=list)
+    summaries: dict[str, str] = field(default_factory=dict)
 
 
 def analyse(
@@ -81,7 +85,7 @@ def analyse(
     try:
         relevance = Relevance(entry, modules, known.words)
         if not whole and not relevance.matters(loops=options.loops):
-            return Analysed(Result(), modules.used, modules.absent)
+            return Analysed(Result(), modules.used, modules.asked, modules.absent)
         from gradguard_lint.engine.interpreter import interpret
         from gradguard_lint.judgement import judge
         from gradguard_lint.models.transfers.meaning import Meaning
@@ -101,4 +105,5 @@ def analyse(
             for (where, line, name), why in program.unfinished.items()
             if where not in skipped
         ]
-    return Analysed(Result(found, calls, cut), modules.used, modules.absent, stated)
+    needed = (modules.used, modules.asked, modules.absent)
+    return Analysed(Result(found, calls, cut), *needed, stated)

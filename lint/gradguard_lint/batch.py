@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 
 from gradguard_lint.analysis import Analysed, Result, analyse
 from gradguard_lint.domain.options import Options
@@ -14,6 +14,7 @@ from gradguard_lint.models.own_stubs import short_form
 from gradguard_lint.models.rows import Row
 from gradguard_lint.project.files import UNCHANGED, Trouble, absolute
 from gradguard_lint.project.reader import Reader
+from gradguard_lint.project.summaries import summary
 from gradguard_lint.reading.source import SourceError
 from gradguard_lint.rules import codes
 from pytest_gradguard.records import fields
@@ -118,14 +119,17 @@ class Batch:
             result = results[task.path] = fresh.result
             if result.error is None and task.root in self._caches:
                 kept = {"findings": result.findings, "calls": result.calls, "cut": result.cut}
-                needed = (task.data, fresh.used, fresh.absent)
+                asked = {it: (fresh.asked[it], told) for it, told in fresh.summaries.items()}
+                needed = (task.data, fresh.used, asked, fresh.absent)
                 self._caches[task.root].put(task.path, _salt(task, read), *needed, kept)
         return {task.path: results[task.path] for task in tasks}
 
     def _known(self, task: Task, read: Reader) -> Result | None:
         if task.root not in self._caches:
             return None
-        known = self._caches[task.root].get(task.path, _salt(task, read), task.data, read)
+        known = self._caches[task.root].get(
+            task.path, _salt(task, read), task.data, read, partial(summary, read)
+        )
         if known is None:
             return None
         calls = [(path, line, own) for path, line, own in known["calls"]]
@@ -138,8 +142,9 @@ class Batch:
         if jobs > 1 and len(tasks) > 1:
             from gradguard_lint.processes import map_in_processes
 
-            return map_in_processes(_InWorker(self.over, read.tops), tasks, min(jobs, len(tasks)))
-        return [_analyse_one(task, read) for task in tasks]
+            work = _InWorker(self.over, read.tops, cached=self._cache)
+            return map_in_processes(work, tasks, min(jobs, len(tasks)))
+        return [_analyse_one(task, read, cached=self._cache) for task in tasks]
 
 
 def _restored(raw: Raw) -> Raw:
@@ -160,19 +165,21 @@ def _salt(task: Task, read: Reader) -> str:
 class _InWorker:
     """Analyses files in a process of its own, which reads what they import once."""
 
-    def __init__(self, over: Mapping[str, bytes], tops: Sequence[str]) -> None:
+    def __init__(self, over: Mapping[str, bytes], tops: Sequence[str], *, cached: bool) -> None:
         self._over = over
+        self._cached = cached
         self._tops = tops
         self._read: Reader | None = None
 
     def __call__(self, task: Task) -> Analysed:
         if self._read is None:
             self._read = Reader(self._tops).over(self._over)
-        return _analyse_one(task, self._read)
+        return _analyse_one(task, self._read, cached=self._cached)
 
 
-def _analyse_one(task: Task, read: Reader) -> Analysed:
-    """Analyse one file; a fault of the linter's own is an error of that file, no crash."""
+def _analyse_one(task: Task, read: Reader, *, cached: bool) -> Analysed:
+    """Analyse one file; a fault of the linter's own is an error of that file, no crash. Where the
+    result is to be `cached`, with summaries."""
     loops = task.sought != "workers"
     options = Options(task.start, task.set_elsewhere, task.called, loops=loops)
     wanted = LOOPS if task.sought == "loops" else codes()
@@ -189,6 +196,9 @@ def _analyse_one(task: Task, read: Reader) -> Analysed:
 
             settle(seen.stated, seen.result.findings, again)
             seen.stated.clear()
+        if cached:
+            only_asked = [it for it in seen.asked if it not in seen.used]
+            seen.summaries = {it: summary(read, it) for it in only_asked}
         return seen
     except SourceError as error:
         return Analysed(Result(error=(error.line, str(error))))

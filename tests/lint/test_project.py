@@ -292,29 +292,77 @@ def test_neither_cache_nor_jobs_nor_order_change_the_findings(project, worker):
     assert plain == first == again == four == shuffled
 
 
-def test_the_cache_is_used_and_forgets_what_changed(project, monkeypatch):
+@pytest.fixture
+def analysed(monkeypatch):
+    """The paths that are analysed from here on."""
     from gradguard_lint import batch
 
-    project.write("run.py", RUN.format(base="jobs"))
-    jobs = project.write("jobs.py", WORK)
-    calls = []
+    paths = []
     real = batch.analyse
 
-    def counted(path, *args, **more):
-        calls.append(path)
+    def noted(path, *args, **more):
+        paths.append(path)
         return real(path, *args, **more)
 
-    monkeypatch.setattr(batch, "analyse", counted)
+    monkeypatch.setattr(batch, "analyse", noted)
+    return paths
+
+
+def test_the_cache_is_used_and_forgets_what_changed(project, analysed):
+    project.write("run.py", RUN.format(base="jobs"))
+    jobs = project.write("jobs.py", WORK)
     assert project.codes() == [("GG201", "jobs.py", 5)]
-    assert calls
-    calls.clear()
+    assert analysed
+    analysed.clear()
     assert project.codes() == [("GG201", "jobs.py", 5)]
     assert project.codes("--select", "GG2", "--ignore", "GG201") == []
-    assert calls == []  # what is found does not depend on what is selected
+    assert analysed == []  # what is found does not depend on what is selected
     jobs.write_text("\n" + WORK)
     assert project.codes() == [("GG201", "jobs.py", 6)]
     jobs.unlink()
     assert project.codes() == []
+
+
+ASKED = """\
+def label(n):
+    return f"item {n}"
+"""
+UNRUN = """
+from names import label
+
+
+def show():
+    print(label(2))
+"""
+STARTING = """\
+from multiprocessing import Pool
+
+import torch
+
+
+def work(n):
+    return torch.ones(n, device="cuda").sum().item()
+
+
+def label(n):
+    with Pool(2) as pool:
+        return pool.map(work, range(n))
+"""
+
+
+def test_what_is_cached_hangs_on_what_was_asked_of_a_file_that_is_not_run(project, analysed):
+    project.write("run.py", RUN.format(base="jobs") + UNRUN)
+    project.write("jobs.py", WORK)
+    names = project.write("names.py", ASKED)
+    found = [("GG201", "jobs.py", 5)]
+    assert project.codes() == found
+    analysed.clear()
+    names.write_text("\n\n" + ASKED.replace("item", "entry"))
+    assert project.codes() == found
+    assert analysed == []  # it says the same of workers, wherever it stands
+    names.write_text(STARTING)
+    assert project.codes() == [*found, ("GG201", "names.py", 7)]
+    assert "run.py" in map(os.path.basename, analysed)
 
 
 AROUND = """\

@@ -1,8 +1,9 @@
 """Findings of files that have not changed, kept in a folder of the project.
 
 An entry holds what a file's findings were read from: the content of the file itself and of every
-other file that was consulted. It is used while all of these, the configuration and the version
-are the same. A cache that cannot be read or written is no cache; it is never an error.
+other file that was run with it, and the summaries of those that were asked for their names. It is
+used while all of these, the configuration and the version are the same. A cache that cannot be read
+or written is no cache; it is never an error.
 
 The folder may have come with the project, from anyone. So entries are named and signed with a
 secret of the user's own: nothing is believed that this user's linter did not write, and nothing is
@@ -63,8 +64,16 @@ class Cache:
         name = self._signed(salt.encode(), os.fsencode(os.path.abspath(path)), data)
         return os.path.join(self.folder, name[:2], name + ".json")
 
-    def get(self, path: str, salt: str, data: bytes, read: Callable[[str], bytes | None]) -> Any:
-        """What was stored for this content of `path`, or None."""
+    def get(
+        self,
+        path: str,
+        salt: str,
+        data: bytes,
+        read: Callable[[str], bytes | None],
+        summary: Callable[[str], str],
+    ) -> Any:
+        """What was stored for this content of `path`, or None; `read` gives the other files, and
+        `summary` what of them matters to who asks for their names."""
         if not self._usable:
             return None
         place = self._place(path, salt, data)
@@ -83,6 +92,9 @@ class Cache:
         for other, known in entry["used"].items():
             if digest(read(other)) != known:
                 return None
+        for other, (known, told) in entry["asked"].items():
+            if digest(read(other)) != known and summary(other) != told:
+                return None
         if any(os.path.exists(other) for other in entry["absent"]):
             return None
         return entry["result"]
@@ -93,16 +105,18 @@ class Cache:
         salt: str,
         data: bytes,
         used: dict[str, bytes | None],
+        asked: dict[str, tuple[bytes | None, str]],
         absent: list[str],
         result: Any,
     ) -> None:
-        """Store `result` for this content of `path`."""
+        """Store `result` for this content of `path`; of files that were `asked`, with summaries."""
         if not self._usable:
             return
         place = self._place(path, salt, data)
         text = json.dumps(
             {
                 "used": {other: digest(content) for other, content in used.items()},
+                "asked": {it: (digest(content), told) for it, (content, told) in asked.items()},
                 "absent": absent,
                 "result": result,
             }

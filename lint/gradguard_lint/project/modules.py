@@ -13,6 +13,7 @@ from gradguard_lint.project.imports import dotted_names
 from gradguard_lint.project.marks import LIBRARY_TOPS, joins_a_group, joins_none, worth_following
 from gradguard_lint.project.questions import questions
 from gradguard_lint.project.reader import OUTSIDE, Reader, package_root
+from gradguard_lint.project.summaries import DECORATING
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import absolute_name, outermost_first, words
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 ALONE = frozenset((ITSELF,))
 """What a name gives that does what is asked itself."""
-
-_DECORATING = rb"(?m)^@(\w+)(\.\w+[ \t]*\(?)?"
 
 LIBRARIES = LIBRARY_TOPS | words(
     "jaxlib numba matplotlib pytest abc logging time math json re pickle queue subprocess pathlib "
@@ -70,6 +69,9 @@ class Modules:
         self._joins: bool | None = None
         self.read = read
         self.used: dict[str, bytes | None] = {}
+        """The files that were run, and what they hold."""
+        self.asked: dict[str, bytes | None] = {}
+        """Those that were asked for their names."""
         self._absent: dict[str, None] = {}
         self._paths: dict[str, str | None] = {}
         self._holding: dict[str, bool] = {}
@@ -111,7 +113,7 @@ class Modules:
         data = self.read(at) if at is not None and at.endswith(".py") else None
         if at is None or data is None:
             return False  # a folder without code comes after what is installed
-        self.used[at] = data
+        self.asked[at] = data
         if _is_package(at):
             return b"__version__" not in data
         tops = {module.partition(".")[0] for module, _, _ in self.read.imported(at, data)}
@@ -168,7 +170,7 @@ class Modules:
         if file is None or b"\n@" not in file[1]:
             return False
         decorators = {
-            (os.fsdecode(it), bool(method)) for it, method in re.findall(_DECORATING, file[1])
+            (os.fsdecode(it), bool(method)) for it, method in re.findall(DECORATING, file[1])
         }
         package = self._package(name)
         return any(
@@ -375,8 +377,8 @@ class Modules:
                     at = None if outer in seen else self.path_of(outer)
                     seen.add(outer)
                     if at is not None and at.endswith(".py"):
-                        self.used[at] = self.read(at)
-                        waiting.append((at, self.used[at], _package_of(outer, at)))
+                        self.asked[at] = self.read(at)
+                        waiting.append((at, self.asked[at], _package_of(outer, at)))
         return False
 
     def packages_of(self, name: str, depth: int = 1) -> set[str]:
@@ -405,7 +407,7 @@ class Modules:
         path = self.path_of(name)
         if path is None or not path.endswith(".py"):
             return None
-        data = self.used[path] = self.read(path)
+        data = self.asked[path] = self.read(path)
         return None if data is None else (path, data)
 
     def _package(self, name: str) -> str:
@@ -434,6 +436,7 @@ class Modules:
         if file is None:
             return None
         path, data = file
+        self.used[path] = data
         if len(data) > 20_000 and not _is_package(path) and not worth_following(data):
             return None
         module = self.read.parsed(path, data, name, self._package(name))

@@ -58,13 +58,14 @@ class Reader:
         self.tops = tuple(dict.fromkeys(tops))
         self.known: dict[str, bytes | None] = {}
         self.modules: dict[tuple[str, str], Module | None] = {}
+        self.summaries: dict[str, str] = {}
         self._projects: dict[str, str] = {}
         self._roots: dict[str, tuple[str, ...]] = {}
         self._around: dict[str, dict[str, str]] = {}
         self._found: dict[tuple[str, ...], tuple[str | None, str]] = {}
         self._imported: dict[str, list[Imported]] = {}
         self._setting_up: dict[str, bool] = {}
-        self._footprints: dict[tuple[str, str], Footprint | None] = {}
+        self._footprints: dict[str, Footprint | None] = {}
 
     def project_of(self, folder: str) -> str:
         """The folder of the project around `folder`, looked for once; `folder`, where there is
@@ -130,9 +131,7 @@ class Reader:
             key: module for key, module in self.modules.items() if key[0] not in contents
         }
         other._imported = {at: it for at, it in self._imported.items() if at not in contents}
-        other._footprints = {
-            key: it for key, it in self._footprints.items() if key[0] not in contents
-        }
+        other._footprints = {at: it for at, it in self._footprints.items() if at not in contents}
         return other
 
     def imported(self, path: str, data: bytes) -> list[Imported]:
@@ -149,14 +148,13 @@ class Reader:
 
     def footprint(self, path: str, data: bytes, name: str, package: str) -> Footprint | None:
         """The footprint of the module at `path`, taken once; None where it is no Python."""
-        key = (path, name)
-        if key not in self._footprints:
-            self._footprints[key] = None
+        if path not in self._footprints:
+            self._footprints[path] = None
             module = self.parsed(path, data, name, package)
             if module is not None:
                 with suppress(RecursionError):
-                    self._footprints[key] = footprint(module.tree, CALLED_BY_CALLS)
-        return self._footprints[key]
+                    self._footprints[path] = footprint(module.tree, CALLED_BY_CALLS)
+        return self._footprints[path]
 
     def parsed(self, path: str, data: bytes, name: str, package: str) -> Module | None:
         """The module at `path`, parsed once; None where it is no Python (its own check says so)."""
