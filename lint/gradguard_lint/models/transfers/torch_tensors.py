@@ -40,6 +40,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import (
+    BY_SIZE,
     CASTS,
     CLEARS,
     COUNTS,
@@ -89,9 +90,11 @@ from gradguard_lint.models.transfers.extents import same_element
 from gradguard_lint.models.transfers.tensors import (
     all_on_gpu,
     as_figure,
+    as_large,
     combine,
     derived,
     gpu_used,
+    is_large,
     move,
     requires_grad,
     several,
@@ -274,11 +277,14 @@ def tensor_method(
     found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]
     found.extend((t, w) for t, w in tensors_in(args.values()))
     smooth = name not in NOT_SMOOTH
+    operands = [of(tensor), *args.values()]
+    by_size = name.rstrip("_") in BY_SIZE and is_large(operands)
     if name not in OF_MODULES:
-        worked(m, frame, node, found, heavy=name in HEAVY)
+        worked(m, frame, node, found, heavy=name in HEAVY or by_size, by_size=by_size)
     value = combine(m, found, smooth=smooth, framework="torch")
     if smooth:
         value = with_sources(m, value, (of(tensor), *args.values()))
+    value = as_large(name.rstrip("_"), operands, value)
     value = as_figure(m, found, name, args.positional, args, value)
     same = name in CASTS and same_element(tensor.memory, constant(name))
     is_view = same or (name in VIEWS and not (tensor.strided and name in RESHAPES))
