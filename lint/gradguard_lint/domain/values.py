@@ -454,6 +454,8 @@ class Tensor(Atom):
     behind: frozenset[Key] = frozenset()
     """The unknown things that it is computed from, where nothing else that it is computed from may
     have a graph; None among them: something else may."""
+    large: bool = False
+    """Whether it is known to have so many elements that several threads compute on them."""
 
     @property
     def tracked(self) -> bool:

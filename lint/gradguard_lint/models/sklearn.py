@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradguard_lint.models.rows import Library, Row
+from gradguard_lint.models.rows import Library, Row, under
 
 _SEARCHES = (
     "GridSearchCV RandomizedSearchCV HalvingGridSearchCV HalvingRandomSearchCV "
@@ -29,6 +29,17 @@ LIBRARY = Library(
             argument=(0, "estimator"),
         ),
         Row("sklearn.base.clone", "copied"),
+        Row(
+            under(
+                "sklearn.metrics",
+                "accuracy_score average_precision_score balanced_accuracy_score cohen_kappa_score "
+                "explained_variance_score f1_score fbeta_score jaccard_score log_loss "
+                "matthews_corrcoef mean_absolute_error mean_squared_error precision_score r2_score "
+                "recall_score roc_auc_score",
+            ),
+            "number",
+            flag="anew",
+        ),
         Row(
             "sklearn.utils.check_random_state sklearn.utils.validation.check_random_state",
             "generator",

@@ -20,6 +20,30 @@ HEAVY = words(
 )
 """Operations that start the native compute threads."""
 
+REDUCTIONS = words(
+    "all amax amin any max mean median min nanmean nansum prod std sum var allclose equal isclose "
+    "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy"
+)
+"""Operations that do so on large tensors, and make one number of them, or less of each.
+
+Seen not to: argmax, cumsum, gather, norm, softmax of a vector, topk."""
+
+ELEMENTWISE = words(
+    "abs absolute add addcdiv addcmul ceil clamp clamp_max clamp_min clone copy cos cosh div "
+    "divide elu eq erf exp exp2 expm1 fill floor ge gelu gt isnan le leaky_relu lerp log log10 "
+    "log1p log2 logical_and logical_not logical_or lt masked_fill maximum minimum mul multiply "
+    "nan_to_num ne neg negative pow reciprocal relu relu6 round rsqrt selu sigmoid sign silu sin "
+    "sinh softplus sqrt square sub subtract tan tanh where cat concat concatenate stack hstack "
+    "vstack zero"
+)
+"""Those that have an element for each of theirs; in place, too."""
+
+BY_SIZE = ELEMENTWISE | REDUCTIONS
+"""All that start the native compute threads for large tensors alone."""
+
+FILLED = words("zeros ones full arange linspace logspace zeros_like ones_like full_like randperm")
+"""Functions that do so to make a large tensor; drawing its elements is done by one thread."""
+
 CLEARS = words("zero_ fill_")
 """Methods of tensors after which nothing is left of what a gradient was."""
 
@@ -127,6 +151,9 @@ IN_ORDER = RESHAPES | words("view view_as squeeze unsqueeze")
 
 TURNS = words("t transpose permute swapaxes movedim")
 """Those of them that change the order of the dimensions."""
+
+KEEPS_COUNT = ELEMENTWISE | IN_ORDER | TURNS | CASTS | {"contiguous"}
+"""Methods that give as many elements as the largest of their operands has."""
 
 ORDERS = ARRANGES | VIEWS | CASTS | words("contiguous parameters_to_vector")
 """Operations that give the values they are given, in another order or type, or together."""

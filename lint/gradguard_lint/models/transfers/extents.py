@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from math import prod
 
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import Atom, Const, External, Items, Tensor, Unknown, Value
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Const,
+    External,
+    Items,
+    Tensor,
+    Unknown,
+    Value,
+)
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models import torch_words
 from gradguard_lint.models.numpy import (
@@ -36,6 +45,9 @@ def array_extent(short: str, args: Args) -> Extent:
     if short in ("arange", "eye") and len(args.positional) == 1:
         count = first.constant
         return (count,) * (1 + (short == "eye")) + (size,) if isinstance(count, int) else ()
+    if short == "linspace":
+        number = (args.get(2, "num") or UNKNOWN).constant
+        return (number, size) if isinstance(number, int) else ()
     if short == "array":
         literal = literal_shape(first)
         return (*literal, size) if size and literal is not None else ()

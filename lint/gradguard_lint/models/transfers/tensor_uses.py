@@ -31,16 +31,22 @@ def worked(
     found: list[tuple[Tensor, Conditions]],
     *,
     heavy: bool = False,
+    by_size: bool = False,
 ) -> None:
     """Record the computation: ``compute``, and ``graph`` where it makes a graph.
 
     Args:
         found: the tensors, and under which assumptions they are those.
         heavy: whether it may start compute threads, if it is on the CPU, and not small.
+        by_size: whether it does so for large tensors alone.
     """
     tensors = [tensor for tensor, _ in found]
     gpu_used(m, frame, node, tensors)
-    large = [when | tensor.cpu for tensor, when in found if not (tensor.small or tensor.gpu)]
+    large = [
+        when | tensor.cpu
+        for tensor, when in found
+        if not tensor.gpu and (tensor.large if by_size else not tensor.small)
+    ]
     large = [when for when in large if not m.conflicts(when)] if heavy else []
     names = {tensor.framework for tensor in tensors}
     if "jax" in names:

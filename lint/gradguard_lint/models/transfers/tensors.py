@@ -31,6 +31,7 @@ from gradguard_lint.engine.proofs import sources_of
 from gradguard_lint.models.torch_words import (
     ALONG,
     HEAVY,
+    KEEPS_COUNT,
     NOT_SMOOTH,
     ORDERS,
     SEVERAL,
@@ -51,24 +52,49 @@ SMALL = 1000
 FRAMEWORK_ORDER = ("torch", "tensorflow", "cupy", "dask", "jax", "numpy")
 
 
-def known_small(values: Iterable[Value]) -> bool:
-    """Whether these sizes, plain numbers or tuples of them, are known and make little."""
+LARGE_FROM = 32769
+"""From this many elements on, torch shares elementwise operations and reductions out to threads."""
+
+
+def known_count(values: Iterable[Value]) -> int | None:
+    """How many elements these sizes, plain numbers or tuples of them, make; None: not known."""
     count = 1
     for value in values:
         only = value.only
         if isinstance(only, Items) and only.items is not None:
-            if not known_small(only.items):
-                return False
-            for item in only.items:
-                size = item.constant
-                count *= max(size, 1) if isinstance(size, int) else 1
+            inside = known_count(only.items)
+            if inside is None:
+                return None
+            count *= inside
         elif isinstance(only, Const) and isinstance(only.value, (bool, str, type(None))):
             continue
         elif isinstance(only, Const) and isinstance(only.value, int):
             count *= max(only.value, 1)
         else:
-            return False
-    return count <= SMALL
+            return None
+    return count
+
+
+def known_small(values: Iterable[Value]) -> bool:
+    """Whether these sizes are known and make little."""
+    count = known_count(values)
+    return count is not None and count <= SMALL
+
+
+def is_large(values: Iterable[Value]) -> bool:
+    """Whether one of these, an operand, is a large tensor in any case."""
+    return any(
+        value.choices and all(isinstance(it, Tensor) and it.large for it in value.atoms)
+        for value in values
+    )
+
+
+def as_large(name: str, operands: Iterable[Value], value: Value) -> Value:
+    """`value`, what the operation `name` makes of `operands`: as large as the largest, where
+    it has as many elements."""
+    if name not in KEEPS_COUNT or not is_large(operands):
+        return value
+    return value.map(lambda it: of(replace(it, large=True) if isinstance(it, Tensor) else it))
 
 
 def tensors_in(values: Iterable[Value]) -> list[tuple[Tensor, Conditions]]:
@@ -262,10 +288,12 @@ def operation(
         return _of_results(values)
     if any(result_call(atom) is not None for value in values for atom in value.atoms):
         found = tensors_in(values)
-    worked(m, frame, node, found, heavy=matmul or name in HEAVY)
+    by_size = not matmul and is_large(values)
+    worked(m, frame, node, found, heavy=matmul or name in HEAVY or by_size, by_size=by_size)
     smooth = smooth and name not in NOT_SMOOTH
     value = combine(m, found, smooth=smooth)
     value = with_anything(value, values)
+    value = as_large("add" if by_size else "", values, value)
     if smooth:
         value = with_sources(m, value, values)
     if _has_tensor(node, values):
@@ -347,6 +375,7 @@ def derived(m: Machine, tensor: Tensor) -> Tensor:
         | ({COPIED} if tensor.grad == "parameter" else frozenset()),
         whole=0,
         extent=() if tensor.framework == "jax" else tensor.extent,
+        large=False,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from math import prod
 
 from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.payloads import ComputeThreads, Draw, MemoryUse
@@ -36,10 +37,12 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch_words import (
     ARRANGES,
+    BY_SIZE,
     DATA,
     DRAWS,
     DRAWS_OF,
     DROPOUTS,
+    FILLED,
     GIVE_ONE,
     HEAVY,
     NOT_SMOOTH,
@@ -66,10 +69,14 @@ from gradguard_lint.models.transfers.devices import (
 from gradguard_lint.models.transfers.extents import lies_apart, memory_of, same_element
 from gradguard_lint.models.transfers.tensor_uses import all_on_gpu, gpu_used, worked, written
 from gradguard_lint.models.transfers.tensors import (
+    LARGE_FROM,
+    SMALL,
     as_figure,
+    as_large,
     combine,
     each_tensor,
-    known_small,
+    is_large,
+    known_count,
     requires_grad,
     several,
     tensors_in,
@@ -224,20 +231,32 @@ def _of_tensors(short: str, args: Args) -> Iterator[Value]:
             yield value
 
 
+def _each(args: Args) -> list[Value]:
+    """The operands: the arguments, and what literal lists of tensors among them hold."""
+    found: list[Value] = []
+    for value in args.values():
+        only = value.only
+        found += only.items or () if isinstance(only, Items) else (value,)
+    return found
+
+
 def function(
     m: Machine, frame: Frame, node: ast.AST, short: str, args: Args, *, linalg: bool = False
 ) -> Value:
     """A torch function on tensors: its result has history where an argument requires grad."""
     found = tensors_in(args.values())
     anything = any(unsettled(value) for value in _of_tensors(short, args))
-    heavy = short in HEAVY or linalg
+    operands = _each(args)
+    by_size = short.rstrip("_") in BY_SIZE and is_large(operands)
+    heavy = short in HEAVY or linalg or by_size
     mode = args.get(2, "training") if short in DROPOUTS else constant(False)
     drops = mode is None or mode.constant is True
     if drops or (short in DRAWS_OF and "generator" not in args.keywords):
         on = all_on_gpu(found)
         m.effect(frame, node, f"torch.{short}()", Draw("torch", on))
     smooth = short not in NOT_SMOOTH
-    worked(m, frame, node, found or [(Tensor("torch", "unknown"), NONE)], heavy=heavy)
+    given = found or [(Tensor("torch", "unknown"), NONE)]
+    worked(m, frame, node, given, heavy=heavy, by_size=by_size)
     out = args.get(None, "out")
     if short.endswith("_") and args.positional:
         written(m, frame, node, f"`{short}`", args.positional[0])
@@ -247,6 +266,7 @@ def function(
         written(m, frame, node, f"`{short}(..., out=...)`", out)
         return out
     value = combine(m, found, smooth=smooth, framework="torch")
+    value = as_large(short, operands, value)
     value = as_figure(m, found, short, args.positional[1:], args, value)
     if smooth and anything and m.modes.grad:
         value = each_tensor(value, lambda it: replace(unsure_of_grad(it), maybe=frozenset()))
@@ -306,6 +326,7 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     short = name.rpartition(".")[2]
     if row.flag:
         made = Tensor("torch", "none", False, m.worker_ident, m.ident_at(node))
+        made = replace(made, large=row.flag == "shares" and _has_many(args.get(0)))
         return of(shared(m, frame, node, made, args) if row.flag == "shares" else made)
     grad = requires_grad(args)
     device = args.get(2 if short == "as_tensor" else None, "device")
@@ -344,22 +365,50 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
             if all(tensor.framework == "numpy" for tensor, _ in found):
                 return value.map(lambda atom: of(shared(m, frame, node, atom, args)))
             return value
+    large = False
     if inherited:
         small = all(tensor.small for tensor, _ in tensors_in(args.values()))
+        large = is_large(args.positional[:1])
     elif short in DATA:
         small = first is not None and _few(first)
+        large = _has_many(first)
     else:
         sizes = args.positional * 2 if short == "eye" else args.positional
-        small = bool(sizes) and known_small(sizes)
+        size = args.get(None, "size")
+        count = _count(short, sizes) if size is None else known_count([size])
+        small = count is not None and count <= SMALL
+        large = count is not None and count >= LARGE_FROM
     made = Tensor(
         *("torch", grad, gpu, m.worker_ident, m.ident_at(node)),
         place=place,
         small=small,
+        large=large,
         cpu=cpu_when(device),
     )
+    if large and short in FILLED:
+        worked(m, frame, node, [(made, NONE)], heavy=True, by_size=True)
     if not when or not gpu:
         return of(made)
     return Value((Choice(made, when), Choice(replace(made, gpu=False, place=None), frozenset())))
+
+
+def _has_many(array: Value | None) -> bool:
+    """Whether this is an array that is known to be large."""
+    _, extent = memory_of(array)
+    return bool(extent) and prod(extent[:-1]) >= LARGE_FROM
+
+
+def _count(short: str, sizes: list[Value]) -> int | None:
+    """How many elements the function `short` makes that is given `sizes`."""
+    if short in _SIZE_AT:
+        sizes = sizes[_SIZE_AT[short] :][:1]
+    count = known_count(sizes) if sizes else None
+    bound = short in ("arange", "range") and len(sizes) > 1  # the product is no less
+    return None if bound and count is not None and count > SMALL else count
+
+
+_SIZE_AT = {"full": 0, "randint": -1, "linspace": 2, "logspace": 2, "normal": 2}
+"""At which place functions are given the size that are given other numbers, too."""
 
 
 def shared(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Atom:

@@ -41,6 +41,7 @@ from gradguard_lint.engine.proofs import prove
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch_words import (
+    BY_SIZE,
     CASTS,
     CLEARS,
     COUNTS,
@@ -90,9 +91,11 @@ from gradguard_lint.models.transfers.extents import same_element
 from gradguard_lint.models.transfers.tensor_uses import all_on_gpu, gpu_used, worked, written
 from gradguard_lint.models.transfers.tensors import (
     as_figure,
+    as_large,
     combine,
     derived,
     each_tensor,
+    is_large,
     move,
     requires_grad,
     several,
@@ -270,11 +273,14 @@ def tensor_method(
     found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]
     found.extend((t, w) for t, w in tensors_in(args.values()))
     smooth = name not in NOT_SMOOTH
+    operands = [of(tensor), *args.values()]
+    by_size = name.rstrip("_") in BY_SIZE and is_large(operands)
     if name not in OF_MODULES:
-        worked(m, frame, node, found, heavy=name in HEAVY)
+        worked(m, frame, node, found, heavy=name in HEAVY or by_size, by_size=by_size)
     value = combine(m, found, smooth=smooth, framework="torch")
     if smooth:
         value = with_sources(m, value, (of(tensor), *args.values()))
+    value = as_large(name.rstrip("_"), operands, value)
     value = as_figure(m, found, name, args.positional, args, value)
     same = name in CASTS and same_element(tensor.memory, constant(name))
     is_view = same or (name in VIEWS and not (tensor.strided and name in RESHAPES))
