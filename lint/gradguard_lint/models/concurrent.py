@@ -23,8 +23,6 @@ LIBRARY = Library(
             start="loky",
             methods=EXECUTOR,
         ),
-        Row("asyncio.to_thread", "to-thread"),
-        Row("asyncio.gather", "gathered"),
         Row(
             "asyncio.run asyncio.create_task asyncio.ensure_future asyncio.wait_for asyncio.shield",
             "identity",

@@ -15,8 +15,6 @@ LIBRARY = Library(
     rows=(
         Row("dask.delayed dask.delayed.delayed", "task", argument=(0, "obj"), flag="dask"),
         Row("dask.distributed.Client", "dask-client", start="dask", methods=words("submit map")),
-        Row("dask.distributed.LocalCluster", "dask-cluster"),
-        Row("dask_cuda.LocalCUDACluster", "dask-cluster", gpu=True),
         Row("dask.compute dask.persist dask.base.compute", "dask-compute"),
         Row("dask.bag.from_sequence", "bag", argument=(0, "seq")),
         Row("dask.config.set", "dask-config"),

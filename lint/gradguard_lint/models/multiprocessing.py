@@ -53,12 +53,6 @@ LIBRARY = Library(
             start="spawn",
         ),
         Row(
-            "multiprocessing.get_context torch.multiprocessing.get_context "
-            "multiprocess.get_context",
-            "start-context",
-            argument=(0, "method"),
-        ),
-        Row(
             "multiprocessing.set_start_method torch.multiprocessing.set_start_method "
             "multiprocess.set_start_method",
             "start-method",

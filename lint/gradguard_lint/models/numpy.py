@@ -57,13 +57,8 @@ DRAWN_BY_SHAPE = words("rand randn")
 """Functions of random numbers that are given a shape, number by number."""
 
 SIZE_ARGUMENTS = {
-    "choice": 1,
-    "exponential": 1,
-    "poisson": 1,
-    "random": 0,
-    "random_sample": 0,
-    "standard_exponential": 0,
-    "standard_normal": 0,
+    **dict.fromkeys(words("choice exponential poisson"), 1),
+    **dict.fromkeys(words("random random_sample standard_exponential standard_normal"), 0),
 }
 """Where functions of random numbers are given a size, where it is not in third place."""
 

@@ -12,7 +12,7 @@ from functools import cache
 
 from gradguard_lint.domain.values import PRIMITIVES
 from gradguard_lint.models.rows import COMMON, Row, registry
-from gradguard_lint.models.stub_files import Stub, load, parsed, stubs_in
+from gradguard_lint.models.stub_files import Stub, bound_by, load, parsed, stubs_in
 from gradguard_lint.reading.source import SourceError
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -147,7 +147,7 @@ class _Stubs:
             does = self.category(f"{stub.module}.{name}") or "stub"
             methods = set[str]()
             for part in node.body if isinstance(node, ast.ClassDef) and does == "pool" else ():
-                methods.update(it for it in _defined(part) if not it.startswith("_"))
+                methods.update(it for it in bound_by(part) if not it.startswith("_"))
             full = f"{stub.module}.{name}"
             yield Row(full, does, methods=frozenset(methods) - COMMON, stub=stub)
 
@@ -179,17 +179,9 @@ class _Stubs:
                 body = parsed(stub).tree.body
             elif path is not None:
                 body = load(path, module).tree.body
-            code = {name: node for node in body for name in _defined(node)}
+            code = {name: node for node in body for name in bound_by(node)}
             self._contents[module] = dict(_imports(body)), code
         return self._contents[module]
-
-
-def _defined(node: ast.stmt) -> list[str]:
-    """The names that a statement binds."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return [node.name]
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _imports(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:

@@ -62,7 +62,6 @@ LIBRARY = Library(
         Row("dataclasses.asdict attr.asdict attrs.asdict", "fields-as-dict"),
         Row("dataclasses.fields", "fields"),
         Row("operator.attrgetter operator.itemgetter operator.methodcaller", "getter"),
-        Row("itertools.starmap", "starmap", keeps=True),
         Row("importlib.util.find_spec", "asks-module"),
         Row("importlib.import_module", "import-module"),
         Row("platform.system", "told", flag="Linux"),

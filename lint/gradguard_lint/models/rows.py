@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from importlib import import_module
 
 from gradguard_lint.domain.starts import Start, Vocabulary
-from gradguard_lint.models.stub_files import FOLDER, stubs_in
+from gradguard_lint.models.stub_files import FOLDER, bound_by, load, stubs_in
 from gradguard_lint.words import words
 from pytest_gradguard.records import fields
 
@@ -313,10 +313,12 @@ class Registry:
         )
 
     def under(self, module: str) -> Iterator[str]:
-        """The names with a row that stand right below `module`."""
+        """The names right below `module` that have a row or a stub."""
         for name in self.exact:
             if name.rpartition(".")[0] == module:
                 yield name.rpartition(".")[2]
+        for node in load(self.stubs[module], module).tree.body if module in self.stubs else ():
+            yield from (name for name in bound_by(node) if not name.startswith("_"))
 
 
 @cache

@@ -6,6 +6,7 @@ engine runs it as a module of the program; see `gradguard_lint.engine.stub_calls
 
 from __future__ import annotations
 
+import ast
 import os
 from functools import cache
 
@@ -60,3 +61,11 @@ def parsed(stub: Stub) -> Module:
     is_package = os.path.basename(stub.path) == "__init__.py"
     package = stub.module if is_package else stub.module.rpartition(".")[0]
     return parse(stub.text.encode(), stub.path, stub.module, package, is_stub=True)
+
+
+def bound_by(node: ast.stmt) -> list[str]:
+    """The names that a statement of a stub binds."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]

@@ -238,14 +238,6 @@ LIBRARY = Library(
         ),
         *(Row(names, "loader") for names in _LOADERS),
         Row(
-            under(
-                "torch.utils.data",
-                "BatchSampler ChainDataset ConcatDataset Subset TensorDataset default_collate "
-                "get_worker_info random_split",
-            ),
-            "dataset",
-        ),
-        Row(
             "torch.distributed.init_process_group torch.distributed.rpc.init_rpc "
             "torch.distributed.init_device_mesh torch.distributed.device_mesh.init_device_mesh "
             "deepspeed.init_distributed horovod.torch.init",

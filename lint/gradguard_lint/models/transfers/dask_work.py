@@ -80,13 +80,17 @@ def bag_method(
     if name in ("compute", "take", "persist"):
         options = args if name == "compute" else Args(keywords=args.keywords)
         return compute(m, frame, node, list(tasks), options, start="dask")
-    hands = BAGS.get(name)
     function = args.get(0)
-    if hands is None or function is None or function.is_none:
+    if function is None or function.is_none:
         return _bag(UNKNOWN, tasks)
-    given = {"one": (element,), "packed": (sequence(element),)}.get(hands) or (
-        known_items(element) or (element_of(m, element),)
-    )
+    if name == "starmap":
+        given = known_items(element) or (element_of(m, element),)
+    elif name == "map_partitions":
+        given = (sequence(element),)
+    elif name in ("filter", "map", "remove"):
+        given = (element,)
+    else:
+        return _bag(UNKNOWN, tasks)
     task = TaskCall(
         function,
         (*given, *args.positional[1:]),
@@ -96,16 +100,6 @@ def bag_method(
         library="dask",
     )
     return _bag(element if name in ("filter", "remove") else UNKNOWN, (*tasks, of(task)))
-
-
-BAGS = {
-    "filter": "one",
-    "map": "one",
-    "map_partitions": "packed",
-    "remove": "one",
-    "starmap": "unpacked",
-}
-"""How the methods of a bag give its items to a function."""
 
 
 def _tasks(m: Machine, values: Iterable[Value], seen: set[TaskCall]) -> Iterator[TaskCall]:

@@ -237,15 +237,12 @@ def cached_call(m: Machine, frame: Frame, node: ast.AST, cached: Thing, args: Ar
 
 
 BACKENDS = {
-    "loky": "loky",
-    "processes": "loky",
+    **dict.fromkeys(("loky", "processes"), "loky"),
+    **dict.fromkeys(("threading", "threads", "sharedmem"), "thread"),
     POOL: POOL,
-    "threading": "thread",
-    "threads": "thread",
     "sequential": "",
     "dask": "dask",
     "ray": "spawn",
-    "sharedmem": "thread",
 }
 
 
