@@ -6,7 +6,6 @@ engine runs it as a module of the program; see `gradguard_lint.engine.stub_calls
 
 from __future__ import annotations
 
-import ast
 import os
 from functools import cache
 
@@ -14,6 +13,8 @@ from pytest_gradguard.records import Record, record
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    import ast
+
     from gradguard_lint.reading.source import Module
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stubs")
@@ -65,6 +66,8 @@ def parsed(stub: Stub) -> Module:
 
 def bound_by(node: ast.stmt) -> list[str]:
     """The names that a statement of a stub binds."""
+    import ast
+
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else []
