@@ -31,13 +31,7 @@ def freezing(log: Log, frame: Any, _: Any, self: Any, requires_grad: bool = True
 def clearing(log: Log, frame: Any, _: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """`zero_grad`, of a module or an optimizer."""
     log.look_at_gradients()
-    log.changed("zero_grad()", _parameters(self), frame)
-
-
-def _parameters(owner: Any) -> list[Any]:
-    if isinstance(owner, torch.nn.Module):
-        return list(owner.parameters())
-    return [parameter for group in owner.param_groups for parameter in group["params"]]
+    log.changed("zero_grad()", steps.parameters_of(self), frame)
 
 
 @noted

@@ -220,7 +220,7 @@ class Watch:
         __tracebackhide__ = True
         if self._steps is None or self.judged or not self._open:
             return
-        stepped = [one for group in optimizer.param_groups for one in group["params"]]
+        stepped = steps.parameters_of(optimizer)
         if not any(part.watches(one) for part in self._parts for one in stepped):
             return
         self._steps -= 1

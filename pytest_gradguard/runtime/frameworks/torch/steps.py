@@ -96,6 +96,13 @@ def caller() -> FrameType:
     return sys._getframe(3)
 
 
+def parameters_of(owner: Any) -> list[Any]:
+    """The parameters of a module, or those that an optimizer holds."""
+    if isinstance(owner, sys.modules["torch"].nn.Module):
+        return list(owner.parameters())
+    return [parameter for group in owner.param_groups for parameter in group["params"]]
+
+
 def _to_be_raised(error: Exception, raises: tuple[type[Exception], ...]) -> Exception | None:
     """`error`, if it is meant for the user; a fault of the guard's own becomes a warning."""
     if isinstance(error, raises):

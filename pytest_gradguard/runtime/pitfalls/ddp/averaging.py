@@ -359,7 +359,7 @@ def _with_parameters_of(optimizer: Any) -> list[_Model]:
 
 
 def _confirm(optimizer: Any, models: list[_Model]) -> None:
-    held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    held = {id(p): p for p in steps.parameters_of(optimizer)}
     averaged = {i for one in _models if one.averaged for i in one.parameters()}
     found: dict[int, tuple[_Model, list[Any]]] = {}
     for model in models:

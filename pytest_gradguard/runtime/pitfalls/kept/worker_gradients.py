@@ -309,8 +309,7 @@ def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
 
 
 def _cleared(owner: Any, *args: Any, **kwargs: Any) -> None:
-    parameters = owner.parameters() if isinstance(owner, torch.nn.Module) else _held(owner)
-    for known in _known(parameters):
+    for known in _known(steps.parameters_of(owner)):
         known.settled = True
 
 
@@ -327,22 +326,18 @@ def _version(tensor: Any) -> tuple[int, int]:
         return tensor.data_ptr(), tensor._version
 
 
-def _held(optimizer: Any) -> list[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
 # -- the step ------------------------------------------------------------------------------------
 
 
 def _stepping(optimizer: Any) -> None:
-    for known in _known(_held(optimizer)):
+    for known in _known(steps.parameters_of(optimizer)):
         known.before_step()
 
 
 def _stepped(optimizer: Any) -> None:
-    known = _known(_held(optimizer))
+    known = _known(steps.parameters_of(optimizer))
     if known:
-        _confirm(known, [p for p in _held(optimizer) if tensors.requires_grad(p)])
+        _confirm(known, [p for p in steps.parameters_of(optimizer) if tensors.requires_grad(p)])
     for one in known:
         one.after_step()
 

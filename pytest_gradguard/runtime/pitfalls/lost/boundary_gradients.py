@@ -98,7 +98,7 @@ def pickled(tensor: Any) -> None:
 def _stepping(optimizer: Any) -> None:
     if not _passes:
         return
-    held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    held = {id(p): p for p in steps.parameters_of(optimizer)}
     for one in _passes:
         one.steps(held)
 

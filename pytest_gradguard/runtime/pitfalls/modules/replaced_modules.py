@@ -148,7 +148,7 @@ watching.at_end(undo)
 
 
 def _held(optimizer: Any) -> set[int]:
-    return {id(one) for group in optimizer.param_groups for one in group["params"]}
+    return set(map(id, steps.parameters_of(optimizer)))
 
 
 def _note_holder(held: set[int]) -> None:

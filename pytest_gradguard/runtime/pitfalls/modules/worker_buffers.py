@@ -153,7 +153,7 @@ watching.at_end(undo)
 
 
 def _stepped(optimizer: Any) -> None:
-    held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    held = set(map(id, steps.parameters_of(optimizer)))
 
     def is_stepped(lost: _Lost, module: Any) -> bool:
         return any(id(one) in held for one in module.parameters())
