@@ -23,6 +23,7 @@ from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tree import last_name
 from gradguard_lint.engine.variables import HEAP
 from gradguard_lint.models.rows import Row
 from gradguard_lint.words import words
@@ -55,6 +56,9 @@ def collective(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, r
     if received.is_unknown and row.argument[1] != "obj":
         received = of(Tensor("torch", "none", False, m.worker_ident))
     outputs = args.get(*row.output) or UNKNOWN
+    if isinstance(target, ast.Call) and last_name(target.func) in ("list", "tuple"):
+        for tensors in target.args[:1]:  # the list is another one, and has the same tensors
+            rebind(m, frame, tensors, of(Items("list", None, received)))
     for atom in outputs.atoms:
         if isinstance(atom, Items):
             filled = replace(atom, items=None, element=received, ends=None)
