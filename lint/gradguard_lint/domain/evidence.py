@@ -7,6 +7,8 @@ holds for the lines before, too, on the ways on which it is used so.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import Unknown
@@ -16,17 +18,29 @@ if TYPE_CHECKING:
     from typing import Literal
 
     Kind = Literal[
+        "clears",  # it has the method `zero_grad`
+        "is-given-parameters",  # a call made it of parameters
         "graph",  # a torch tensor with a graph
         "keras",  # a model or layer of Keras
         "leaf",  # a torch tensor that requires grad, and is a leaf or has a graph
         "module",  # a torch module with parameters
         "optimizer",  # an optimizer of torch
+        "statistics",  # a torch module that keeps running statistics
+        "steps",  # it has the method `step`
         "tensor",  # a torch tensor
         "variable",  # a tensor that a TensorFlow tape watches
     ]
 
-_STABLE = frozenset({"argument", "attr", "call", "item", "made"})
+MADE = "made"
+"""How the identity begins of what an expression gives: that, the calls that lead there, and the
+task of a worker that it is in."""
+
+_STABLE = frozenset({"argument", "attr", "call", "item", MADE})
 """How the keys begin of what is the same in another run of the program."""
+
+
+_PARTIAL = frozenset({"clears", "is-given-parameters", "steps"})
+"""What of a thing is no proof alone: two of them show an optimizer."""
 
 
 class Evidence:
@@ -35,12 +49,14 @@ class Evidence:
     Attributes:
         is_late: whether something was proved of what had been handed on as unknown.
         is_open: whether anything was done of which the effect hangs on what is not known.
+        giving: what is proved to have a graph, or to have an item or attribute that has one.
         sources: for the result of an unknown call, the unknown things that its graph may be of.
     """
 
     def __init__(self) -> None:
         self._proved: dict[Key, dict[Kind, Conditions]] = {}
         self.is_late = self.is_open = False
+        self.giving: set[Key] = set()
         self.sources: dict[Key, frozenset[Key]] = {}
 
     def prove(self, subject: Key, kind: Kind, when: Conditions = NONE) -> None:
@@ -50,20 +66,30 @@ class Evidence:
         if old is not None and old <= when:
             return
         known[kind] = when if old is None else any_of((old, when))
+        if kind == "graph":
+            self.giving.update(with_owners(subject))
+        for one in ("clears", "is-given-parameters"):
+            if {one, "steps"} <= known.keys() and "optimizer" not in known:
+                self.prove(subject, "optimizer", known[one] | known["steps"])
         self.is_late = self.is_late or known[kind] != old
 
-    def of(self, subject: Key) -> dict[Kind, Conditions]:
-        """What is proved of `subject`: each kind that it is, with the conditions."""
-        return self._proved.get(subject, {})
+    def of(self, subject: Key) -> tuple[Kind, Conditions] | None:
+        """The kind that `subject` is proved to be of, and when: the one that is most certain."""
+        known = self._proved.get(subject)
+        if known is None:
+            return None
+        kinds = [(kind, when) for kind, when in known.items() if kind not in _PARTIAL]
+        return min(kinds, key=lambda it: (len(it[1]), it[0] == "module"), default=None)
 
     def is_proved(self, subject: Key, kind: Kind) -> bool:
         """Whether `subject` is of that `kind`, on some way."""
-        return kind in self.of(subject)
+        return kind in self._proved.get(subject, ())
 
     def lasting(self) -> Evidence:
         """What is proved of things that are known by the same in another run of the program."""
         kept = Evidence()
         kept._proved = {it: dict(kinds) for it, kinds in self._proved.items() if _is_stable(it)}
+        kept.giving = set(filter(_is_stable, self.giving))
         return kept
 
 
@@ -76,9 +102,23 @@ def owner_of(atom: Unknown) -> Key:
     return None if isinstance(owner, tuple) and owner[0] == "node" else owner
 
 
+def with_owners(key: Key) -> Iterator[Key]:
+    """`key`, and what the thing known by it is an attribute or item of."""
+    yield key
+    while isinstance(key, tuple) and key and key[0] in ("attr", "item"):
+        key = key[1]
+        yield key
+
+
+def is_of_a_task(subject: Key) -> bool:
+    """Whether a task of a worker makes what is known as `subject`."""
+    *_, first = with_owners(subject)
+    return isinstance(first, tuple) and first[0] == MADE and bool(first[3])
+
+
 def _is_stable(key: Key) -> bool:
     while isinstance(key, tuple) and key and key[0] in _STABLE:
-        if key[0] in ("argument", "made"):
+        if key[0] in ("argument", MADE):
             return True
         key = key[1]
     return False

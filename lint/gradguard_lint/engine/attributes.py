@@ -132,7 +132,7 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
         return m.models.attribute(m, frame, node, atom, name)
     if isinstance(atom, Unknown):
         base = atom.key if atom.key is not None else ("node", id(node))
-        shown = m.models.shown_by_attribute(m, name)
+        shown = m.models.shown_by_attribute(m, name, atom)
         if shown is not None:
             return shown
         key = asks_on_gpu(base) if name == "is_cuda" else ("attr", base, name)
@@ -152,6 +152,7 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
 def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, name: str) -> Value:
     value = m.read(atom.ident, name)
     if value is not None:
+        value = as_proved(m, value)
         if m.place.worker is not None and atom.born != m.place.worker.ident:
             shipped = m.in_process_worker and m.place.worker.call.channel.ships
             if shipped and m.pickles_itself(atom) and (atom.ident, ARRIVED) not in m.store:

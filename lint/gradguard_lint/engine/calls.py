@@ -78,7 +78,7 @@ def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
         result = call(m, frame, node, function, args)
         if any(isinstance(it.atom, Unknown) for it in result.choices):
             sources = sources_of_call(function, args.values())
-            result = identified(m, frame, node, result, sources)
+            result = identified(m, frame, node, result, sources, (function, args))
     _change_receiver(m, frame, node, function, args)
     return result
 

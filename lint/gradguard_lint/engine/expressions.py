@@ -62,7 +62,7 @@ from gradguard_lint.engine.iteration import iterated, iterated_object, run
 from gradguard_lint.engine.lookups import this_time
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.proofs import identified, sources_of
+from gradguard_lint.engine.proofs import as_proved, identified, sources_of
 from gradguard_lint.engine.texts import put_together, with_percent
 from gradguard_lint.engine.truth import compare_values, truth_of
 from gradguard_lint.words import words
@@ -124,7 +124,7 @@ def on_Name(m: Machine, frame: Frame, node: ast.Name) -> Value:
             if m.facts.star_imports.get(-frame.root.ident)
             else UNKNOWN
         )
-    value, home = found
+    value, home = as_proved(m, found[0]), found[1]
     if m.place.worker is not None and home.born != m.place.worker.ident:
         return captured(m, frame, node, node.id, value, home)
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 from functools import partial
 from types import ModuleType
 
@@ -48,6 +48,8 @@ from gradguard_lint.engine.tree import descend, last_name
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any
+
+    from gradguard_lint.reading.source import Module
 
     Definition = tuple[ast.ClassDef | None, ast.FunctionDef | ast.AsyncFunctionDef]
     """A function, and the class that it is a method of."""
@@ -222,13 +224,17 @@ class _Run:
         words = self.relevance.words
         starters = words.starters
         telling = starters | words.trains
-        here = {it.name: it for it in classes}
         for cls in classes:
+            atom = self._class(cls)
+            if atom is None:
+                continue
             calling = {
                 id(it)
-                for it in _calling_its_own(cls, here)
-                if key_of(it) in wanted and _names(it, telling)
+                for home, it in _calling_its_own(atom)
+                if (home is not self.module or key_of(it) in wanted) and _names(it, telling)
             }
+            if calling and _lacks_an_attribute(atom):
+                continue  # only objects of classes that extend it are made
             brings = not bringing.isdisjoint(map(last_name, cls.bases))
             if not calling and not brings:
                 continue
@@ -279,13 +285,18 @@ class _Run:
         evidence = self.m.facts.evidence
         return evidence.is_late and (evidence.is_open or len(self.m.program.calls) > calls)
 
+    def _class(self, cls: ast.ClassDef) -> Class | None:
+        """What the module's own code made of `cls`."""
+        holder = self.m.read(self.frame.ident, cls.name)
+        atom = next(holder.of(Class), None) if holder is not None else None
+        return atom if atom is not None and atom.node is cls else None
+
     def _object(self, cls: ast.ClassDef, *, prepare: bool) -> tuple[Instance, State] | None:
         """An object of `cls` as its methods find it: from the module's own code, or made here
         (and let its methods `prepare` it)."""
         m, frame = self.m, self.frame
-        holder = m.read(frame.ident, cls.name)
-        atom = next(holder.of(Class), None) if holder is not None else None
-        if atom is None or atom.node is not cls:
+        atom = self._class(cls)
+        if atom is None:
             return None
         for value in m.store.held().values():
             for instance in value.of(Instance):
@@ -355,10 +366,13 @@ class _Run:
         if id(node) in m.budget.cut and not m.budget.preparing:
             m.program.unsure.add(m.place.root)
         for atom in value.of(Function) if value is not None else ():
-            if atom.node is not node:
+            inside = atom.wraps
+            if atom.node is not node and (inside is None or inside.node is not node):
                 continue
             bound = receiver is not None and "static" not in atom.marks
-            args = standalone_arguments(m, atom, skip=1 if bound else 0)
+            args = standalone_arguments(m, inside or atom, skip=1 if bound else 0)
+            if inside is not None:
+                args = _by_place(args, inside)
             target = Bound(atom, receiver) if receiver is not None and bound else atom
             self.begun_with = atom
             result = m.iterated(frame, node, m.call(frame, node, of(target), args))
@@ -369,6 +383,18 @@ class _Run:
         if value is not None and not any(value.of(Function)):
             # A decorator made something else of it: run that.
             m.call(frame, node, value, Args(rest=UNKNOWN, open=True))
+
+
+def _by_place(args: Args, function: Function) -> Args:
+    """`args`, which `function` is given by their names, by their places: what wraps it may call
+    them otherwise."""
+    spec = function.node.args
+    names = [it.arg for it in (*spec.posonlyargs, *spec.args) if it.arg in args.keywords]
+    return Args(
+        [args.keywords[name] for name in names],
+        {name: value for name, value in args.keywords.items() if name not in names},
+        open=args.open,
+    )
 
 
 def _definitions(tree: ast.Module) -> list[Definition]:
@@ -395,29 +421,42 @@ def _definitions(tree: ast.Module) -> list[Definition]:
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def _calling_its_own(
-    cls: ast.ClassDef, here: Mapping[str, ast.ClassDef]
-) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The methods that `cls` inherits from classes that are `here`, and that call methods which it
-    has itself."""
-    own = {it.name for it in cls.body if isinstance(it, _FUNCTIONS)} - {"__init__"}
-    above: dict[str, ast.ClassDef] = {}
-    waiting = [cls] if own else []
-    while waiting:
-        for base in waiting.pop().bases:
-            name = last_name(base)
-            if name in here and name not in above and here[name] is not cls:
-                above[name] = here[name]
-                waiting.append(here[name])
-    methods = [it for base in above.values() for it in base.body if isinstance(it, _FUNCTIONS)]
-    inherited = [it for it in methods if it.name not in own]
-    found: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+def _calling_its_own(cls: Class) -> list[tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """The methods that `cls` inherits from classes of the project, and that call methods which it
+    has itself; each with the module that it is in."""
+    own = {it.name for it in cls.node.body if isinstance(it, _FUNCTIONS)} - {"__init__"}
+    methods = [
+        (above.module, it)
+        for above in cls.above
+        for it in above.node.body
+        if isinstance(it, _FUNCTIONS)
+    ]
+    inherited = [(home, it) for home, it in methods if it.name not in own]
+    found: list[tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef]] = []
     while True:
-        calling = [it for it in inherited if own and it not in found and _asks_itself(it, own)]
+        calling = [it for it in inherited if own and it not in found and _asks_itself(it[1], own)]
         if not calling:
             return found
         found += calling
-        own |= {it.name for it in calling}
+        own |= {it.name for _, it in calling}
+
+
+def _lacks_an_attribute(cls: Class) -> bool:
+    """Whether `cls` uses attributes of its objects that neither it has nor what it extends."""
+    if any(getattr(base, "name", "").rpartition(".")[2] not in _BASES for base in cls.outside()):
+        return False
+    nodes = [part for it in (cls, *cls.above) for part in descend(it.node)]
+    own = [it for it in nodes if isinstance(it, ast.Attribute) and last_name(it.value) == "self"]
+    has = {it.attr for it in own if isinstance(it.ctx, ast.Store)}
+    has.update(it.name for it in nodes if isinstance(it, _FUNCTIONS))
+    has.update(it.id for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store))
+    return not {it.attr for it in own} <= has | _OF_OBJECTS
+
+
+_BASES = frozenset({"ABC", "Generic", "Protocol", "object"})
+"""The classes outside the project of which it is known that they have no methods to call."""
+
+_OF_OBJECTS = frozenset(dir(object))
 
 
 def _asks_itself(method: ast.AST, names: Set[str]) -> bool:

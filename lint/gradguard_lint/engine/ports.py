@@ -272,8 +272,15 @@ class Models(Protocol[M]):
         """What the field `name` of an object is, of which the class says `stated`, and which the
         object is `given`."""
 
-    def proved(self, m: M, subject: Key, kind: Kind) -> Atom:
-        """What stands for something unknown that is proved to be of that `kind`."""
+    def proved(self, m: M, subject: Key, kind: Kind, born: int) -> Atom:
+        """What stands for something unknown that is proved to be of that `kind`; `born`: the worker
+        that made it."""
+
+    def computed(
+        self, m: M, frame: Frame, node: ast.AST, subject: Key, function: Value, args: Args
+    ) -> Value | None:
+        """What `function` gives for `args`, where what is proved of `subject`, which this is known
+        as, says more with these than alone."""
 
     def swallows(self, m: M, value: Value) -> bool:
         """Whether an exception of its body ends where ``with value`` is left."""
@@ -401,8 +408,8 @@ class Models(Protocol[M]):
     ) -> Value | None:
         """``atom.name = value``; what `atom` is then, where it changed."""
 
-    def shown_by_attribute(self, m: M, name: str) -> Value | None:
-        """What an attribute of something unknown is, where its name shows it."""
+    def shown_by_attribute(self, m: M, name: str, atom: Unknown) -> Value | None:
+        """What an attribute of something unknown, `atom`, is where its name shows it."""
 
     def shown_by_method(self, m: M, node: ast.AST, name: str, args: Args) -> Value | None:
         """What something unknown is after a method that changes it, where its name shows it."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from gradguard_lint.domain.evidence import MADE, is_of_a_task
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import result_call
+from gradguard_lint.domain.shapes import arrived, inner, result_call
 from gradguard_lint.domain.values import (
     Atom,
     Bound,
@@ -28,6 +29,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -57,35 +59,60 @@ def as_proved(m: Machine, value: Value) -> Value:
 
 
 def _as_proved(m: Machine, atom: Atom) -> Value:
-    if not isinstance(atom, Unknown) or not (proved := m.facts.evidence.of(atom.subject)):
+    proved = m.facts.evidence.of(atom.subject) if isinstance(atom, Unknown) else None
+    if proved is None or not isinstance(atom, Unknown):
         return of(atom)
-    kind, when = min(proved.items(), key=lambda it: len(it[1]))
-    shown = m.models.proved(m, atom.subject, kind)
+    kind, when = proved
+    born = m.worker_ident if is_of_a_task(atom.subject) else 0
+    shown = m.models.proved(m, atom.subject, kind, born)
+    if m.in_process_worker and not born:
+        shown = arrived(of(shown), m.worker_ident).choices[0].atom
     if not when:
         return of(shown)
     other = frozenset((key, not truth) for key, truth in when) if len(when) == 1 else frozenset()
     return Value((Choice(shown, when), Choice(atom, other)))
 
 
+def identity_at(m: Machine, node: ast.AST) -> Key:
+    """What evidence about what `node` gives here is kept under."""
+    calls = tuple(id(step.site.node) for step in m.place.chain[-3:])
+    task = 0 if m.place.worker is None else id(m.place.worker.task.site.node)
+    return (MADE, id(node), calls, task)
+
+
 def identified(
-    m: Machine, frame: Frame, node: ast.AST, value: Value, sources: frozenset[Key]
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    value: Value,
+    sources: frozenset[Key],
+    call: tuple[Value, Args] | None = None,
 ) -> Value:
     """What the expression `node` gives, `value`, by an identity where nothing is known of it.
 
     Args:
         sources: the unknown things that its graph may be of.
+        call: what is called there, and the arguments.
     """
     only = value.choices[0].atom if len(value.choices) == 1 else None
     if not isinstance(only, Unknown) or frame.module.is_stub:
         return value
-    if only.identity is None and only.sent is None:
-        calls = tuple(id(step.site.node) for step in m.place.chain[-3:])
-        if m.place.worker is not None:
-            calls += (id(m.place.worker.task.site.node),)
-        only = replace(only, identity=("made", id(node), calls))
+    if only.identity is None and only.sent is None and result_call(only) is None:
+        only = replace(only, identity=identity_at(m, node))
         value = Value((Choice(only, value.choices[0].when),))
         m.facts.evidence.sources[only.identity] = sources
+    if call is not None:
+        if any(it.grad == "parameter" for it in _first_tensors(call[1])):
+            prove(m, value, "is-given-parameters")
+        computed = m.models.computed(m, frame, node, only.subject, *call)
+        value = computed if computed is not None else value
     return as_proved(m, value)
+
+
+def _first_tensors(args: Args) -> list[Tensor]:
+    """The tensors in the first of `args`."""
+    first = args.positional[0] if args.positional else None
+    return [] if first is None else [it for it in inner(first, 1) if isinstance(it, Tensor)]
 
 
 def sources_of_call(function: Value, values: Iterable[Value]) -> frozenset[Key]:
@@ -113,7 +140,10 @@ def sources_of(values: Iterable[Value], depth: int = 2) -> frozenset[Key]:
             while isinstance(atom, Method):
                 atom = atom.receiver
             if isinstance(atom, Unknown):
-                if not is_number(atom):
+                call = result_call(atom)
+                if call is not None:
+                    found.add(("result", call))
+                elif not is_number(atom):
                     found.add(atom.subject)
             elif isinstance(atom, Tensor):
                 if atom.tracked or (atom.grad == "unknown" and not (atom.behind or atom.maybe)):

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.values import Frame, Items, Table, Value
+from gradguard_lint.engine.displays import display_of
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import fields
 
@@ -24,21 +25,26 @@ class Caller:
     node: ast.AST
     args: Args
 
-    def source(self, value: Value) -> tuple[ast.expr, bool] | None:
-        """The expression of the program that `value` comes from, and whether that is the whole of
-        it; None where it comes from elsewhere.
+    def source(self, value: Value) -> tuple[ast.expr, bool, frozenset[str]] | None:
+        """The expression of the program that `value` comes from, whether that is the whole of it,
+        and the names that a comprehension around it binds; None where it comes from elsewhere.
 
         Values are told apart by their identity: each argument has one of its own. What changes in
         place is another value each time that it is read, and has an identity in the program.
         """
         for expression, given in self._written():
             if _is_same(given, value):
-                return expression, True
+                return expression, True, frozenset()
             for atom in given.atoms:
                 if isinstance(atom, Items) and any(it is value for it in atom.items or ()):
-                    return _item_of(expression, [it is value for it in atom.items or ()])
-                if isinstance(atom, Table) and any(it is value for _, it in atom.entries):
-                    return expression, False
+                    display, names = display_of(self.frame, expression)
+                    is_value = [it is value for it in atom.items or ()]
+                    return *_item_of(display, expression, is_value), names
+                if isinstance(atom, Table):
+                    keys = [key for key, it in atom.entries if it is value]
+                    if keys:
+                        display, names = display_of(self.frame, expression)
+                        return *_entry_of(display, expression, keys[0]), names
         return None
 
     def _written(self) -> Iterator[tuple[ast.expr, Value]]:
@@ -68,9 +74,26 @@ def _is_same(given: Value, value: Value) -> bool:
     )
 
 
-def _item_of(expression: ast.expr, is_value: list[bool]) -> tuple[ast.expr, bool]:
-    """The part of `expression`, a sequence, that gives the item which `is_value`."""
-    written = expression.elts if isinstance(expression, (ast.Tuple, ast.List)) else []
+def _entry_of(display: ast.expr, expression: ast.expr, key: object) -> tuple[ast.expr, bool]:
+    """The part of `display`, the dict that `expression` stands for, that gives the value of
+    `key`."""
+    if isinstance(display, ast.Dict):
+        for name, value in zip(display.keys, display.values, strict=True):
+            if isinstance(name, ast.Constant) and name.value == key:
+                return value, True
+    if isinstance(display, ast.Call) and not any(it.arg is None for it in display.keywords):
+        for keyword in display.keywords:
+            if keyword.arg == key:
+                return keyword.value, True
+    return expression, False
+
+
+def _item_of(
+    display: ast.expr, expression: ast.expr, is_value: list[bool]
+) -> tuple[ast.expr, bool]:
+    """The part of `display`, the sequence that `expression` stands for, that gives the item which
+    `is_value`."""
+    written = display.elts if isinstance(display, (ast.Tuple, ast.List)) else []
     if len(written) == len(is_value) and not any(isinstance(it, ast.Starred) for it in written):
         return written[is_value.index(True)], True
     return expression, False

@@ -27,6 +27,7 @@ from gradguard_lint.domain.values import (
     Items,
     Table,
     TaskCall,
+    Tensor,
     Thing,
     Unknown,
     Value,
@@ -310,7 +311,8 @@ def joins_group(at: At, what: str) -> Value:
 @primitive
 def gathered(at: At, value: Value, what: str) -> Value:
     """What a collective called `what` gives of `value`: of all ranks, without a graph."""
-    return collectives.cut_off(at.m, at.frame, at.node, what, value)
+    received = collectives.cut_off(at.m, at.frame, at.node, what, value)
+    return of(Tensor("torch", born=at.m.worker_ident)) if received.is_unknown else received
 
 
 @primitive

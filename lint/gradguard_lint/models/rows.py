@@ -133,8 +133,8 @@ COMMON = frozenset({"map", "apply", "pipe"})
 """Methods whose names say nothing."""
 
 MATTERS = words(
-    "array backward cuda device fit gpu predict random requires_grad requires_grad_ rvs sample "
-    "step wrappers zero_grad"
+    "array backward cuda device fit gpu named_parameters parameters predict random requires_grad "
+    "requires_grad_ rvs sample step wrappers zero_grad"
 )
 """Words of pitfalls that show in a module which imports no framework."""
 

@@ -27,6 +27,7 @@ from gradguard_lint.project.marks import (
     MARKS,
     OF_HOMES,
     PARTS,
+    SHOWS_MODULES,
     TOGETHER,
     TRAINS,
     WORKERS,
@@ -285,6 +286,11 @@ class File:
     def trains(self) -> bool:
         """Whether it takes gradients, or gives a library a loss."""
         return any(mark in self.data for mark in TRAINS)
+
+    @property
+    def shows_modules(self) -> bool:
+        """Whether what it does to something shows that it is a module, an optimizer or a loss."""
+        return self.trains or any(mark in self.data for mark in SHOWS_MODULES)
 
     @property
     def uses_gradients(self) -> bool:

@@ -271,6 +271,7 @@ _TRAINERS = {
 TRAINS = (
     b".backward(",
     b".backward)",
+    b".gradient(",
     b".manual_backward(",
     b"autograd.grad(",
     *(
@@ -281,6 +282,9 @@ TRAINS = (
     *(b"def " + h.encode() for h in CALLED_BY_HOSTS),
 )
 """What takes gradients, or gives a library a loss."""
+
+SHOWS_MODULES = (b".named_parameters(", b".parameters(", b".requires_grad", b".zero_grad(")
+"""What else shows that something is a module, or a tensor with a gradient."""
 
 _METHODS = sorted(
     {f".{method}".encode() for _, row, _ in _ROWS for method in row.methods}

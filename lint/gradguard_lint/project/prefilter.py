@@ -108,7 +108,7 @@ class Prefilter:
         if self._starts(file):
             return (
                 file.framework
-                or file.trains
+                or file.shows_modules
                 or b"CUDA_VISIBLE_DEVICES" in file.data
                 or file.code.random_tasks
                 or self._imports_framework(path, file)

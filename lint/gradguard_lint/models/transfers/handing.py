@@ -109,7 +109,7 @@ def _differs(caller: Caller, value: Value, turns: frozenset[str]) -> bool:
     """Whether the program writes `value` as something else in each turn of its loops, which bind
     the names `turns`."""
     found = caller.source(value) if turns else None
-    return found is not None and varies(found[0], turns)
+    return found is not None and varies(found[0], turns | found[2])
 
 
 def _is_rank(value: Value) -> bool:

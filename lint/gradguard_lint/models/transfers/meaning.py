@@ -6,6 +6,7 @@ import ast
 import sys
 from collections.abc import Callable
 
+from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
 from gradguard_lint.domain.values import (
@@ -79,7 +80,15 @@ from gradguard_lint.models.transfers.devices import (
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
 from gradguard_lint.models.transfers.table import TRANSFERS
-from gradguard_lint.models.transfers.tensors import certainly, derived, gpu_used, operation, viewed
+from gradguard_lint.models.transfers.tensors import (
+    certainly,
+    combine,
+    derived,
+    gpu_used,
+    operation,
+    tensors_in,
+    viewed,
+)
 from gradguard_lint.models.transfers.wrapping import marked
 from pytest_gradguard.records import replace
 
@@ -352,7 +361,10 @@ class Meaning(Known):
     ) -> Value | None:
         return objects.set_attribute(m, frame, target, atom, value)
 
-    def shown_by_attribute(self, m: Machine, name: str) -> Value | None:
+    def shown_by_attribute(self, m: Machine, name: str, atom: Unknown) -> Value | None:
+        if name == "requires_grad" and atom.key is not None:
+            asked = frozenset({(("attr", atom.key, name), True)})
+            m.facts.evidence.prove(atom.subject, "leaf", asked)
         if name != "grad":
             return None
         return of(Tensor("torch", "none", False, m.worker_ident, GRADIENT))
@@ -456,23 +468,54 @@ class Meaning(Known):
     ) -> Value | None:
         return stated_fields.value_of(m, frame, node, name, stated, given)
 
-    def proved(self, m: Machine, subject: Key, kind: Kind) -> Atom:
+    def proved(self, m: Machine, subject: Key, kind: Kind, born: int) -> Atom:
         ident = m.ident_of(subject)
-        if kind == "module":
-            return Thing("model", "Module", ident, m.worker_ident)
+        if kind in ("module", "statistics"):
+            about = (("statistics", constant(True)),) if kind == "statistics" else ()
+            return Thing("model", "Module", ident, born, parts=about)
         if kind == "optimizer":
             parts = (("parameters", UNKNOWN),)
-            return Thing(kind, "Optimizer", ident, m.worker_ident, parts=parts)
+            return Thing(kind, "Optimizer", ident, born, parts=parts)
         if kind == "keras":
-            return Thing("keras-model", "Model", ident, m.worker_ident)
+            return Thing("keras-model", "Model", ident, born)
         if kind == "variable":
-            return Tensor("tensorflow", kind, False, m.worker_ident, ident)
+            return Tensor("tensorflow", kind, False, born, ident)
         if kind == "leaf":
-            return Tensor("torch", kind, False, m.worker_ident, ident)
+            return Tensor("torch", kind, False, born, ident)
         if kind == "graph":
             own = frozenset({ident})
-            return Tensor("torch", "history", False, m.worker_ident, ident, sources=own)
-        return Tensor("torch", "unknown", born=m.worker_ident, behind=frozenset({subject}))
+            return Tensor("torch", "history", False, born, ident, sources=own)
+        return Tensor("torch", "unknown", born=born, behind=frozenset({subject}))
+
+    def computed(
+        self,
+        m: Machine,
+        frame: Frame,
+        node: ast.AST,
+        subject: Key,
+        function: Value,
+        args: Args,
+    ) -> Value | None:
+        evidence = m.facts.evidence
+        if evidence.is_proved(subject, "optimizer"):
+            parts = (("parameters", args.get(0) or UNKNOWN),)
+            return of(
+                Thing("optimizer", "Optimizer", m.ident_of(subject), m.worker_ident, parts=parts)
+            )
+        if subject not in evidence.giving:
+            return None
+        only = function.only
+        receiver = only.receiver if isinstance(only, Method) else None
+        if isinstance(receiver, Thing) and receiver.kind == "model":
+            return torch_modules.model_call(m, frame, node, receiver, args)
+        if not evidence.is_proved(subject, "graph"):
+            return None
+        ident = m.ident_of(subject)
+        own = Tensor("torch", "history", False, m.worker_ident, ident, sources=frozenset({ident}))
+        value = combine(m, [*tensors_in(args.values()), (own, NONE)], framework="torch")
+        return value.map(
+            lambda atom: of(replace(atom, ident=ident)) if isinstance(atom, Tensor) else of(atom)
+        )
 
     def swallows(self, m: Machine, value: Value) -> bool:
         return contexts.swallows(m, value)

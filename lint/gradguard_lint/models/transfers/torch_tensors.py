@@ -37,6 +37,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.proofs import prove
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import (
@@ -181,6 +182,8 @@ def tensor_method(
     m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, name: str, args: Args
 ) -> Value:
     """``tensor.name(...)``."""
+    if tensor.ident == GRADIENT:  # one that is None has no such method
+        prove(m, _owner_of_gradient(m, frame, node), "leaf")
     if name == "detach":
         return of(_without_history(tensor))
     if name in STOPS or name in ("clone", "cpu"):

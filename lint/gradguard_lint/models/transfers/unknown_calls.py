@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 
-from gradguard_lint.domain.evidence import owner_of
+from gradguard_lint.domain.evidence import is_of_a_task, owner_of, with_owners
 from gradguard_lint.domain.payloads import (
     Backward,
     ComputeThreads,
@@ -31,13 +31,14 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    is_number,
     join,
     of,
     unknown,
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.proofs import prove_graph
+from gradguard_lint.engine.proofs import identity_at, prove, prove_graph
 from gradguard_lint.engine.tree import last_name
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
@@ -60,6 +61,11 @@ from gradguard_lint.models.transfers.devices import gpu_hinted, placed, shown
 from gradguard_lint.models.transfers.frozen import whole_of
 from gradguard_lint.words import words
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.evidence import Kind
+    from gradguard_lint.domain.questions import Key
+
 SPREADS = frozenset({"auto", "balanced", "balanced_low_0", "sequential", "cuda"})
 """Words by which a model is put on the GPUs that there are."""
 
@@ -71,6 +77,10 @@ _PARTS = words(
 
 _BUILTIN = frozenset(dir(builtins)) - {"eval", "exec"}
 """Names of Python's own, exceptions above all, which compute nothing with tensors."""
+
+
+_OF_OPTIMIZERS: dict[object, Kind] = {"step": "steps", "zero_grad": "clears"}
+"""Methods that no other thing than an optimizer has together."""
 
 
 def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> Value | None:
@@ -99,6 +109,11 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     result = result_call(atom)
     samplers.may_train(m, frame, node)
     owner = owner_of(atom)
+    if name in _OF_OPTIMIZERS and not args.positional:
+        prove(m, of(Unknown(owner)), _OF_OPTIMIZERS[name])
+    if name == "reset_running_stats":
+        for whole_key in with_owners(owner):
+            m.facts.evidence.prove(whole_key, "statistics", m.assumed.facts)
     if name == "backward":
         if not args.positional and args.rest is None:
             prove_graph(m, of(Unknown(base, identity=owner)))
@@ -112,7 +127,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         samplers.epoch_set(m, atom, args.get(0, "epoch"))
     if name == tensorflow_calls.PAUSES:
         return of(Thing("tape-paused", name))
-    data_parallel.handed_over(m, str(name), args)
+    if not m.facts.evidence.is_proved(identity_at(m, node), "optimizer"):
+        data_parallel.handed_over(m, str(name), args)
     handed_on(m, frame, node, args)
     if m.place.worker is not None and isinstance(base, tuple) and base[0] == "instance":
         held = [value for _, value in m.fields(base[1])]  # what its object extends has it, too
@@ -132,14 +148,14 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     ):
         m.facts.evidence.prove(owner, "module", m.assumed.facts)
         if name in ("parameters", "named_parameters", "share_memory"):
-            model = Thing("model", "Module", m.ident_of(owner), m.worker_ident)
+            model = _module(m, owner)
             return torch_modules.model_method(m, frame, node, model, model.ident, False, name, args)
     if m.facts.evidence.is_proved(atom.subject, "module"):
-        model = Thing("model", "Module", m.ident_of(atom.subject), m.worker_ident)
+        model = _module(m, atom.subject)
         return torch_modules.model_call(m, frame, node, model, args)
     if name in HOOKS and isinstance(base, tuple) and base[-1] in PARAMETERS:
         return torch_tensors.hooked(m, frame, node, Unknown(base), args)
-    if name in ("register_hook", "retain_grad"):  # of what requires no grad they raise
+    if name == "retain_grad":  # of what requires no grad it raises
         prove_graph(m, of(Unknown(base, identity=owner)))
     if isinstance(name, str):
         given_a_gpu(m, frame, node, f".{name}", args)
@@ -155,7 +171,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     may_seed(m, frame, node, called.id if isinstance(called, ast.Name) else "", unknown=True)
     if (
         m.place.worker is not None
-        and args.positional
+        and not all(_is_plain(value) for value in args.positional)
         and isinstance(called, ast.Name)
         and called.id not in _BUILTIN
         and not any(it.framework == "numpy" for arg in args.positional for it in arg.tensors())
@@ -165,6 +181,17 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         given = key is not None and not (isinstance(key, tuple) and key[0] == ONE)
         m.effect(frame, node, "an unknown callable", UnknownCall(given))
     return None
+
+
+def _module(m: Machine, subject: Key) -> Thing:
+    """The module that something unknown is proved to be."""
+    here = m.in_process_worker or is_of_a_task(subject)
+    return Thing("model", "Module", m.ident_of(subject), m.worker_ident if here else 0)
+
+
+def _is_plain(value: Value) -> bool:
+    """Whether `value` is a number or a constant."""
+    return all(isinstance(atom, Const) or is_number(atom) for atom in value.atoms)
 
 
 def given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> None:
