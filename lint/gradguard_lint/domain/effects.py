@@ -350,6 +350,8 @@ class Program:
     """Roots that were run after the budget of another one had ended, in an unknown state."""
     shared: set[int] = field(default_factory=set)
     """Identities of models and tensors whose memory is shared between processes."""
+    shared_once: set[int] = field(default_factory=set)
+    """Those of them that were put there outside of loops: each is one object."""
     generators: dict[ast.AST, set[int]] = field(default_factory=dict)
     """Identities of the random generators that an expression makes; 0: of several."""
     buffers: dict[int, int] = field(default_factory=dict)

@@ -54,7 +54,9 @@ def _in_shared_memory(program: Program, task: TaskRun) -> dict[int, str]:
     return {
         atom.ident: path
         for path, atom, own in task.given
-        if is_module(atom) and not own and (pickled or atom.ident in program.shared)
+        if is_module(atom)
+        and (pickled or atom.ident in program.shared)
+        and (not own or atom.ident in program.shared_once)
     }
 
 

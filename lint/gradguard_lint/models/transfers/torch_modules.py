@@ -222,6 +222,8 @@ def model_method(
         return own_gradients.goes_backward(m, frame, node, "`.backward()`", args.positional[0])
     if name == "share_memory":
         m.program.shared.add(ident)
+        if not m.place.turns.depth:
+            m.program.shared_once.add(ident)
     if name != "eval":
         used_by(m, frame, node, name, [me])
     if name in ("buffers", "named_buffers"):
