@@ -12,7 +12,7 @@ from gradguard_lint.project.configuration import Configuration, Configurations
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT, UNCHANGED, Trouble, absolute, discover
 from gradguard_lint.project.prefilter import Prefilter
-from pytest_gradguard.records import fields
+from pytest_gradguard.records import fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -107,11 +107,14 @@ def _run(request: Request) -> Outcome:
         contents[path] = request.over.get(absolute(path), contents[path])
     outcome.contents = {absolute(path): data for path, data in contents.items()}
     _check_comments(contents, outcome)
-    prefilter = _prefilter(request, contents)
+    around = _around(request, contents)
+    everything = contents | around
+    prefilter = _prefilter(request, everything)
     entries = _entries(request, contents, prefilter, outcome)
     outcome.read = len(entries)
+    entries |= {path: "workers" for path in around if prefilter.keeps(path)}
     outcome.configurations = list(dict.fromkeys(map(request.configurations.of, contents)))
-    results = _results(request, entries, prefilter, contents, outcome)
+    results = _results(request, entries, prefilter, everything, outcome)
     checked = contents.keys() | outcome.contents.keys()
     equal: dict[tuple[str, str, int, int], list[Raw]] = {}
 
@@ -121,6 +124,10 @@ def _run(request: Request) -> Outcome:
     def is_reported(path: str) -> bool:
         return path in checked or not _left_out(path, request.configurations)
 
+    for path in around.keys() & results.keys():  # of these programs, only what is named matters
+        result = results[path]
+        named = [raw for raw in result.findings if raw["path"] in checked]
+        results[path] = replace(result, findings=named, error=None, cut=[])
     for path, result in results.items():
         if result.error is not None:
             outcome.errors.append(Trouble(path, *result.error))
@@ -261,6 +268,15 @@ def _contents(request: Request, outcome: Outcome) -> dict[str, bytes]:
         if _wanted([name], request, outcome) and not configurations.of(name).broken:
             contents[name] = data
     return contents
+
+
+def _around(request: Request, contents: dict[str, bytes]) -> dict[str, bytes]:
+    """The files of the project, where files alone are named, that import one of these."""
+    if request.stdin is not None or not all(map(os.path.isfile, request.paths)):
+        return {}
+    from gradguard_lint.project.around import importers
+
+    return importers(contents, request.configurations.excludes)
 
 
 def _wanted(paths: Iterable[str], request: Request, outcome: Outcome) -> list[str]:

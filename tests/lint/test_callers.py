@@ -242,3 +242,45 @@ def test_how_joblibs_pools_start(project):
     ]:
         project.write("main.py", program.format(first, then))
         assert bool(project.codes(*options)) == found, (first, then, options)
+
+
+PARTS = """\
+def part(net, x):
+    return net(x).sum()
+
+
+def number(net, x):
+    return net(x).sum().item()
+"""
+
+HANDS_OUT = """\
+import torch
+from joblib import Parallel, delayed
+
+from parts import number, part
+
+
+def train(net, xs):
+    optimizer = torch.optim.SGD(net.parameters())
+    Parallel(n_jobs=2)(delayed(number)(net, x) for x in xs)
+    loss = sum(Parallel(n_jobs=2)(delayed(part)(net, x) for x in xs))
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("marker", "named", "found"),
+    [
+        ("pyproject.toml", ["parts.py"], [("GG102", "parts.py", 2)]),
+        ("pyproject.toml", ["train.py"], [("GG102", "parts.py", 2), ("GG103", "train.py", 11)]),
+        ("notes.txt", ["parts.py"], []),
+    ],
+)
+def test_a_named_file_is_read_with_those_that_import_it(project, marker, named, found):
+    """Where both are of one project, and nothing is said of files that are not named."""
+    project.write(marker, "")
+    project.write("parts.py", PARTS)
+    project.write("train.py", HANDS_OUT)
+    assert project.codes(*named) == found
+    assert not project.lint(*named).err

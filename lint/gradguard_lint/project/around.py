@@ -1,0 +1,69 @@
+"""The files of a project that import one that is named: how its functions are used shows there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from gradguard_lint.project.contents import Unusable, read
+from gradguard_lint.project.file_bytes import File
+from gradguard_lint.project.files import Excludes, absolute, discover
+from gradguard_lint.project.links import module_name
+from gradguard_lint.project.reader import is_project
+
+MOST_FILES = 2000
+"""In projects of more Python files, nobody looks for those that import a named one."""
+
+MOST = 16
+"""So many of them are read as programs, the nearest first."""
+
+
+def importers(contents: Mapping[str, bytes], excludes: Excludes) -> dict[str, bytes]:
+    """The files, with what they hold, that import one of those in `contents`, of the same project.
+
+    Args:
+        contents: files by path.
+        excludes: what the configuration leaves out.
+    """
+    named = {absolute(path) for path in contents}
+    wanted: dict[str, set[bytes]] = {}
+    for path, data in contents.items():
+        root = _project_of(path)
+        if root is not None and b"def " in data:
+            stems = {module_name(path), module_name(os.path.dirname(absolute(path)))}
+            wanted.setdefault(root, set()).update(stems)
+    found: dict[str, bytes] = {}
+    for root, names in wanted.items():
+        paths = [it for it in discover([root], excludes, [], []) if it.endswith(".py")]
+        if len(paths) <= MOST_FILES:
+            others = (it for it in paths if absolute(it) not in named)
+            found.update(_importing(others, names))
+    near = sorted(found, key=lambda it: (_distance(it, named), it))
+    return {path: found[path] for path in near[:MOST]}
+
+
+def _project_of(path: str) -> str | None:
+    """The nearest folder above `path` that is the folder of a project."""
+    folder = os.path.dirname(absolute(path))
+    while not is_project(folder):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
+        folder = parent
+    return folder
+
+
+def _importing(paths: Iterable[str], names: set[bytes]) -> Iterable[tuple[str, bytes]]:
+    """Those of `paths` that mention one of `names` where they import, with what they hold."""
+    for path in paths:
+        try:
+            data = read(path)
+        except Unusable:
+            continue
+        if any(name in data for name in names) and not names.isdisjoint(File(data).words):
+            yield path, data
+
+
+def _distance(path: str, named: set[str]) -> int:
+    """How many folders are between `path` and the nearest of the files that are `named`."""
+    return min(os.path.relpath(path, os.path.dirname(it)).count(os.sep) for it in named)
