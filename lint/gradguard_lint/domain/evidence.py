@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from typing import Literal
 
     Kind = Literal[
+        "called",  # it is called
         "clears",  # it has the method `zero_grad`
+        "has-state",  # it has the method `state_dict`
         "is-given-parameters",  # a call made it of parameters
         "graph",  # a torch tensor with a graph
         "keras",  # a model or layer of Keras
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
         "optimizer",  # an optimizer of torch
         "statistics",  # a torch module that keeps running statistics
         "steps",  # it has the method `step`
-        "tensor",  # a torch tensor
         "variable",  # a tensor that a TensorFlow tape watches
     ]
 
@@ -39,8 +40,15 @@ _STABLE = frozenset({"argument", "attr", "call", "item", MADE})
 """How the keys begin of what is the same in another run of the program."""
 
 
-_PARTIAL = frozenset({"clears", "is-given-parameters", "steps"})
-"""What of a thing is no proof alone: two of them show an optimizer."""
+_TOGETHER: tuple[tuple[frozenset[Kind], Kind], ...] = (
+    (frozenset({"clears", "steps"}), "optimizer"),
+    (frozenset({"is-given-parameters", "steps"}), "optimizer"),
+    (frozenset({"called", "clears"}), "module"),  # optimizers cannot be called
+    (frozenset({"called", "has-state"}), "module"),
+)
+"""What of a thing is no proof alone, and what two of them show together."""
+
+_PARTIAL = frozenset[str]().union(*(parts for parts, _ in _TOGETHER))
 
 
 class Evidence:
@@ -68,10 +76,12 @@ class Evidence:
         known[kind] = when if old is None else any_of((old, when))
         if kind == "graph":
             self.giving.update(with_owners(subject))
-        for one in ("clears", "is-given-parameters"):
-            if {one, "steps"} <= known.keys() and "optimizer" not in known:
-                self.prove(subject, "optimizer", known[one] | known["steps"])
-        self.is_late = self.is_late or known[kind] != old
+        if kind not in _PARTIAL:
+            self.is_late = self.is_late or known[kind] != old
+            return
+        for parts, whole in _TOGETHER:
+            if kind in parts and parts <= known.keys():
+                self.prove(subject, whole, NONE.union(*(known[part] for part in parts)))
 
     def of(self, subject: Key) -> tuple[Kind, Conditions] | None:
         """The kind that `subject` is proved to be of, and when: the one that is most certain."""

@@ -157,13 +157,18 @@ def sources_of(values: Iterable[Value], depth: int = 2) -> frozenset[Key]:
                 found |= sources_of(parts, depth - 1)
             elif isinstance(atom, Table) and depth:
                 found |= sources_of((*(it for _, it in atom.entries), atom.rest), depth - 1)
-            elif isinstance(atom, _HOLDING) or (isinstance(atom, Thing) and atom.kind == "model"):
+            elif isinstance(atom, _HOLDING) or (
+                isinstance(atom, Thing) and atom.kind not in ("device", "loss", "number")
+            ):
                 found.add(None)
     return frozenset(found)
 
 
-_HOLDING = (Bound, Class, Function, Instance, Items, Partial, Table)
+_HOLDING = (Bound, Class, Function, Instance, Items, Partial, Table, Thing)
 """What may hold something with a graph that is not seen here."""
+
+_PLAIN = frozenset({"device", "loss", "number"})
+"""The kinds of things that have no graph."""
 
 
 def prove(m: Machine, value: Value, kind: Kind) -> None:

@@ -363,10 +363,8 @@ class Meaning(Known):
             return Tensor("tensorflow", kind, False, born, ident)
         if kind == "leaf":
             return Tensor("torch", kind, False, born, ident)
-        if kind == "graph":
-            own = frozenset({ident})
-            return Tensor("torch", "history", False, born, ident, sources=own)
-        return Tensor("torch", "unknown", born=born, behind=frozenset({subject}))
+        own = frozenset({ident})
+        return Tensor("torch", "history", False, born, ident, sources=own)
 
     def computed(
         self,

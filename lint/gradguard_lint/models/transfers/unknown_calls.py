@@ -79,8 +79,12 @@ _BUILTIN = frozenset(dir(builtins)) - {"eval", "exec"}
 """Names of Python's own, exceptions above all, which compute nothing with tensors."""
 
 
-_OF_OPTIMIZERS: dict[object, Kind] = {"step": "steps", "zero_grad": "clears"}
-"""Methods that no other thing than an optimizer has together."""
+_PARTIAL_EVIDENCE: dict[object, Kind] = {
+    "state_dict": "has-state",
+    "step": "steps",
+    "zero_grad": "clears",
+}
+"""Methods that modules and optimizers have, but few other things."""
 
 
 def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> Value | None:
@@ -109,8 +113,10 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     result = result_call(atom)
     samplers.may_train(m, frame, node)
     owner = owner_of(atom)
-    if name in _OF_OPTIMIZERS and not args.positional:
-        prove(m, of(Unknown(owner)), _OF_OPTIMIZERS[name])
+    if args.positional:
+        prove(m, of(atom), "called")
+    elif name in _PARTIAL_EVIDENCE:
+        prove(m, of(Unknown(owner)), _PARTIAL_EVIDENCE[name])
     if name == "reset_running_stats":
         for whole_key in with_owners(owner):
             m.facts.evidence.prove(whole_key, "statistics", m.assumed.facts)
