@@ -18,7 +18,7 @@ from gradguard_lint.domain.payloads import (
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import COPIED, FIGURE, OUTPUT, Atom, Tensor, Unknown
 from gradguard_lint.rules import gg106
-from gradguard_lint.rules.base import Report, after_call, come_to, handed_out, origins, place
+from gradguard_lint.rules.base import Report, after_call, come_to, origins, place
 from gradguard_lint.rules.left_behind import (
     has_no_part,
     stepped,
@@ -58,7 +58,6 @@ def check(program: Program) -> Iterator[Report]:
             f"`{task.name}` trains a copy of `{path}` in {call.workers} and returns nothing of it: "
             f"the parent {_does(use)} the module at {place(use.site, site)} as it was before.",
             (
-                handed_out(task),
                 *come_to(step, "an optimizer steps the parameters of the copy here"),
                 Step(use.site, "the parent goes on with the untrained module here"),
             ),
