@@ -17,7 +17,7 @@ def test_nothing_else_names_the_package() -> None:
         if simulated_devices.PROVIDER in path.read_text(encoding="utf-8")
         and path.relative_to(ROOT).parts[0] != "simulation"
     }
-    assert naming == {str(Path("runtime", "simulated_devices.py"))}
+    assert naming == {str(Path("runtime", "kernel", "simulated_devices.py"))}
 
 
 def test_it_is_imported_when_it_is_asked_for() -> None:
