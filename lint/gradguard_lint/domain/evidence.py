@@ -58,6 +58,7 @@ class Evidence:
         is_late: whether something was proved of what had been handed on as unknown.
         is_open: whether anything was done of which the effect hangs on what is not known.
         giving: what is proved to have a graph, or to have an item or attribute that has one.
+        subjects: what the things are known by that stand for what is proved, by their identities.
         sources: for the result of an unknown call, the unknown things that its graph may be of.
     """
 
@@ -65,6 +66,7 @@ class Evidence:
         self._proved: dict[Key, dict[Kind, Conditions]] = {}
         self.is_late = self.is_open = False
         self.giving: set[Key] = set()
+        self.subjects: dict[int, Key] = {}
         self.sources: dict[Key, frozenset[Key]] = {}
 
     def prove(self, subject: Key, kind: Kind, when: Conditions = NONE) -> None:

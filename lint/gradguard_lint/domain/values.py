@@ -612,7 +612,7 @@ def is_number(atom: Atom) -> bool:
     return isinstance(atom, Thing) and atom.kind == "number"
 
 
-NUMERIC = ("int", "number")
+NUMERIC = ("int", "number", "world-size")
 """How the keys of numbers that are not known begin."""
 
 RANK = ("int", "rank")

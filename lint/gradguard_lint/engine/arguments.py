@@ -193,14 +193,15 @@ def _annotated(
 ) -> Value:
     """An unknown argument, of which the annotation may tell what it is."""
     kind = m.eval(function.frame, annotation)
-    if not m.models.is_module(name, kind):
+    shown = m.models.annotated(name, kind)
+    if shown is None:
         return m.models.of_kind(m, kind) or value
     only = value.only
     if not isinstance(only, Unknown):
         return value
     if only.key is None:
         only = Unknown(("argument", id(function.node), name), only.sent)
-    m.facts.evidence.prove(only.subject, "module")
+    m.facts.evidence.prove(only.subject, shown)
     return as_proved(m, of(only))
 
 

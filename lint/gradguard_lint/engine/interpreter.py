@@ -442,15 +442,29 @@ def _calling_its_own(cls: Class) -> list[tuple[Module, ast.FunctionDef | ast.Asy
 
 
 def _lacks_an_attribute(cls: Class) -> bool:
-    """Whether `cls` uses attributes of its objects that neither it has nor what it extends."""
+    """Whether `cls` uses attributes of its objects that neither it has nor what it extends, or
+    methods that only say that a class which extends it has them."""
     if any(getattr(base, "name", "").rpartition(".")[2] not in _BASES for base in cls.outside()):
         return False
     nodes = [part for it in (cls, *cls.above) for part in descend(it.node)]
     own = [it for it in nodes if isinstance(it, ast.Attribute) and last_name(it.value) == "self"]
     has = {it.attr for it in own if isinstance(it.ctx, ast.Store)}
-    has.update(it.name for it in nodes if isinstance(it, _FUNCTIONS))
     has.update(it.id for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store))
+    for part in (*reversed(cls.above), cls):
+        for method in part.node.body:
+            if isinstance(method, _FUNCTIONS):
+                (has.discard if _is_left_open(method) else has.add)(method.name)
     return not {it.attr for it in own} <= has | _OF_OBJECTS
+
+
+def _is_left_open(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a method does nothing but raise ``NotImplementedError``, or is abstract."""
+    if any(last_name(it).startswith("abstract") for it in method.decorator_list):
+        return True
+    last = method.body[-1]
+    raised = last.exc if isinstance(last, ast.Raise) else None
+    raised = raised.func if isinstance(raised, ast.Call) else raised
+    return len(method.body) <= 2 and last_name(raised or last) == "NotImplementedError"
 
 
 _BASES = frozenset({"ABC", "Generic", "Protocol", "object"})

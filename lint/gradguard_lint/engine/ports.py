@@ -352,8 +352,8 @@ class Models(Protocol[M]):
     ) -> None:
         """A project object was made: what its library bases keep of the arguments."""
 
-    def is_module(self, name: str, kind: Value) -> bool:
-        """Whether a parameter with this name and annotation is a module that has parameters."""
+    def annotated(self, name: str, kind: Value) -> Kind | None:
+        """What a parameter with this name and annotation is, as far as that shows."""
 
     def runs_nested(self, outer: ParallelCall, library: str) -> bool:
         """Whether a call of `library` hands out nothing in the threads of `outer`."""

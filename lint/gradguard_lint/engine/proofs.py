@@ -157,9 +157,7 @@ def sources_of(values: Iterable[Value], depth: int = 2) -> frozenset[Key]:
                 found |= sources_of(parts, depth - 1)
             elif isinstance(atom, Table) and depth:
                 found |= sources_of((*(it for _, it in atom.entries), atom.rest), depth - 1)
-            elif isinstance(atom, _HOLDING) or (
-                isinstance(atom, Thing) and atom.kind not in ("device", "loss", "number")
-            ):
+            elif isinstance(atom, _HOLDING) and getattr(atom, "kind", "") not in _PLAIN:
                 found.add(None)
     return frozenset(found)
 

@@ -29,6 +29,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.arguments import SOME
+from gradguard_lint.engine.displays import Display, display_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, is_fixed, last_name
@@ -112,9 +113,10 @@ def private_parts(
     names = bound_per_turn(frame)
     if not names:
         return frozenset(), frozenset()
-    positions = {index for index, item in enumerate(node.args) if varies(item, names)}
-    if positions and any(isinstance(item, ast.Starred) for item in node.args):
-        positions = _placed(positions, node.args, args)
+    given = [it for item in node.args for it in _unpacked(frame, item)]
+    positions = {index for index, (item, more) in enumerate(given) if varies(item, names | more)}
+    if positions and any(isinstance(item, ast.Starred) for item, _ in given):
+        positions = _placed(positions, [item for item, _ in given], args)
     function = node.func
     if isinstance(function, ast.Call) and any(varies(item, names) for item in function.args):
         called = function.args[0] if function.args else function
@@ -124,6 +126,17 @@ def private_parts(
         item.arg for item in node.keywords if item.arg is not None and varies(item.value, names)
     }
     return frozenset(positions), frozenset(keywords)
+
+
+def _unpacked(frame: Frame, item: ast.expr) -> list[Display]:
+    """The arguments that `item` gives: the parts of the tuple that it unpacks, where the source
+    says which these are."""
+    if isinstance(item, ast.Starred):
+        display, names = display_of(frame, item.value)
+        parts = display.elts if isinstance(display, (ast.Tuple, ast.List)) else [item]
+        if not any(isinstance(part, ast.Starred) for part in parts):
+            return [(part, names) for part in parts]
+    return [(item, frozenset())]
 
 
 def varies(item: ast.AST, names: frozenset[str]) -> bool:

@@ -48,6 +48,11 @@ def _any_form(words: Collection[str]) -> set[str]:
     return {form for word in words for form in (word, asked(word), called(word), keyword(word))}
 
 
+def _renamed(seen: Footprint, names: Collection[str]) -> set[str]:
+    """What imports call those of `names` that they rename: ``DistributedDataParallel as DDP``."""
+    return {here for _, name, here in seen.imports if name and here != name and name in names}
+
+
 def _of(words: Collection[str]) -> Callable[[Footprint], set[str]]:
     """What gives those of `words` that a footprint mentions."""
     wanted = frozenset(words)
@@ -60,20 +65,25 @@ def _starting(names: frozenset[str]) -> Question:
     by_keyword = [word for library in libraries() for word in library.starts_by]
     words = {*map(called, (*names, *by_keyword)), *map(keyword, by_keyword)}
     words |= {asked(name) for name in names if name[:1].isupper()}
-    return Question(_of(words), lambda module, name: name in names, through=2, tables=False)
+
+    def shows(seen: Footprint) -> set[str]:
+        return seen.mentioned & {*words, *map(called, _renamed(seen, names))}
+
+    return Question(shows, lambda module, name: name in names, through=2, tables=False)
 
 
 def _loads(seen: Footprint) -> set[str]:
     """Loaders, where the module says how many workers they have, or samples for several
     processes."""
     chosen = _any_form(("num_workers", "DistributedSampler"))
-    loaders = _any_form([name.decode() for name in marks.LOADERS])
+    names = [name.decode() for name in marks.LOADERS]
+    loaders = _any_form([*names, *_renamed(seen, names)])
     return set() if seen.mentioned.isdisjoint(chosen) else loaders & seen.mentioned
 
 
 def _together(seen: Footprint) -> set[str]:
     """Calls of what processes do that train together, and of variants with longer names."""
-    names = tuple(marks.RANKED)
+    names = (*marks.RANKED, *_renamed(seen, marks.RANKED))
     return {it for it in seen.mentioned if it.endswith("()") and it.startswith(names)}
 
 

@@ -100,6 +100,9 @@ MODELS = ("model", "net", "encoder", "decoder", "policy", "backbone", "classifie
 are modules, too."""
 
 
+_OPTIMIZERS = frozenset({"torch.optim.Optimizer", "torch.optim.optimizer.Optimizer"})
+
+
 class Meaning(Known):
     """The answers; see `Models` for what is asked."""
 
@@ -351,6 +354,7 @@ class Meaning(Known):
 
     def proved(self, m: Machine, subject: Key, kind: Kind, born: int) -> Atom:
         ident = m.ident_of(subject)
+        m.facts.evidence.subjects[ident] = subject
         if kind in ("module", "statistics"):
             about = (("statistics", constant(True)),) if kind == "statistics" else ()
             return Thing("model", "Module", ident, born, parts=about)
@@ -394,11 +398,12 @@ class Meaning(Known):
         value = combine(m, [*tensors_in(args.values()), (own, NONE)], framework="torch")
         return each_tensor(value, lambda it: replace(it, ident=ident))
 
-    def is_module(self, name: str, kind: Value) -> bool:
+    def annotated(self, name: str, kind: Value) -> Kind | None:
         atom = kind.only
-        return any(word in name.lower() for word in MODELS) and (
-            isinstance(atom, (Class, External)) and self.class_of((atom,)) == "torch"
-        )
+        if isinstance(atom, External) and self.registry.canonical(atom.name) in _OPTIMIZERS:
+            return "optimizer"
+        is_torch = isinstance(atom, (Class, External)) and self.class_of((atom,)) == "torch"
+        return "module" if is_torch and any(word in name.lower() for word in MODELS) else None
 
     def runs_nested(self, outer: ParallelCall, library: str) -> bool:
         return library == outer.library == "joblib"

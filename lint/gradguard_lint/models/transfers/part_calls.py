@@ -82,6 +82,9 @@ def method(
         return None
     if name in MODULE_METHODS and part.name not in PARAMETERS:
         m.facts.evidence.prove(_place_of(part), "module")
+    subject = m.facts.evidence.subjects.get(whole.ident)
+    if name == "reset_running_stats" and subject is not None:
+        m.facts.evidence.prove(subject, "statistics", m.assumed.facts)
     if name in ("train", "eval"):  # it counts as the module's
         torch_modules.set_training(m, whole, UNKNOWN)
         return of(part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 
-from gradguard_lint.domain.evidence import is_of_a_task, owner_of, with_owners
+from gradguard_lint.domain.evidence import MADE, is_of_a_task, owner_of, with_owners
 from gradguard_lint.domain.payloads import (
     Backward,
     ComputeThreads,
@@ -161,7 +161,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         return torch_modules.model_call(m, frame, node, model, args)
     if name in HOOKS and isinstance(base, tuple) and base[-1] in PARAMETERS:
         return torch_tensors.hooked(m, frame, node, Unknown(base), args)
-    if name == "retain_grad":  # of what requires no grad it raises
+    is_made = isinstance(owner, tuple) and owner[0] == MADE
+    if name == "retain_grad" or (name == "register_hook" and is_made):  # else they raise
         prove_graph(m, of(Unknown(base, identity=owner)))
     if isinstance(name, str):
         given_a_gpu(m, frame, node, f".{name}", args)
