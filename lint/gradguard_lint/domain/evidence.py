@@ -36,7 +36,10 @@ MADE = "made"
 """How the identity begins of what an expression gives: that, the calls that lead there, and the
 task of a worker that it is in."""
 
-_STABLE = frozenset({"argument", "attr", "call", "item", MADE})
+CLASS = "class"
+"""How the key begins of a class of the project that extends something unknown."""
+
+_STABLE = frozenset({"argument", "attr", "call", "item", CLASS, MADE})
 """How the keys begin of what is the same in another run of the program."""
 
 
@@ -130,7 +133,7 @@ def is_of_a_task(subject: Key) -> bool:
 
 def _is_stable(key: Key) -> bool:
     while isinstance(key, tuple) and key and key[0] in _STABLE:
-        if key[0] in ("argument", MADE):
+        if key[0] in ("argument", CLASS, MADE):
             return True
         key = key[1]
     return False

@@ -223,6 +223,9 @@ class Models(Protocol[M]):
     def class_of(self, bases: tuple[Atom, ...]) -> str:
         """What a project's class is by its bases, as rules know it; "" where it is nothing."""
 
+    def class_by_use(self, m: M, node: ast.ClassDef) -> str:
+        """What a project's class is by what is done with its objects; "" where that is unknown."""
+
     def decorate(
         self, m: M, frame: Frame, decorator: ast.expr, value: Value, function: Function
     ) -> Value:

@@ -161,7 +161,8 @@ def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:
         value = m.eval(frame, base.value if isinstance(base, ast.Subscript) else base)
         bases.extend(atom for atom in value.atoms if isinstance(atom, (Class, External, Method)))
     body = Frame(m.new_ident(), frame.module, frame, frame.function, is_class=True, born=frame.born)
-    what = m.models.class_of(tuple(bases)) or (STUB if frame.module.is_stub else "")
+    what = m.models.class_of(tuple(bases)) or m.models.class_by_use(m, node)
+    what = what or (STUB if frame.module.is_stub else "")
     cls = Class(node, frame.module, frame, tuple(bases), body, what, _above(bases))
     body.cls = cls
     m.block(body, node.body)

@@ -48,7 +48,7 @@ from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import module_parts
 from gradguard_lint.models.transfers.collectives import OWN, changed_tensors
-from gradguard_lint.models.transfers.frozen import module_itself
+from gradguard_lint.models.transfers.frozen import module_by_use, module_itself
 from gradguard_lint.models.transfers.samplers import PASSED, samplers
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -248,7 +248,7 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
     elif isinstance(atom, Tensor) and atom.grad == "unknown" and atom.ident > 0:
         # Something unknown that was moved: what is wrapped is a module.
         atom = Thing("model", "Module", atom.ident, m.worker_ident, atom.gpu)
-    if isinstance(atom, Instance) and atom.cls.what == "torch":
+    if isinstance(atom, Instance) and module_by_use(m, atom):
         gpu = m.read(atom.ident, "<gpu>")
         on_gpu = gpu is not None and True in gpu.constants()
     elif isinstance(atom, Thing) and atom.kind == "model" and atom.ident > 0:
@@ -315,12 +315,16 @@ def is_wrapper(m: Machine, value: Value, kind: Value) -> Value:
     return value.map(ask)
 
 
-def has_attribute(value: Value, name: Value) -> Value:
+def has_attribute(m: Machine, value: Value, name: Value) -> Value:
     """``hasattr(value, "module")``."""
     if name.constant != "module":
         return UNKNOWN
 
     def ask(atom: Atom) -> Value:
+        if isinstance(atom, Instance) and module_itself(atom):
+            own = (m.find_in_class(atom.cls, it) for it in ("module", "__getattr__"))
+            known = (m.read(atom.ident, "module"), *own)
+            return UNKNOWN if any(it is not None for it in known) else constant(False)
         return constant(True) if module_in(atom) is not None else UNKNOWN
 
     return value.map(ask)
@@ -431,6 +435,8 @@ def cleared(m: Machine, value: Value) -> None:
             tops = (atom.ident,)
         for top in tops:
             m.store[top, ALONE] = NOTHING
+            if not isinstance(atom, Tensor):  # of all parameters
+                m.store[top, AVERAGED] = constant(False)
 
 
 def _steps_over(m: Machine, optimizer: Thing) -> list[int]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gradguard_lint.domain.conditions import NEVER, NONE, Conditions, any_of, plain
+from gradguard_lint.domain.evidence import CLASS
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -114,6 +115,16 @@ def modules_in(m: Machine, value: Value) -> Iterator[Atom]:
             for atom in inner(whole(m, of(part))):
                 if module_itself(atom) or whole_of(atom) is not None:
                     yield atom
+
+
+def module_by_use(m: Machine, instance: Instance) -> bool:
+    """Whether `instance` is a module, as is proved where its class extends something unknown: it
+    is used as one."""
+    cls = instance.cls
+    if not cls.what and not cls.plain:
+        m.facts.evidence.prove((CLASS, id(cls.node)), "module", m.assumed.facts)
+        cls.what = "torch"
+    return cls.what == "torch"
 
 
 def module_itself(atom: Atom) -> bool:

@@ -7,6 +7,7 @@ import sys
 
 from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.evidence import CLASS
 from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -278,6 +279,9 @@ class Meaning(Known):
             if what:
                 return what
         return ""
+
+    def class_by_use(self, m: Machine, node: ast.ClassDef) -> str:
+        return "torch" if m.facts.evidence.is_proved((CLASS, id(node)), "module") else ""
 
     # -- operators, items, attributes -----------------------------------------------------------
 

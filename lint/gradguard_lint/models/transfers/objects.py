@@ -29,7 +29,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, takes_all
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.python import LAST_BASES
-from gradguard_lint.models.torch_words import BUFFERS, PARAMETERS
+from gradguard_lint.models.torch_words import BUFFERS, MODULE_METHODS, PARAMETERS
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,
@@ -162,6 +162,8 @@ def inherited_attribute(
         return tensorflow_calls.variables(m, atom, name)
     record = atom.cls.what == attribute_tables.RECORD
     if atom.cls.what and (not record or name in attribute_tables.RECORD_METHODS):
+        return of(Method(atom, name))
+    if name in MODULE_METHODS and frozen.module_by_use(m, atom):
         return of(Method(atom, name))
     registry = registry_of(m)
     for base in atom.cls.outside():

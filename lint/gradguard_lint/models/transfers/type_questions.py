@@ -126,5 +126,5 @@ def has_attribute(m: Machine, value: Value, name: Value) -> Value:
     if isinstance(asked, str) and isinstance(value.only, Instance):
         return has_set_attribute(m, value.only, asked)
     if name.constant not in OF_TENSORS:
-        return data_parallel.has_attribute(value, name)
+        return data_parallel.has_attribute(m, value, name)
     return value.map(ask)
