@@ -7,11 +7,11 @@ holds for the lines before, too, on the ways on which it is used so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import Unknown
+from gradguard_lint.domain.values import Unknown, Value
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -58,23 +58,25 @@ class Evidence:
     """What is proved of unknown things, by what they are known by.
 
     Attributes:
+        proved: the kinds that each thing is of, and when.
         is_late: whether something was proved of what had been handed on as unknown.
         is_open: whether anything was done of which the effect hangs on what is not known.
         giving: what is proved to have a graph, or to have an item or attribute that has one.
         subjects: what the things are known by that stand for what is proved, by their identities.
-        sources: for the result of an unknown call, the unknown things that its graph may be of.
+        operands: what made the result of an unknown call, or of an operator: the function, if it is
+            a call, and what it was computed from.
     """
 
     def __init__(self) -> None:
-        self._proved: dict[Key, dict[Kind, Conditions]] = {}
+        self.proved: dict[Key, dict[Kind, Conditions]] = {}
         self.is_late = self.is_open = False
         self.giving: set[Key] = set()
         self.subjects: dict[int, Key] = {}
-        self.sources: dict[Key, frozenset[Key]] = {}
+        self.operands: dict[Key, tuple[Value | None, Sequence[Value]]] = {}
 
     def prove(self, subject: Key, kind: Kind, when: Conditions = NONE) -> None:
         """Note that `subject` is of that `kind`, on the ways on which `when` holds."""
-        known = self._proved.setdefault(subject, {})
+        known = self.proved.setdefault(subject, {})
         old = known.get(kind)
         if old is not None and old <= when:
             return
@@ -90,7 +92,7 @@ class Evidence:
 
     def of(self, subject: Key) -> tuple[Kind, Conditions] | None:
         """The kind that `subject` is proved to be of, and when: the one that is most certain."""
-        known = self._proved.get(subject)
+        known = self.proved.get(subject)
         if known is None:
             return None
         kinds = [(kind, when) for kind, when in known.items() if kind not in _PARTIAL]
@@ -98,12 +100,12 @@ class Evidence:
 
     def is_proved(self, subject: Key, kind: Kind) -> bool:
         """Whether `subject` is of that `kind`, on some way."""
-        return kind in self._proved.get(subject, ())
+        return kind in self.proved.get(subject, ())
 
     def lasting(self) -> Evidence:
         """What is proved of things that are known by the same in another run of the program."""
         kept = Evidence()
-        kept._proved = {it: dict(kinds) for it, kinds in self._proved.items() if _is_stable(it)}
+        kept.proved = {it: dict(kinds) for it, kinds in self.proved.items() if _is_stable(it)}
         kept.giving = set(filter(_is_stable, self.giving))
         return kept
 

@@ -679,8 +679,9 @@ def joined(choices: Sequence[Choice]) -> Value:
     """The same of alternatives."""
     if len(choices) == 1:
         return Value((choices[0],))
-    if sum(type(it.atom) is Unknown and it.atom.identity is not None for it in choices) > 0:
-        choices = _without_identities(choices)
+    unknown = [it.atom for it in choices if type(it.atom) is Unknown]
+    if len(unknown) > 1:
+        choices = _without_identities(choices, unknown)
     if 1 < len(choices) <= WIDTH and len({choice.atom for choice in choices}) == len(choices):
         return Value(tuple(choices))  # most often, no alternative is repeated
     seen: dict[Atom, list[Choice]] = {}
@@ -711,14 +712,12 @@ def joined(choices: Sequence[Choice]) -> Value:
     return Value(tuple(found))
 
 
-def _without_identities(choices: Sequence[Choice]) -> Sequence[Choice]:
+def _without_identities(choices: Sequence[Choice], unknown: Iterable[Unknown]) -> Sequence[Choice]:
     """`choices` in which what has one key, or none, is one thing, of no identity unless all of it
-    has the same."""
+    has the same; `unknown` are those among them."""
     identities: dict[tuple[Key, Key], set[Key]] = {}
-    for choice in choices:
-        if isinstance(choice.atom, Unknown):
-            atom = choice.atom
-            identities.setdefault((atom.key, atom.sent), set()).add(atom.identity)
+    for atom in unknown:
+        identities.setdefault((atom.key, atom.sent), set()).add(atom.identity)
     if all(len(it) == 1 for it in identities.values()):
         return choices
     found = []

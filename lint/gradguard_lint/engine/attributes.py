@@ -58,7 +58,7 @@ from gradguard_lint.engine.imports import module_frame, star_import
 from gradguard_lint.engine.lookups import looked_up
 from gradguard_lint.engine.machine import ARRIVED, Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.proofs import as_proved, identified, sources_of
+from gradguard_lint.engine.proofs import as_proved, identified
 from gradguard_lint.engine.truth import asks_on_gpu
 from gradguard_lint.engine.variables import HEAP
 from pytest_gradguard.records import replace
@@ -250,7 +250,7 @@ def on_Subscript(m: Machine, frame: Frame, node: ast.Subscript) -> Value:
     value = m.eval(frame, node.value)
     found = item(m, frame, node, value, m.eval(frame, node.slice))
     if found.is_nameless and value.is_unknown:
-        return identified(m, frame, node, found, sources_of((value,)))
+        return identified(m, frame, node, found, (value,))
     return found
 
 

@@ -43,7 +43,7 @@ from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.fields import give_fields
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.proofs import identified, sources_of_call
+from gradguard_lint.engine.proofs import identified
 from gradguard_lint.engine.stub_calls import Caller
 from gradguard_lint.engine.tree import yields
 from gradguard_lint.engine.turns import changed_in_place, note_arguments
@@ -77,8 +77,8 @@ def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
     else:
         result = call(m, frame, node, function, args)
         if any(isinstance(it.atom, Unknown) for it in result.choices):
-            sources = sources_of_call(function, args.values())
-            result = identified(m, frame, node, result, sources, (function, args))
+            given = tuple(args.values())
+            result = identified(m, frame, node, result, given, (function, args))
     _change_receiver(m, frame, node, function, args)
     return result
 

@@ -62,7 +62,7 @@ from gradguard_lint.engine.iteration import iterated, iterated_object, run
 from gradguard_lint.engine.lookups import this_time
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.proofs import as_proved, identified, sources_of
+from gradguard_lint.engine.proofs import as_proved, identified
 from gradguard_lint.engine.texts import put_together, with_percent
 from gradguard_lint.engine.truth import compare_values, truth_of
 from gradguard_lint.words import words
@@ -226,7 +226,7 @@ def on_BinOp(m: Machine, frame: Frame, node: ast.BinOp) -> Value:
     right = m.eval(frame, node.right)
     value = operate(m, frame, node, node.op, left, right)
     if any(isinstance(it.atom, Unknown) for it in value.choices):
-        value = identified(m, frame, node, value, sources_of((left, right)))
+        value = identified(m, frame, node, value, (left, right))
     return value
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gradguard_lint.domain.evidence import MADE, is_of_a_task
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import arrived, inner, result_call
 from gradguard_lint.domain.values import (
+    UNKNOWN,
     Atom,
     Bound,
     Choice,
@@ -53,9 +54,12 @@ _OF_TENSORS = words(
 
 def as_proved(m: Machine, value: Value) -> Value:
     """`value`, with what is proved of the unknown things in it in their place."""
-    if len(value.choices) == 1 and not isinstance(value.choices[0].atom, Unknown):
-        return value
-    return value.map(lambda atom: _as_proved(m, atom))
+    proved = m.facts.evidence.proved
+    for choice in value.choices if proved else ():
+        atom = choice.atom
+        if type(atom) is Unknown and atom.subject in proved:
+            return value.map(lambda atom: _as_proved(m, atom))
+    return value
 
 
 def _as_proved(m: Machine, atom: Atom) -> Value:
@@ -85,13 +89,13 @@ def identified(
     frame: Frame,
     node: ast.AST,
     value: Value,
-    sources: frozenset[Key],
+    operands: Sequence[Value],
     call: tuple[Value, Args] | None = None,
 ) -> Value:
     """What the expression `node` gives, `value`, by an identity where nothing is known of it.
 
     Args:
-        sources: the unknown things that its graph may be of.
+        operands: what it is computed from.
         call: what is called there, and the arguments.
     """
     only = value.choices[0].atom if len(value.choices) == 1 else None
@@ -100,7 +104,7 @@ def identified(
     if only.identity is None and only.sent is None and result_call(only) is None:
         only = replace(only, identity=identity_at(m, node))
         value = Value((Choice(only, value.choices[0].when),))
-        m.facts.evidence.sources[only.identity] = sources
+        m.facts.evidence.operands[only.identity] = (call and call[0], operands)
     if call is not None:
         if any(it.grad == "parameter" for it in _first_tensors(call[1])):
             prove(m, value, "is-given-parameters")
@@ -115,8 +119,11 @@ def _first_tensors(args: Args) -> list[Tensor]:
     return [] if first is None else [it for it in inner(first, 1) if isinstance(it, Tensor)]
 
 
-def sources_of_call(function: Value, values: Iterable[Value]) -> frozenset[Key]:
-    """The unknown things of which the result of `function` on `values` may have a graph."""
+def _sources_of_result(function: Value | None, values: Iterable[Value]) -> frozenset[Key]:
+    """The unknown things of which the result of `function`, or of an operator, on `values` may have
+    a graph."""
+    if function is None:
+        return sources_of(values)
     only = function.only
     if isinstance(only, External) and only.name.rpartition(".")[::2] in _BUILTIN:
         return sources_of(values)
@@ -193,7 +200,8 @@ def prove_graph(m: Machine, value: Value) -> None:
             _prove_result(m, call)
             return
         m.facts.evidence.prove(subject, "graph", m.assumed.facts)
-        waiting = m.facts.evidence.sources.get(subject, ANOTHER)
+        function, operands = m.facts.evidence.operands.get(subject, (UNKNOWN, ()))
+        waiting = _sources_of_result(function, operands)
 
 
 def _prove_result(m: Machine, ident: int) -> None:
