@@ -29,7 +29,6 @@ from gradguard_lint.domain.values import (
     External,
     Frame,
     Instance,
-    Items,
     Site,
     Table,
     Tensor,
@@ -48,7 +47,7 @@ from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import module_parts
 from gradguard_lint.models.transfers.collectives import OWN, changed_tensors
-from gradguard_lint.models.transfers.frozen import module_by_use, module_itself
+from gradguard_lint.models.transfers.frozen import module_by_use
 from gradguard_lint.models.transfers.samplers import PASSED, samplers
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -295,39 +294,6 @@ def wrapper_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Ar
     result = m.call(frame, node, model.part("module") or UNKNOWN, args)
     m.modes = modes
     return _noted(m, node, model.ident, result, by_wrapper=True)
-
-
-def is_wrapper(m: Machine, value: Value, kind: Value) -> Value:
-    """``isinstance(value, DistributedDataParallel)``, or one of several kinds."""
-    registry = registry_of(m)
-    rows = [
-        registry.row(registry.canonical(atom.name)) if isinstance(atom, External) else None
-        for atom in inner(kind, 1)
-        if not isinstance(atom, Items)
-    ]
-    wrappers = [row is not None and row.does == "data-parallel" for row in rows]
-
-    def ask(atom: Atom) -> Value:
-        if module_itself(atom) and any(wrappers) and module_in(atom) is not None:
-            return constant(True)
-        return constant(False) if module_itself(atom) and wrappers and all(wrappers) else UNKNOWN
-
-    return value.map(ask)
-
-
-def has_attribute(m: Machine, value: Value, name: Value) -> Value:
-    """``hasattr(value, "module")``."""
-    if name.constant != "module":
-        return UNKNOWN
-
-    def ask(atom: Atom) -> Value:
-        if isinstance(atom, Instance) and module_itself(atom):
-            own = (m.find_in_class(atom.cls, it) for it in ("module", "__getattr__"))
-            known = (m.read(atom.ident, "module"), *own)
-            return UNKNOWN if any(it is not None for it in known) else constant(False)
-        return constant(True) if module_in(atom) is not None else UNKNOWN
-
-    return value.map(ask)
 
 
 def module_in(atom: Atom) -> Value | None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 
-from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.evidence import CLASS
 from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -44,6 +42,7 @@ from gradguard_lint.models.torch_words import CHANGE_PARTS, NOT_WRITING
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,
+    by_use,
     collectives,
     containers,
     contexts,
@@ -81,11 +80,8 @@ from gradguard_lint.models.transfers.table import TRANSFERS
 from gradguard_lint.models.transfers.tensor_uses import gpu_used
 from gradguard_lint.models.transfers.tensors import (
     certainly,
-    combine,
     derived,
-    each_tensor,
     operation,
-    tensors_in,
     viewed,
 )
 from gradguard_lint.models.transfers.wrapping import marked
@@ -94,7 +90,6 @@ from pytest_gradguard.records import replace
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from gradguard_lint.domain.evidence import Kind
-    from gradguard_lint.domain.questions import Key
 
 MODELS = ("model", "net", "encoder", "decoder", "policy", "backbone", "classifier", "critic")
 """What parameters of functions are called that are modules to be trained: losses and transforms
@@ -280,9 +275,6 @@ class Meaning(Known):
                 return what
         return ""
 
-    def class_by_use(self, m: Machine, node: ast.ClassDef) -> str:
-        return "torch" if m.facts.evidence.is_proved((CLASS, id(node)), "module") else ""
-
     # -- operators, items, attributes -----------------------------------------------------------
 
     def operation(
@@ -355,52 +347,6 @@ class Meaning(Known):
         if isinstance(atom, Thing) and atom.kind == "future":
             return work.result_of(m, of(atom))
         return of(atom)
-
-    def proved(self, m: Machine, subject: Key, kind: Kind, born: int) -> Atom:
-        ident = m.ident_of(subject)
-        m.facts.evidence.subjects[ident] = subject
-        if kind in ("module", "statistics"):
-            about = (("statistics", constant(True)),) if kind == "statistics" else ()
-            return Thing("model", "Module", ident, born, parts=about)
-        if kind == "optimizer":
-            parts = (("parameters", UNKNOWN),)
-            return Thing(kind, "Optimizer", ident, born, parts=parts)
-        if kind == "keras":
-            return Thing("keras-model", "Model", ident, born)
-        if kind == "variable":
-            return Tensor("tensorflow", kind, False, born, ident)
-        if kind == "leaf":
-            return Tensor("torch", kind, False, born, ident)
-        own = frozenset({ident})
-        return Tensor("torch", "history", False, born, ident, sources=own)
-
-    def computed(
-        self,
-        m: Machine,
-        frame: Frame,
-        node: ast.AST,
-        subject: Key,
-        function: Value,
-        args: Args,
-    ) -> Value | None:
-        evidence = m.facts.evidence
-        if evidence.is_proved(subject, "optimizer"):
-            parts = (("parameters", args.get(0) or UNKNOWN),)
-            return of(
-                Thing("optimizer", "Optimizer", m.ident_of(subject), m.worker_ident, parts=parts)
-            )
-        if subject not in evidence.giving:
-            return None
-        only = function.only
-        receiver = only.receiver if isinstance(only, Method) else None
-        if isinstance(receiver, Thing) and receiver.kind == "model":
-            return torch_modules.model_call(m, frame, node, receiver, args)
-        if not evidence.is_proved(subject, "graph"):
-            return None
-        ident = m.ident_of(subject)
-        own = Tensor("torch", "history", False, m.worker_ident, ident, sources=frozenset({ident}))
-        value = combine(m, [*tensors_in(args.values()), (own, NONE)], framework="torch")
-        return each_tensor(value, lambda it: replace(it, ident=ident))
 
     def annotated(self, name: str, kind: Value) -> Kind | None:
         atom = kind.only
@@ -478,6 +424,8 @@ class Meaning(Known):
     attribute = staticmethod(objects.attribute)
     call_instance = staticmethod(instances.call)
     call_unknown = staticmethod(unknown_calls.call)
+    class_by_use = staticmethod(by_use.class_by_use)
+    computed = staticmethod(by_use.computed)
     decorate = staticmethod(contexts.decorate)
     decorate_class = staticmethod(contexts.decorate_class)
     delete_item = staticmethod(objects.delete_item)
@@ -493,6 +441,7 @@ class Meaning(Known):
     make_task = staticmethod(parallel.make_task)
     mapping = staticmethod(attribute_tables.as_dict)
     parts_of = staticmethod(module_parts.iterated)
+    proved = staticmethod(by_use.proved)
     put_back = staticmethod(parallel.put_back)
     ran = staticmethod(optimizers.ran)
     refuses_pickling = staticmethod(objects.refuses_pickling)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.payloads import (
+    Compute,
     Draw,
     ModelChange,
     ModelUse,
@@ -224,6 +225,9 @@ def model_method(
         m.program.shared.add(ident)
         if not m.place.turns.depth:
             m.program.shared_once.add(ident)
+        if not gpu and does(m, model, "copied"):
+            copies = Compute("torch", heavy=True, threads_only=True)
+            m.effect(frame, node, "`.share_memory()`", copies)
     if name != "eval":
         used_by(m, frame, node, name, [me])
     if name in ("buffers", "named_buffers"):

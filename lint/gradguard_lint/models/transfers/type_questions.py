@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     STUB,
     UNKNOWN,
@@ -27,9 +28,11 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.caching import has_set_attribute
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch_words import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel, options
+from gradguard_lint.models.transfers.frozen import module_itself
 
 
 def is_of(m: Machine, value: Value, kind: Value) -> Value:
@@ -61,7 +64,7 @@ def is_of(m: Machine, value: Value, kind: Value) -> Value:
         return constant(known) if known or seen else UNKNOWN  # its base may extend that class
     if isinstance(asked, Class) and isinstance(only, (Const, Items, Table, Tensor)):
         return constant(False) if asked.plain else UNKNOWN  # members of an Enum are values here
-    told = data_parallel.is_wrapper(m, value, kind)
+    told = _is_wrapper(m, value, kind)
     name = _class_name(asked)
     return _split_by_value(only, name) if told == UNKNOWN and name else told
 
@@ -126,5 +129,38 @@ def has_attribute(m: Machine, value: Value, name: Value) -> Value:
     if isinstance(asked, str) and isinstance(value.only, Instance):
         return has_set_attribute(m, value.only, asked)
     if name.constant not in OF_TENSORS:
-        return data_parallel.has_attribute(m, value, name)
+        return _has_module(m, value, name)
+    return value.map(ask)
+
+
+def _is_wrapper(m: Machine, value: Value, kind: Value) -> Value:
+    """``isinstance(value, DistributedDataParallel)``, or one of several kinds."""
+    registry = registry_of(m)
+    rows = [
+        registry.row(registry.canonical(atom.name)) if isinstance(atom, External) else None
+        for atom in inner(kind, 1)
+        if not isinstance(atom, Items)
+    ]
+    wrappers = [row is not None and row.does == "data-parallel" for row in rows]
+
+    def ask(atom: Atom) -> Value:
+        if module_itself(atom) and any(wrappers) and data_parallel.module_in(atom) is not None:
+            return constant(True)
+        return constant(False) if module_itself(atom) and wrappers and all(wrappers) else UNKNOWN
+
+    return value.map(ask)
+
+
+def _has_module(m: Machine, value: Value, name: Value) -> Value:
+    """``hasattr(value, "module")``."""
+    if name.constant != "module":
+        return UNKNOWN
+
+    def ask(atom: Atom) -> Value:
+        if isinstance(atom, Instance) and module_itself(atom):
+            own = (m.find_in_class(atom.cls, it) for it in ("module", "__getattr__"))
+            known = (m.read(atom.ident, "module"), *own)
+            return UNKNOWN if any(it is not None for it in known) else constant(False)
+        return constant(True) if data_parallel.module_in(atom) is not None else UNKNOWN
+
     return value.map(ask)

@@ -1,0 +1,82 @@
+"""What stands for values that their use shows."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.conditions import NONE
+from gradguard_lint.domain.evidence import CLASS
+from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Frame,
+    Method,
+    Tensor,
+    Thing,
+    Value,
+    constant,
+    of,
+)
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.transfers import torch_modules
+from gradguard_lint.models.transfers.tensors import combine, each_tensor, tensors_in
+from pytest_gradguard.records import replace
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.evidence import Kind
+
+
+def class_by_use(m: Machine, node: ast.ClassDef) -> str:
+    """What the class at `node` is, which extends something unknown."""
+    return "torch" if m.facts.evidence.is_proved((CLASS, id(node)), "module") else ""
+
+
+def proved(m: Machine, subject: Key, kind: Kind, born: int) -> Atom:
+    """What stands for `subject`, which is proved to be of that `kind`."""
+    ident = m.ident_of(subject)
+    m.facts.evidence.subjects[ident] = subject
+    if kind in ("module", "statistics"):
+        about = (("statistics", constant(True)),) if kind == "statistics" else ()
+        return Thing("model", "Module", ident, born, parts=about)
+    if kind == "optimizer":
+        parts = (("parameters", UNKNOWN),)
+        return Thing(kind, "Optimizer", ident, born, parts=parts)
+    if kind == "keras":
+        return Thing("keras-model", "Model", ident, born)
+    if kind == "variable":
+        return Tensor("tensorflow", kind, False, born, ident)
+    if kind == "leaf":
+        return Tensor("torch", kind, False, born, ident)
+    own = frozenset({ident})
+    return Tensor("torch", "history", False, born, ident, sources=own)
+
+
+def computed(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    subject: Key,
+    function: Value,
+    args: Args,
+) -> Value | None:
+    """What `function` gives for `args`, where that is known as `subject` and proved to be an
+    optimizer, or to have a graph: it has the parameters, or the gradients, of the arguments."""
+    evidence = m.facts.evidence
+    if evidence.is_proved(subject, "optimizer"):
+        parts = (("parameters", args.get(0) or UNKNOWN),)
+        return of(Thing("optimizer", "Optimizer", m.ident_of(subject), m.worker_ident, parts=parts))
+    if subject not in evidence.giving:
+        return None
+    only = function.only
+    receiver = only.receiver if isinstance(only, Method) else None
+    if isinstance(receiver, Thing) and receiver.kind == "model":
+        return torch_modules.model_call(m, frame, node, receiver, args)
+    if not evidence.is_proved(subject, "graph"):
+        return None
+    ident = m.ident_of(subject)
+    own = Tensor("torch", "history", False, m.worker_ident, ident, sources=frozenset({ident}))
+    value = combine(m, [*tensors_in(args.values()), (own, NONE)], framework="torch")
+    return each_tensor(value, lambda it: replace(it, ident=ident))
