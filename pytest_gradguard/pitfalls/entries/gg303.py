@@ -25,8 +25,8 @@ PITFALL = Pitfall(
     why=(
         "A fork copies only the thread that forks. The copied thread pool still expects its "
         "other threads, and waits for them. torch starts its threads for products of matrices, "
-        "convolutions and backward passes, and for elementwise operations and reductions of more "
-        "than 32,768 elements."
+        "convolutions and backward passes, for elementwise operations and reductions of more than "
+        "32,768 elements, and for `share_memory()` of parameters of more than 32 KiB."
     ),
     fix=(
         "Start the workers as fresh interpreters, with the start method spawn or forkserver. If "
