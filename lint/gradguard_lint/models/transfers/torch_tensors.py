@@ -268,8 +268,10 @@ def tensor_method(
         name in IN_PLACE_DRAWS and not is_certain(f"torch.Tensor.{name}", args)
     )
     if draws and "generator" not in args.keywords:
-        on = all_on_gpu([(tensor, NONE)])
-        m.effect(frame, node, f"`.{name}()`", Draw("torch", on))
+        on_gpu = tensor.gpu or _is_buffer_on_gpu(m, tensor)
+        on = all_on_gpu([(replace(tensor, gpu=on_gpu is True), NONE)])
+        if on_gpu is not None:
+            m.effect(frame, node, f"`.{name}()`", Draw("torch", on))
     found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]
     found.extend((t, w) for t, w in tensors_in(args.values()))
     smooth = name not in NOT_SMOOTH
@@ -291,6 +293,15 @@ def tensor_method(
         value = each_tensor(value, lambda it: viewed(m, it, tensor))
     value = collectives.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
     return several(m, found, name, args.get(0, "dim"), value)
+
+
+def _is_buffer_on_gpu(m: Machine, tensor: Tensor) -> bool | None:
+    """Whether `tensor` is a buffer of a module that was moved to a GPU; None: perhaps."""
+    owner = m.program.buffers.get(tensor.ident, 0)
+    moved = m.read(owner, "<gpu>") if owner else None
+    if moved is None or True not in moved.constants():
+        return False
+    return True if moved.constant is True else None
 
 
 def gives_one(name: str, args: Args) -> bool:
