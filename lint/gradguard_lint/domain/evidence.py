@@ -69,6 +69,7 @@ class Evidence:
 
     def __init__(self) -> None:
         self.proved: dict[Key, dict[Kind, Conditions]] = {}
+        self._partial: dict[Key, dict[Kind, Conditions]] = {}
         self.is_late = self.is_open = False
         self.giving: set[Key] = set()
         self.subjects: dict[int, Key] = {}
@@ -76,15 +77,16 @@ class Evidence:
 
     def prove(self, subject: Key, kind: Kind, when: Conditions = NONE) -> None:
         """Note that `subject` is of that `kind`, on the ways on which `when` holds."""
-        known = self.proved.setdefault(subject, {})
+        of_kind = self._partial if kind in _PARTIAL else self.proved
+        known = of_kind.setdefault(subject, {})
         old = known.get(kind)
         if old is not None and old <= when:
             return
         known[kind] = when if old is None else any_of((old, when))
-        if kind == "graph":
-            self.giving.update(with_owners(subject))
-        if kind not in _PARTIAL:
+        if of_kind is self.proved:
             self.is_late = self.is_late or known[kind] != old
+            if kind == "graph":
+                self.giving.update(with_owners(subject))
             return
         for parts, whole in _TOGETHER:
             if kind in parts and parts <= known.keys():
@@ -92,10 +94,7 @@ class Evidence:
 
     def of(self, subject: Key) -> tuple[Kind, Conditions] | None:
         """The kind that `subject` is proved to be of, and when: the one that is most certain."""
-        known = self.proved.get(subject)
-        if known is None:
-            return None
-        kinds = [(kind, when) for kind, when in known.items() if kind not in _PARTIAL]
+        kinds = self.proved.get(subject, {}).items()
         return min(kinds, key=lambda it: (len(it[1]), it[0] == "module"), default=None)
 
     def is_proved(self, subject: Key, kind: Kind) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gradguard_lint.domain.evidence import MADE, is_of_a_task
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import arrived, inner, result_call
+from gradguard_lint.domain.shapes import arrived, result_call
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -105,18 +105,21 @@ def identified(
         only = replace(only, identity=identity_at(m, node))
         value = Value((Choice(only, value.choices[0].when),))
         m.facts.evidence.operands[only.identity] = (call and call[0], operands)
-    if call is not None:
-        if any(it.grad == "parameter" for it in _first_tensors(call[1])):
-            prove(m, value, "is-given-parameters")
+    evidence = m.facts.evidence
+    if call is not None and _is_given_parameters(call[1]):
+        prove(m, value, "is-given-parameters")
+    if call is not None and (only.subject in evidence.proved or only.subject in evidence.giving):
         computed = m.models.computed(m, frame, node, only.subject, *call)
         value = computed if computed is not None else value
     return as_proved(m, value)
 
 
-def _first_tensors(args: Args) -> list[Tensor]:
-    """The tensors in the first of `args`."""
-    first = args.positional[0] if args.positional else None
-    return [] if first is None else [it for it in inner(first, 1) if isinstance(it, Tensor)]
+def _is_given_parameters(args: Args) -> bool:
+    """Whether the first of `args` is a list of parameters."""
+    only = args.positional[0].only if args.positional else None
+    if not isinstance(only, Items):
+        return False
+    return any(atom.grad == "parameter" for atom in only.element.tensors())
 
 
 def _sources_of_result(function: Value | None, values: Iterable[Value]) -> frozenset[Key]:
