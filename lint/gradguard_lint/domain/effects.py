@@ -351,7 +351,7 @@ class Program:
     shared: set[int] = field(default_factory=set)
     """Identities of models and tensors whose memory is shared between processes."""
     shared_once: set[int] = field(default_factory=set)
-    """Those of them that were put there outside of loops: each is one object."""
+    """Identities in `shared` of modules that were shared outside of loops: each is one object."""
     generators: dict[ast.AST, set[int]] = field(default_factory=dict)
     """Identities of the random generators that an expression makes; 0: of several."""
     buffers: dict[int, int] = field(default_factory=dict)

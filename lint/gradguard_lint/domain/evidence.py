@@ -39,9 +39,8 @@ task of a worker that it is in."""
 CLASS = "class"
 """How the key begins of a class of the project that extends something unknown."""
 
-_STABLE = frozenset({"argument", "attr", "call", "item", CLASS, MADE})
+_STABLE = frozenset({"argument", CLASS, MADE})
 """How the keys begin of what is the same in another run of the program."""
-
 
 _TOGETHER: tuple[tuple[frozenset[Kind], Kind], ...] = (
     (frozenset({"clears", "steps"}), "optimizer"),
@@ -49,16 +48,17 @@ _TOGETHER: tuple[tuple[frozenset[Kind], Kind], ...] = (
     (frozenset({"called", "clears"}), "module"),  # optimizers cannot be called
     (frozenset({"called", "has-state"}), "module"),
 )
-"""What of a thing is no proof alone, and what two of them show together."""
+"""Pairs of partial evidence, and the kind that each pair proves."""
 
 _PARTIAL = frozenset[str]().union(*(parts for parts, _ in _TOGETHER))
+"""Kinds of evidence that prove nothing alone."""
 
 
 class Evidence:
-    """What is proved of unknown things, by what they are known by.
+    """Facts proved about unknown values, by the keys of these values.
 
     Attributes:
-        proved: the kinds that each thing is of, and when.
+        proved: the kinds of each value, with the conditions of each.
         is_late: whether something was proved of what had been handed on as unknown.
         is_open: whether anything was done of which the effect hangs on what is not known.
         giving: what is proved to have a graph, or to have an item or attribute that has one.
@@ -102,7 +102,7 @@ class Evidence:
         return kind in self.proved.get(subject, ())
 
     def lasting(self) -> Evidence:
-        """What is proved of things that are known by the same in another run of the program."""
+        """The evidence whose keys are stable across runs of the program."""
         kept = Evidence()
         kept.proved = {it: dict(kinds) for it, kinds in self.proved.items() if _is_stable(it)}
         kept.giving = set(filter(_is_stable, self.giving))
@@ -110,7 +110,7 @@ class Evidence:
 
 
 def owner_of(atom: Unknown) -> Key:
-    """What evidence about the thing is kept under of which `atom` is an attribute."""
+    """The evidence key of the object that `atom` is an attribute of; None if there is none."""
     subject = atom.subject
     if not isinstance(subject, tuple) or subject[0] != "attr":
         return None
@@ -133,8 +133,6 @@ def is_of_a_task(subject: Key) -> bool:
 
 
 def _is_stable(key: Key) -> bool:
-    while isinstance(key, tuple) and key and key[0] in _STABLE:
-        if key[0] in ("argument", CLASS, MADE):
-            return True
+    while isinstance(key, tuple) and key and key[0] in ("attr", "call", "item"):
         key = key[1]
-    return False
+    return isinstance(key, tuple) and bool(key) and key[0] in _STABLE

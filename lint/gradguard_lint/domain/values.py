@@ -57,7 +57,7 @@ class Unknown(Atom):
 
     @property
     def is_nameless(self) -> bool:
-        """Whether it may be another thing each time that the program comes by."""
+        """Whether it has no key: evaluated again, it may be another value."""
         return self.key is None and self.sent is None
 
     @property
@@ -553,7 +553,7 @@ class Value(Record):
 
     @property
     def is_nameless(self) -> bool:
-        """Whether nothing at all is known of it, not even whether it is the same another time."""
+        """Whether it is a single unknown value without a key."""
         only = self.choices[0].atom if len(self.choices) == 1 else None
         return isinstance(only, Unknown) and only.is_nameless
 

@@ -76,9 +76,7 @@ def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
         result = call_from_stub(m, frame, node, function, args)
     else:
         result = call(m, frame, node, function, args)
-        if any(isinstance(it.atom, Unknown) for it in result.choices):
-            given = tuple(args.values())
-            result = identified(m, frame, node, result, given, (function, args))
+        result = identified(m, frame, node, result, call=(function, args))
     _change_receiver(m, frame, node, function, args)
     return result
 

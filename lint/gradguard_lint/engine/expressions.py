@@ -225,9 +225,7 @@ def on_BinOp(m: Machine, frame: Frame, node: ast.BinOp) -> Value:
     left = m.eval(frame, node.left)
     right = m.eval(frame, node.right)
     value = operate(m, frame, node, node.op, left, right)
-    if any(isinstance(it.atom, Unknown) for it in value.choices):
-        value = identified(m, frame, node, value, (left, right))
-    return value
+    return identified(m, frame, node, value, (left, right))
 
 
 def operate(

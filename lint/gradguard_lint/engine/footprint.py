@@ -8,7 +8,7 @@ for an attribute, where something is called, given by keyword or filled (`asked`
 from __future__ import annotations
 
 import ast
-from collections.abc import Set
+from collections.abc import Collection, Set
 from functools import cached_property
 
 from pytest_gradguard.records import field, fields
@@ -291,3 +291,13 @@ def filling(name: str) -> str:
 def quoted(string: str) -> str:
     """What is mentioned where `string` stands."""
     return f'"{string}"'
+
+
+def renamed(seen: Footprint, words: Collection[str]) -> set[str]:
+    """`words`, and the other names that the imports of a module give them."""
+    return {*words} | {
+        here
+        for module, name, here in seen.imports
+        if (name or here != module.partition(".")[0])
+        and (name or module).rpartition(".")[2] in words
+    }

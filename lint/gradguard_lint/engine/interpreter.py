@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 
@@ -43,13 +43,12 @@ from gradguard_lint.engine.machine import Machine, Parts
 from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.engine.run_parts import Place, Position
+from gradguard_lint.engine.templates import FUNCTIONS, calling_its_own, lacks_an_attribute
 from gradguard_lint.engine.tree import descend, last_name
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any
-
-    from gradguard_lint.reading.source import Module
 
     Definition = tuple[ast.ClassDef | None, ast.FunctionDef | ast.AsyncFunctionDef]
     """A function, and the class that it is a method of."""
@@ -230,10 +229,10 @@ class _Run:
                 continue
             calling = {
                 id(it)
-                for home, it in _calling_its_own(atom)
+                for home, it in calling_its_own(atom)
                 if (home is not self.module or key_of(it) in wanted) and _names(it, telling)
             }
-            if calling and _lacks_an_attribute(atom):
+            if calling and lacks_an_attribute(atom):
                 continue  # only objects of classes that extend it are made
             brings = not bringing.isdisjoint(map(last_name, cls.bases))
             if not calling and not brings:
@@ -246,7 +245,7 @@ class _Run:
                 continue
             instance, state = ready
             for node in (node for above in instance.cls.above for node in above.node.body):
-                if not isinstance(node, _FUNCTIONS) or node.name == "__init__":
+                if not isinstance(node, FUNCTIONS) or node.name == "__init__":
                     continue
                 if id(node) in calling:
                     if (id(node), id(cls)) in m.facts.executed_methods:
@@ -416,72 +415,6 @@ def _definitions(tree: ast.Module) -> list[Definition]:
 
     visit(tree.body, None)
     return found
-
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-def _calling_its_own(cls: Class) -> list[tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """The methods that `cls` inherits from classes of the project, and that call methods which it
-    has itself; each with the module that it is in."""
-    own = {it.name for it in cls.node.body if isinstance(it, _FUNCTIONS)} - {"__init__"}
-    methods = [
-        (above.module, it)
-        for above in cls.above
-        for it in above.node.body
-        if isinstance(it, _FUNCTIONS)
-    ]
-    inherited = [(home, it) for home, it in methods if it.name not in own]
-    found: list[tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef]] = []
-    while True:
-        calling = [it for it in inherited if own and it not in found and _asks_itself(it[1], own)]
-        if not calling:
-            return found
-        found += calling
-        own |= {it.name for _, it in calling}
-
-
-def _lacks_an_attribute(cls: Class) -> bool:
-    """Whether `cls` uses attributes of its objects that neither it has nor what it extends, or
-    methods that only say that a class which extends it has them."""
-    if any(getattr(base, "name", "").rpartition(".")[2] not in _BASES for base in cls.outside()):
-        return False
-    nodes = [part for it in (cls, *cls.above) for part in descend(it.node)]
-    own = [it for it in nodes if isinstance(it, ast.Attribute) and last_name(it.value) == "self"]
-    has = {it.attr for it in own if isinstance(it.ctx, ast.Store)}
-    has.update(it.id for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store))
-    for part in (*reversed(cls.above), cls):
-        for method in part.node.body:
-            if isinstance(method, _FUNCTIONS):
-                (has.discard if _is_left_open(method) else has.add)(method.name)
-    return not {it.attr for it in own} <= has | _OF_OBJECTS
-
-
-def _is_left_open(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a method does nothing but raise ``NotImplementedError``, or is abstract."""
-    if any(last_name(it).startswith("abstract") for it in method.decorator_list):
-        return True
-    last = method.body[-1]
-    raised = last.exc if isinstance(last, ast.Raise) else None
-    raised = raised.func if isinstance(raised, ast.Call) else raised
-    return len(method.body) <= 2 and last_name(raised or last) == "NotImplementedError"
-
-
-_BASES = frozenset({"ABC", "Generic", "Protocol", "object"})
-"""The classes outside the project of which it is known that they have no methods to call."""
-
-_OF_OBJECTS = frozenset(dir(object))
-
-
-def _asks_itself(method: ast.AST, names: Set[str]) -> bool:
-    """Whether `method` has an attribute with one of these `names` of its object."""
-    return any(
-        isinstance(part, ast.Attribute)
-        and part.attr in names
-        and isinstance(part.value, ast.Name)
-        and part.value.id == "self"
-        for part in descend(method)
-    )
 
 
 def _names(node: ast.AST, words: frozenset[str]) -> bool:

@@ -63,8 +63,7 @@ def as_proved(m: Machine, value: Value) -> Value:
 
 
 def _as_proved(m: Machine, atom: Atom) -> Value:
-    proved = m.facts.evidence.of(atom.subject) if isinstance(atom, Unknown) else None
-    if proved is None or not isinstance(atom, Unknown):
+    if not isinstance(atom, Unknown) or (proved := m.facts.evidence.of(atom.subject)) is None:
         return of(atom)
     kind, when = proved
     born = m.worker_ident if is_of_a_task(atom.subject) else 0
@@ -89,23 +88,25 @@ def identified(
     frame: Frame,
     node: ast.AST,
     value: Value,
-    operands: Sequence[Value],
+    operands: Sequence[Value] = (),
     call: tuple[Value, Args] | None = None,
 ) -> Value:
     """What the expression `node` gives, `value`, by an identity where nothing is known of it.
 
     Args:
-        operands: what it is computed from.
+        operands: what an operator computes it from.
         call: what is called there, and the arguments.
     """
     only = value.choices[0].atom if len(value.choices) == 1 else None
     if not isinstance(only, Unknown) or frame.module.is_stub:
         return value
+    evidence = m.facts.evidence
     if only.identity is None and only.sent is None and result_call(only) is None:
         only = replace(only, identity=identity_at(m, node))
         value = Value((Choice(only, value.choices[0].when),))
-        m.facts.evidence.operands[only.identity] = (call and call[0], operands)
-    evidence = m.facts.evidence
+        function, args = call or (None, None)
+        given = tuple(args.values()) if args is not None else operands
+        evidence.operands[only.identity] = (function, given)
     if call is not None and _is_given_parameters(call[1]):
         prove(m, value, "is-given-parameters")
     if call is not None and (only.subject in evidence.proved or only.subject in evidence.giving):
@@ -173,7 +174,7 @@ def sources_of(values: Iterable[Value], depth: int = 2) -> frozenset[Key]:
 
 
 _HOLDING = (Bound, Class, Function, Instance, Items, Partial, Table, Thing)
-"""What may hold something with a graph that is not seen here."""
+"""Values whose contents are not searched here, and may have a graph."""
 
 _PLAIN = frozenset({"device", "loss", "number"})
 """The kinds of things that have no graph."""

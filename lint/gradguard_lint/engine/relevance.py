@@ -19,6 +19,7 @@ from gradguard_lint.engine.footprint import (
     inherited,
     keyword,
     quoted,
+    renamed,
     writing,
 )
 from gradguard_lint.engine.walk import footprint
@@ -153,8 +154,8 @@ class Relevance:
         said = imported | seen.loaded
         if self._of_project or any(group in name for name in said for group in words.groups):
             interesting |= words.samplers
-            ranks = self._renamed(words.ranks)
-        interesting = self._renamed(interesting)
+            ranks = renamed(self.seen, words.ranks)
+        interesting = renamed(self.seen, interesting)
         if loops:
             return seen.mentioning(self._said(interesting | ranks))
         starting = self._starting(interesting, by_threads - by_processes) | self._together(ranks)
@@ -184,22 +185,13 @@ class Relevance:
             tops = set(map(_top, self.seen.imports))
         return set[str]().union(*(words for top, words in beside.items() if top in tops))
 
-    def _renamed(self, words: Set[str]) -> set[str]:
-        """`words`, and the other names that imports give them."""
-        return {*words} | {
-            here
-            for module, name, here in self.seen.imports
-            if (name or here != module.partition(".")[0])
-            and (name or module).rpartition(".")[2] in words
-        }
-
     def _together(self, ranks: set[str]) -> set[Key]:
         """The functions that mention one of `ranks`, here or in a module of the project that they
         lead to, and train."""
         found = self.seen.mentioning(self._said(ranks))
         if self.seen.has_star or not ranks:
             return found
-        trainers = self._renamed(self.words.trains)
+        trainers = renamed(self.seen, self.words.trains)
         for mentioned, extended in self.seen.inheriting:
             mentioned |= extended & trainers  # the class that it extends calls it, and trains
         training = self.seen.mentioning(self._said(self.words.trains | self._brought("trains")))

@@ -377,12 +377,10 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
             value = at_one_place(value)
         if process:
             value = arrived(value, m.worker_ident)
-            sent = ("sent", run.ident, name, private)
-            return value.map(partial(_sent, sent)) if value.is_nameless else value
-        if not private:
-            return value
-        if value.is_nameless:
+        if value.is_nameless and (process or private):
             value = value.map(partial(_sent, ("sent", run.ident, name, private)))
+        if process or not private:
+            return value
         run.own.update(atom for atom in inner(value) if isinstance(atom, (Const, Unknown)))
         return owned(value, run.ident)
 

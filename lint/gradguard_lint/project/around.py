@@ -9,7 +9,7 @@ from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.file_bytes import File
 from gradguard_lint.project.files import Excludes, absolute, discover
 from gradguard_lint.project.links import module_name
-from gradguard_lint.project.reader import is_project
+from gradguard_lint.project.reader import Reader
 
 MOST_FILES = 2000
 """In projects of more Python files, nobody looks for those that import a named one."""
@@ -25,11 +25,12 @@ def importers(contents: Mapping[str, bytes], excludes: Excludes) -> dict[str, by
         contents: files by path.
         excludes: what the configuration leaves out.
     """
+    reader = Reader()
     named = {absolute(path) for path in contents}
     wanted: dict[str, set[bytes]] = {}
     for path, data in contents.items():
-        root = _project_of(path)
-        if root is not None and b"def " in data:
+        root = reader.project_around(os.path.dirname(absolute(path)))
+        if root and b"def " in data:
             stems = {module_name(path), module_name(os.path.dirname(absolute(path)))}
             wanted.setdefault(root, set()).update(stems)
     found: dict[str, bytes] = {}
@@ -40,17 +41,6 @@ def importers(contents: Mapping[str, bytes], excludes: Excludes) -> dict[str, by
             found.update(_importing(others, names))
     near = sorted(found, key=lambda it: (_distance(it, named), it))
     return {path: found[path] for path in near[:MOST]}
-
-
-def _project_of(path: str) -> str | None:
-    """The nearest folder above `path` that is the folder of a project."""
-    folder = os.path.dirname(absolute(path))
-    while not is_project(folder):
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return None
-        folder = parent
-    return folder
 
 
 def _importing(paths: Iterable[str], names: set[bytes]) -> Iterable[tuple[str, bytes]]:

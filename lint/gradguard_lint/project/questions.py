@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import cache
 
-from gradguard_lint.engine.footprint import Footprint, asked, called, filling, keyword
+from gradguard_lint.engine.footprint import Footprint, asked, called, filling, keyword, renamed
 from gradguard_lint.models.rows import (
     CALLED_BY_HOSTS,
     MATTERS,
@@ -48,11 +48,6 @@ def _any_form(words: Collection[str]) -> set[str]:
     return {form for word in words for form in (word, asked(word), called(word), keyword(word))}
 
 
-def _renamed(seen: Footprint, names: Collection[str]) -> set[str]:
-    """What imports call those of `names` that they rename: ``DistributedDataParallel as DDP``."""
-    return {here for _, name, here in seen.imports if name and here != name and name in names}
-
-
 def _of(words: Collection[str]) -> Callable[[Footprint], set[str]]:
     """What gives those of `words` that a footprint mentions."""
     wanted = frozenset(words)
@@ -67,7 +62,8 @@ def _starting(names: frozenset[str]) -> Question:
     words |= {asked(name) for name in names if name[:1].isupper()}
 
     def shows(seen: Footprint) -> set[str]:
-        return seen.mentioned & {*words, *map(called, _renamed(seen, names))}
+        others = map(called, renamed(seen, names))
+        return (seen.mentioned & words).union(seen.mentioned.intersection(others))
 
     return Question(shows, lambda module, name: name in names, through=2, tables=False)
 
@@ -77,13 +73,13 @@ def _loads(seen: Footprint) -> set[str]:
     processes."""
     chosen = _any_form(("num_workers", "DistributedSampler"))
     names = [name.decode() for name in marks.LOADERS]
-    loaders = _any_form([*names, *_renamed(seen, names)])
+    loaders = _any_form(renamed(seen, names))
     return set() if seen.mentioned.isdisjoint(chosen) else loaders & seen.mentioned
 
 
 def _together(seen: Footprint) -> set[str]:
     """Calls of what processes do that train together, and of variants with longer names."""
-    names = (*marks.RANKED, *_renamed(seen, marks.RANKED))
+    names = tuple(renamed(seen, marks.RANKED))
     return {it for it in seen.mentioned if it.endswith("()") and it.startswith(names)}
 
 

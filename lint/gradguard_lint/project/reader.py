@@ -70,12 +70,13 @@ class Reader:
     def project_of(self, folder: str) -> str:
         """The folder of the project around `folder`, looked for once; `folder`, where there is
         none."""
-        return self._project_around(folder) or folder
+        return self.project_around(folder) or folder
 
-    def _project_around(self, folder: str) -> str:
+    def project_around(self, folder: str) -> str:
+        """The folder of the nearest project that `folder` is in, or is; "" where there is none."""
         if folder not in self._projects:
             above = os.path.dirname(folder)
-            around = "" if above == folder else self._project_around(above)
+            around = "" if above == folder else self.project_around(above)
             self._projects[folder] = folder if is_project(folder) else around
         return self._projects[folder]
 
@@ -83,7 +84,7 @@ class Reader:
         """The folders around `folder` that modules of its project are imported from."""
         known = self._roots.get(folder)
         if known is None:
-            project = self._project_around(folder)
+            project = self.project_around(folder)
             homes = [project] if project else (self._tops_around(folder) or [folder])
             known = self._roots[folder] = tuple(
                 os.path.join(home, name) if name else home
@@ -104,7 +105,7 @@ class Reader:
         known = self._around.get(root)
         if known is None:
             tops = self._tops_around(root)
-            last = self._project_around(root) or min(tops, key=len, default=root)
+            last = self.project_around(root) or min(tops, key=len, default=root)
             known = self._around[root] = {}
             folder = root
             while folder:

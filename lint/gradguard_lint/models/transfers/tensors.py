@@ -94,7 +94,7 @@ def as_large(name: str, operands: Iterable[Value], value: Value) -> Value:
     it has as many elements."""
     if name not in KEEPS_COUNT or not is_large(operands):
         return value
-    return value.map(lambda it: of(replace(it, large=True) if isinstance(it, Tensor) else it))
+    return each_tensor(value, lambda it: replace(it, large=True))
 
 
 def tensors_in(values: Iterable[Value]) -> list[tuple[Tensor, Conditions]]:

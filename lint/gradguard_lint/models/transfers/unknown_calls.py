@@ -113,6 +113,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     result = result_call(atom)
     samplers.may_train(m, frame, node)
     owner = owner_of(atom)
+    receiver = of(Unknown(base, identity=owner))
     if args.positional:
         prove(m, of(atom), "called")
     elif name in _PARTIAL_EVIDENCE:
@@ -122,7 +123,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
             m.facts.evidence.prove(whole_key, "statistics", m.assumed.facts)
     if name == "backward":
         if not args.positional and args.rest is None:
-            prove_graph(m, of(Unknown(base, identity=owner)))
+            prove_graph(m, receiver)
         data_parallel.unknown_backward(m)
         loss = args.get(0, "loss")
         if loss is not None and any(it.grad == "history" or it.severed for it in loss.tensors()):
@@ -163,7 +164,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         return torch_tensors.hooked(m, frame, node, Unknown(base), args)
     is_made = isinstance(owner, tuple) and owner[0] == MADE
     if name == "retain_grad" or (name == "register_hook" and is_made):  # else they raise
-        prove_graph(m, of(Unknown(base, identity=owner)))
+        prove_graph(m, receiver)
     if isinstance(name, str):
         given_a_gpu(m, frame, node, f".{name}", args)
         contexts.unknown_lock_method(m, node, name)
