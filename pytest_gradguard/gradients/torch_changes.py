@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pytest_gradguard.gradients import torch_log
-from pytest_gradguard.gradients.torch_log import Log, noted
+from pytest_gradguard.gradients.torch_log import Log, noted, recorder
 from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.kernel.observing import caller, observed
 
@@ -49,7 +49,7 @@ def distributed_gradients(log: Log, _: Any, gradients: Any, *args: Any, **kwargs
 
 
 def _loads(module: Any, *args: Any, **kwargs: Any) -> tuple[Log, list[Any]] | None:
-    log = torch_log.log
+    log = recorder.log
     return None if log is None else (log, list(module.parameters()))
 
 
@@ -73,6 +73,6 @@ loading = observed(before=_loads, after=_loaded)
 
 def stepped(optimizer: Any) -> None:
     """Note that `optimizer` has stepped."""
-    log = torch_log.log
+    log = recorder.log
     if log is not None:
         log.stepped(optimizer, steps.caller())

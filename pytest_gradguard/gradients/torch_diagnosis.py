@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -27,6 +27,7 @@ from pytest_gradguard.gradients.torch_log import (
     Cut,
     Log,
     Step,
+    recorder,
 )
 from pytest_gradguard.gradients.torch_watch import Entry, State, TorchWatch
 from pytest_gradguard.runtime.kernel.callsite import Site
@@ -36,35 +37,25 @@ _NO_LOG = Log()
 
 
 class JudgedWatch(TorchWatch):
-    """The torch part of one watch, which says why."""
+    """The torch part of one watch, with its verdicts."""
 
-    def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, reasons.Reason | None]:
-        """The reason why each name has no (good) gradient; None where it has one."""
-        return {
-            entry.name: _verdict(self, entry, finite=finite, nonzero=nonzero)
-            for entry in self.entries
-        }
-
-
-def _verdict(
-    watch: TorchWatch, entry: Entry, *, finite: bool, nonzero: bool
-) -> reasons.Reason | None:
-    log = watch.log or _NO_LOG
-    before = watch.replaced(entry.name)
-    if entry.received or any(old.received for old in before):
-        return _stepped_without(log, entry, before) or _value_reason(
-            log, entry, finite=finite, nonzero=nonzero
-        )
-    if any(old.received_late for old in before):
-        return _replaced(log, before)
-    tensor = entry.ref()
-    if tensor is not None and log.used_from_context(tensor):
-        return None
-    assert entry.state is not None
-    reason = diagnose(log, watch.began, tensor, entry.state, watch)
-    if isinstance(reason, reasons.NotInGraph) and before:
-        return _replaced(log, before)
-    return reason
+    def _verdict(self, entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reason | None:
+        log = self.log or _NO_LOG
+        before = self.replaced(entry.name)
+        if entry.received or any(old.received for old in before):
+            return _stepped_without(log, entry, before) or _value_reason(
+                log, entry, finite=finite, nonzero=nonzero
+            )
+        if any(old.received_late for old in before):
+            return _replaced(log, before)
+        tensor = entry.ref()
+        if tensor is not None and log.used_from_context(tensor):
+            return None
+        assert entry.state is not None
+        reason = diagnose(log, self.began, tensor, entry.state, self)
+        if isinstance(reason, reasons.NotInGraph) and before:
+            return _replaced(log, before)
+        return reason
 
 
 def _value_reason(log: Log, entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reason | None:
@@ -161,17 +152,14 @@ def _reason(
 
 def explain(tensor: Any) -> reasons.Reason | None:
     """Why any tensor has no (good) gradient now; None where it has one."""
-    from pytest_gradguard.gradients import torch_log
-
     state = torch_watch.state_of(tensor)
-    log = torch_log.log
+    log = recorder.log
     gradient = torch_watch.gradient_of(tensor)
     if gradient is not None:
         return _bad(log, tensor, gradient) or reported(tensor)
     if log is not None:
-        for watch in log.listeners:
-            entry = watch.entry_of(tensor) if isinstance(watch, TorchWatch) else None
-            if entry is not None and entry.received:
+        for entry in _entries_of(log, tensor):
+            if entry.received:
                 return _cleared(log, tensor, entry)
         if state.is_leaf and state.requires_grad:
             for known in log.backwards.values():
@@ -196,9 +184,8 @@ def explain(tensor: Any) -> reasons.Reason | None:
 
 def _bad(log: Log | None, tensor: Any, gradient: Any) -> reasons.Reason | None:
     """What is wrong with the values of the `gradient` that `tensor` has now."""
-    for watch in () if log is None else log.listeners:
-        entry = watch.entry_of(tensor) if isinstance(watch, TorchWatch) else None
-        if log is not None and entry is not None and entry.received:
+    for entry in () if log is None else _entries_of(log, tensor):
+        if log is not None and entry.received:
             if torch_watch.cleared_in_place(entry):
                 return _cleared(log, tensor, entry)
             return _value_reason(log, entry, finite=True, nonzero=True)
@@ -208,6 +195,14 @@ def _bad(log: Log | None, tensor: Any, gradient: Any) -> reasons.Reason | None:
     if largest == 0:
         return reasons.AllZero(None, came=False)
     return reasons.NotFinite(None, "nan" if math.isnan(largest) else "inf")
+
+
+def _entries_of(log: Log, tensor: Any) -> Iterator[Entry]:
+    """The entries of `tensor` in open watches."""
+    for watch in log.listeners:
+        entry = watch.entry_of(tensor) if isinstance(watch, TorchWatch) else None
+        if entry is not None:
+            yield entry
 
 
 def _clear_of(log: Log, tensor: Any) -> Change | None:
@@ -282,7 +277,7 @@ def _never_ran(log: Log, since: int, tensor: Any) -> reasons.Reason:
         return left
     failed = log.failed
     if failed is not None and failed.when > since:
-        started = Backward(failed.site, "backward", failed.chain, failed.when)
+        started = Backward(failed.site, failed.chain, last=failed.when)
         if failed.chain and tensor is not None:
             cut = _likely(_cuts(log, since, tensor, [started]), [started], sure=True)
             if cut is not None:

@@ -26,6 +26,7 @@ from pytest_gradguard.gradients.torch_exits import (
     entered_by,
     inside_torch,
 )
+from pytest_gradguard.gradients.torch_log import recorder
 from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
@@ -53,7 +54,7 @@ class _Blind(TorchFunctionMode):  # type: ignore[misc]
         return result
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any, frame: Any) -> None:
-        log = torch_log.log
+        log = recorder.log
         if log is None or torch.is_grad_enabled():
             return
         try:
@@ -94,7 +95,7 @@ _blinds = _Blinds()
 
 def _follow_grad_mode(mode: str) -> None:
     """Begin or end looking at what is computed without gradients, as the mode now says."""
-    log = torch_log.log
+    log = recorder.log
     on = torch.is_grad_enabled()
     if on or log is None:
         close()

@@ -19,7 +19,7 @@ from pytest_gradguard.gradients.torch_exits import (
     new,
     whole,
 )
-from pytest_gradguard.gradients.torch_log import Log, noted
+from pytest_gradguard.gradients.torch_log import Log, noted, recorder
 from pytest_gradguard.runtime.kernel.faults import Beside, attempt, fault, without_this_frame
 from pytest_gradguard.runtime.kernel.patching import on_class
 
@@ -64,7 +64,7 @@ def operating(operation: Operation) -> _Wrap:
             except BaseException as error:
                 without_this_frame(error)
                 raise
-            if torch_log.log is None or _compiling() or not _grad_enabled():
+            if recorder.log is None or _compiling() or not _grad_enabled():
                 return result
             for one in args:  # quick, as it runs at each comparison of the program
                 if type(one) in _PLAIN and not one.requires_grad:
@@ -78,7 +78,7 @@ def operating(operation: Operation) -> _Wrap:
                 if flat or _leaves_the_graph(result):
                     sources = torch_log.sources([*args, *kwargs.values()])
                     if sources:
-                        torch_log.log.cut(way, sources, result, torch_log.caller(), flat=flat)
+                        recorder.log.cut(way, sources, result, torch_log.caller(), flat=flat)
             except Exception as error:
                 fault(error)
             return result
@@ -116,7 +116,7 @@ def applying(original: Any) -> Any:
         except BaseException as error:
             without_this_frame(error)
             raise
-        if log is not None and torch_log.log is log:
+        if log is not None and recorder.log is log:
             try:
                 _called(log, f"{cls.__name__}.apply()", args, result, torch_log.caller())
             except Exception as error:
@@ -148,7 +148,7 @@ def writing(original: Any) -> Any:
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        log = torch_log.log  # quick, as optimizers write into each parameter
+        log = recorder.log  # quick, as optimizers write into each parameter
         identity = id(self)
         if (
             log is not None
