@@ -9,9 +9,11 @@ import itertools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from pytest_gradguard.gradients.flow import Chain
+from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.observing import caller, observed
@@ -46,6 +48,9 @@ class Record:
         self.count += 1
 
 
+RecordT = TypeVar("RecordT", bound=Record)
+
+
 class Log:
     """Events since the first open watch began.
 
@@ -57,6 +62,31 @@ class Log:
     def __init__(self) -> None:
         self.listeners: list[Any] = []
         self.heard: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def record_at(
+        self,
+        records: dict[object, RecordT],
+        kind: str,
+        frames: list[FrameType],
+        make: Callable[..., RecordT],
+        **fields: Any,
+    ) -> RecordT:
+        """The record of `kind` at the innermost of `frames`, made with `fields` if there is none.
+
+        Args:
+            records: the table of records.
+            kind: what happened.
+            frames: the call chain that distinguishes it, the innermost first.
+            make: the type of the record.
+            fields: its fields, besides `site` and `chain`.
+        """
+        key = (kind, *((frame.f_code, frame.f_lasti) for frame in frames))
+        known = records.get(key)
+        if known is None:
+            chain = tuple(callsite.site_of(frame) for frame in frames)
+            site = chain[0] if chain else callsite.user_site()
+            known = records.setdefault(key, make(site, chain, **fields))
+        return known
 
 
 LogT = TypeVar("LogT", bound=Log)

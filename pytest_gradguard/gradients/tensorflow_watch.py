@@ -11,21 +11,18 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from pytest_gradguard.details import Details
-from pytest_gradguard.gradients import reasons, targets, tensorflow_patches
+from pytest_gradguard.gradients import reasons, targets, tensorflow_patches, watched
 from pytest_gradguard.gradients.flow import reaches
 from pytest_gradguard.gradients.reported import reported
 from pytest_gradguard.gradients.tensorflow_log import Log, TapeNotes, recorder
-from pytest_gradguard.gradients.watched import FrameworkWatch
 from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
 from pytest_gradguard.runtime.kernel import losses
-from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.pitfalls.tapes import gg105
 
 _CHECK_NUMERICS = "tf.debugging.enable_check_numerics()"
 
 
-class Entry:
+class Entry(watched.Entry):
     """One watched variable.
 
     Attributes:
@@ -34,14 +31,14 @@ class Entry:
     """
 
     def __init__(self, name: str, outer: Any, inner: Any) -> None:
-        self.name = name
+        super().__init__(name)
         self.outer = weakref.ref(outer)
         self.ref = weakref.ref(inner)
         self.identity = id(inner)
         self.trainable = bool(getattr(outer, "trainable", True))
         dtype = tf.as_dtype(inner.dtype)
         self.differentiable = dtype.is_floating or dtype.is_complex
-        self.description: Details = {
+        self.description = {
             "framework": "tensorflow",
             "type": type(inner).__name__,
             "shape": [None if size is None else int(size) for size in inner.shape],
@@ -49,18 +46,12 @@ class Entry:
             "device": str(getattr(inner, "device", "") or ""),
         }
         self.is_variable = isinstance(inner, tf.Variable)
-        self.received = False
         self.asked: list[TapeNotes] = []
-        self.arrived: Site | None = None
         self.range: tuple[Any, Any] | None = None
         self.unread = False
 
-    def described(self) -> Details:
-        """Type, shape, dtype and device."""
-        return self.description
 
-
-class TensorFlowWatch(FrameworkWatch[Entry, Log]):
+class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
     """The TensorFlow part of one watch."""
 
     def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:

@@ -243,12 +243,7 @@ class Log(recording.Log):
     def _backward_here(self, verb: str) -> Backward:
         """The record of the current call site, with one more backward pass."""
         frames = callsite.user_frames(sys._getframe(2))
-        key = (verb, *((frame.f_code, frame.f_lasti) for frame in frames))
-        known = self.backwards.get(key)
-        if known is None:
-            chain = tuple(callsite.site_of(frame) for frame in frames)
-            fresh = Backward(callsite.user_site(), chain, verb=verb)
-            known = self.backwards.setdefault(key, fresh)
+        known = self.record_at(self.backwards, verb, frames, Backward, verb=verb)
         known.again()
         return known
 
@@ -332,15 +327,9 @@ class Log(recording.Log):
         self._fill(known, sources, made)
 
     def _cut_at(self, cuts: dict[object, Cut], way: Exit | None, frame: FrameType) -> Cut:
-        frames = callsite.user_frames(frame)
         how = "no-grad" if way is None else way.how
-        key = (how, *((frame.f_code, frame.f_lasti) for frame in frames))
-        known = cuts.get(key)
-        if known is None:
-            chain = tuple(callsite.site_of(frame) for frame in frames)
-            site = chain[0] if chain else callsite.user_site()
-            known = cuts.setdefault(key, Cut(site, chain, first=now(), how=how, exit=way))
-        return known
+        frames = callsite.user_frames(frame)
+        return self.record_at(cuts, how, frames, Cut, first=now(), how=how, exit=way)
 
     def _made(self, known: Cut, made: Any, behind: frozenset[int]) -> None:
         known.behind[id(made)] = behind

@@ -7,19 +7,18 @@ the end of the watch still gets its reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from pytest_gradguard.details import Details
-from pytest_gradguard.gradients import targets, torch_exits, torch_patches
+from pytest_gradguard.gradients import targets, torch_exits, torch_patches, watched
 from pytest_gradguard.gradients.recording import now
 from pytest_gradguard.gradients.torch_log import Log
-from pytest_gradguard.gradients.watched import FrameworkWatch
 from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.kernel import references
-from pytest_gradguard.runtime.kernel.callsite import Site, user_site
+from pytest_gradguard.runtime.kernel.callsite import user_site
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.references import refer
 
@@ -56,36 +55,28 @@ def state_of(tensor: Any) -> State:
         )
 
 
-class Entry:
+class Entry(watched.Entry):
     """One watched tensor.
 
     Attributes:
-        name: its dotted name.
-        received: whether a gradient arrived since the watch began.
-        received_late: whether one arrived after another object had taken the name.
-        arrived: the call site of the backward pass that brought the last gradient.
+        received_late: whether a gradient arrived after another object had taken the name.
         state: its properties in the last backward pass; before the first, at the last look.
         thawed: whether it required grad only after the first look.
     """
 
     def __init__(self, name: str, tensor: Any) -> None:
-        self.name = name
-        self.ref: Callable[[], Any] = lambda: tensor
+        super().__init__(name)
+        self.ref = lambda: tensor
+        self.description = {}
         self.state: State | None = None
         self.thawed = False
         self.since = now()
         self.current = True
-        self.received = False
         self.received_late = False
-        self.arrived: Site | None = None
         self.measured = False
         self.bounds: tuple[Any, Any] | None = None
         self.hook: Any = None
         self._old: tuple[Any, int, tuple[float, ...]] | None = None
-
-    def described(self) -> Details:
-        """Type, shape, dtype and device, as of the last look."""
-        return {} if self.state is None else self.state.description
 
     def begin(self, arrived: list[Entry], *, appeared: bool, measure: bool) -> None:
         """Begin to watch, and keep only a weak reference from now on."""
@@ -112,6 +103,7 @@ class Entry:
             return
         if self.state is None or (state and not self.received):
             before, self.state = self.state, state_of(tensor)
+            self.description = self.state.description
             if before is not None and self.state.requires_grad and not before.requires_grad:
                 self.thawed = True
         if not self.received and self.current:
@@ -200,7 +192,7 @@ def _uninitialised(tensor: Any) -> bool:
     return isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
 
 
-class TorchWatch(FrameworkWatch[Entry, Log]):
+class TorchWatch(watched.FrameworkWatch[Entry, Log]):
     """The torch part of one watch, but for the verdicts (`torch_diagnosis`)."""
 
     def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:

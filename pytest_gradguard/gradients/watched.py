@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 from pytest_gradguard.details import Details
 from pytest_gradguard.gradients import reasons
@@ -13,24 +13,24 @@ from pytest_gradguard.gradients.targets import Item, unwrapped
 from pytest_gradguard.runtime.kernel.callsite import Site
 
 
-class Entry(Protocol):
+class Entry:
     """One watched tensor or variable.
 
     Attributes:
         name: its dotted name.
+        ref: returns the tensor; None once it no longer exists.
         received: whether a gradient arrived since the watch began.
         arrived: the call site of the last backward pass that brought one.
+        description: type, shape, dtype and device.
     """
 
-    name: str
-    received: bool
-    arrived: Site | None
+    ref: Callable[[], Any]
+    description: Details
 
-    def ref(self) -> Any:
-        """The tensor; None once it is gone."""
-
-    def described(self) -> Details:
-        """Type, shape, dtype and device."""
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.received = False
+        self.arrived: Site | None = None
 
 
 EntryT = TypeVar("EntryT", bound=Entry)
@@ -108,7 +108,7 @@ class FrameworkWatch(Generic[EntryT, LogT]):
     def description(self, name: str) -> Details:
         """Type, shape, dtype and device of the tensor called `name`."""
         entry = self._by_name.get(name)
-        return {} if entry is None else entry.described()
+        return {} if entry is None else entry.description
 
     def unread(self) -> list[str]:
         """Names whose last gradient had no values to look at."""
