@@ -167,4 +167,4 @@ def _sends(package: str, take: Callable[[Any], None]) -> Patches:
         (base, "send"),
         (base, "send_bytes"),
     ]
-    return Patches([observe(owner, name, before=look) for owner, name in places])
+    return Patches([observe(owner, name, before=look, inherited=True) for owner, name in places])
