@@ -236,7 +236,7 @@ hear = _expected.hear
 
 def expect(call: Call, pipe: Any) -> None:
     """Take, from now on, what comes out of `pipe`, where a process that `call` starts tells."""
-    _expected.add(pipe, _Expected(call).take)
+    _expected.add(pipe, KeptGradients | None, _Expected(call).take)
     _listen()
 
 
