@@ -30,7 +30,7 @@ from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.pipes import Listeners
 from pytest_gradguard.runtime.kernel.references import Reference, refer
-from pytest_gradguard.runtime.pitfalls.kept import gg106
+from pytest_gradguard.runtime.pitfalls.kept import gg106, used_gradients
 from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, State
 
 
@@ -41,6 +41,7 @@ class _Waiting:
         call, left: the call of the task that kept the gradient, and what that left.
         sent_by: the call that shipped it, which may be an earlier one.
         cleared: the task has cleared it again.
+        stepped_with: a step had used its gradient before the call.
         settled: nothing more is to be said of it.
     """
 
@@ -52,12 +53,14 @@ class _Waiting:
         left: KeptGradients,
         values: str,
         gradient: GradientState | None,
+        stepped_with: bool,
     ) -> None:
         self._reference = reference
         self.call = call
         self.sent_by = sent_by
         self.left = left
         self.cleared = left.copies.get(values, False)
+        self.stepped_with = stepped_with
         self.settled = False
         self._values = values
         self._gradient = gradient
@@ -125,11 +128,12 @@ class _Waiting:
             return State.PENALTY if all(self._others) else None
         if gradient != self._gradient:
             return None  # the program has set it, or made it zero
-        if self.left.anew and gradient != self._used:
+        is_used = self.stepped_with or gradient == self._used
+        if self.left.anew and not is_used:
             return None  # what the task computed instead of it was not for this step
         if all_zero(self.tensor.grad):
             return State.ZERO
-        return None if self.left.for_inputs else State.STALE
+        return State.STALE if is_used and not self.left.for_inputs else None
 
     @property
     def _used(self) -> GradientState | None:
@@ -166,6 +170,7 @@ def remember(call: Call, notes: Iterable[KeptGradients], *, running: bool = Fals
     for identity, (reference, *_) in list(_used.items()):
         if reference() is None:  # the id may be another's by now
             del _used[identity]
+    stepped_with = used_gradients.ids()
     for left in notes:
         if left.lineage == LINEAGE:
             for identity, (inherited, gradient) in left.inherited.items():
@@ -182,7 +187,8 @@ def remember(call: Call, notes: Iterable[KeptGradients], *, running: bool = Fals
             if values is not None and (left.direct or values in left.copies):
                 state = gradient_state(tensor)
                 if state is None or not running:
-                    _waiting[identity] = _Waiting(*(reference, call, sent_by, left, values, state))
+                    about = (reference, call, sent_by, left, values, state)
+                    _waiting[identity] = _Waiting(*about, identity in stepped_with)
     if _waiting or _inherited:
         _listen()
 
@@ -236,7 +242,7 @@ hear = _expected.hear
 
 def expect(call: Call, pipe: Any) -> None:
     """Take, from now on, what comes out of `pipe`, where a process that `call` starts tells."""
-    _expected.add(pipe, _Expected(call).take)
+    _expected.add(pipe, KeptGradients | None, _Expected(call).take)
     _listen()
 
 
@@ -284,7 +290,9 @@ def _recognize(parameter: Any) -> None:
     if digest(parameter) == values:
         call.remember_shipped(parameter, "")
         reference, _ = call.shipped[id(parameter)]
-        _waiting[id(parameter)] = _Waiting(reference, call, call, left, values, state)
+        stepped_with = id(parameter) in used_gradients.ids()
+        about = (reference, call, call, left, values, state)
+        _waiting[id(parameter)] = _Waiting(*about, stepped_with)
 
 
 # -- what happens to gradients here --------------------------------------------------------------
