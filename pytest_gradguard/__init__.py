@@ -18,6 +18,7 @@ _HOMES = {
     "GradGuardSuspicion": "pytest_gradguard.messages",
     "GradGuardWarning": "pytest_gradguard.messages",
     "allow": "pytest_gradguard.runtime",
+    "check_gradients": "pytest_gradguard.checking",
     "guard": "pytest_gradguard.runtime",
     "install": "pytest_gradguard.runtime",
     "load_ipython_extension": "pytest_gradguard.notebook",
@@ -37,6 +38,7 @@ __all__ = [
     "GradGuardSuspicion",
     "GradGuardWarning",
     "allow",
+    "check_gradients",
     "guard",
     "install",
     "register_framework",
@@ -47,6 +49,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from pytest_gradguard.checking import check_gradients
     from pytest_gradguard.findings import Finding
     from pytest_gradguard.gradients import watch_gradients, why_no_grad
     from pytest_gradguard.messages import (

@@ -90,6 +90,8 @@ class Details(TypedDict, total=False):
     did: str
     """What a task did without the mode of the caller's, in words."""
     epoch: int
+    explained_by: list[str]
+    """The codes of the findings that explain it."""
     failed: str | None
     """The error that the attempt to use a GPU ended in."""
     generator: bool
@@ -111,6 +113,8 @@ class Details(TypedDict, total=False):
     over_copies: bool
     """It was made of copies that were made for the task."""
     parameters: Any
+    precision: str
+    """The dtype of the losses that were compared."""
     rank: int
     refused: str
     """Its framework refuses to send it."""

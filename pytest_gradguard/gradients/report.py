@@ -64,7 +64,8 @@ def _finding(
     count = f" ({len(names)} of {len(everything)} watched)" if many else ""
     return gg104.finding(
         in_number(
-            f"{_where()}{reason.head} {_uncounted(names, everything)}{count}: {reason.text()}.",
+            f"{rank_prefix()}{reason.head} {_uncounted(names, everything)}{count}: "
+            f"{reason.text()}.",
             many=many,
         ),
         names,
@@ -80,8 +81,8 @@ def _rest(members: list[Missing], kinds: int, everything: list[str], site: Site 
     names = [one.name for one in members]
     count = f"{len(names)} of {len(everything)} watched"
     return gg104.finding(
-        f"{_where()}no gradient for {_uncounted(names, everything)} ({count}), for {kinds} more "
-        "reasons; `why_no_grad(tensor)` gives each of them.",
+        f"{rank_prefix()}no gradient for {_uncounted(names, everything)} ({count}), for {kinds} "
+        "more reasons; `why_no_grad(tensor)` gives each of them.",
         names,
         members[0].description,
         reason="several",
@@ -89,7 +90,7 @@ def _rest(members: list[Missing], kinds: int, everything: list[str], site: Site 
     )
 
 
-def _where() -> str:
+def rank_prefix() -> str:
     """The prefix ``on rank 1: `` if there are several ranks."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

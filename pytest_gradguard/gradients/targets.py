@@ -35,47 +35,55 @@ class Item(NamedTuple):
     value: Any
 
 
-def items_of(watched: Any, frame: FrameType | None = None) -> list[Item]:
+def items_of(
+    watched: Any, frame: FrameType | None = None, *, asked_by: str = "watch_gradients"
+) -> list[Item]:
     """The modules, models, tensors and variables in `watched`.
 
     Args:
         watched: a module, a Keras model or layer, a tensor or variable, or a mapping or iterable
             of these, nested to any depth.
         frame: the caller's frame, for the name of a tensor that is watched on its own.
+        asked_by: the function that the program has called.
 
     Raises:
         TypeError: it contains something else; the message says where.
         ValueError: it is empty.
     """
     __tracebackhide__ = True
-    found = list(_walk(watched, ""))
+    found = list(_walk(watched, "", asked_by))
     if not found:
-        raise ValueError("watch_gradients: there is nothing to watch (it is empty)")
+        raise ValueError(f"{asked_by}: there is nothing to {_verb(asked_by)} (it is empty)")
     if len(found) == 1 and not found[0].name and found[0].kind in ("tensor", "variable"):
         item = found[0]
         return [item._replace(name=attempt(_local_name, item.value, frame) or item.kind)]
     return found
 
 
-def _walk(value: Any, name: str) -> Iterator[Item]:
+def _verb(asked_by: str) -> str:
+    return asked_by.partition("_")[0]
+
+
+def _walk(value: Any, name: str, asked_by: str) -> Iterator[Item]:
     __tracebackhide__ = True
     kind = _kind(value)
     if kind is not None:
         yield Item(kind, name, value)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _walk(inner, join(name, str(key)))
+            yield from _walk(inner, join(name, str(key)), asked_by)
     elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         for index, inner in enumerate(value):
             if isinstance(inner, tuple) and len(inner) == 2 and isinstance(inner[0], str):
-                yield from _walk(inner[1], join(name, inner[0]))  # from named_parameters()
+                # One of `named_parameters()`.
+                yield from _walk(inner[1], join(name, inner[0]), asked_by)
             else:
-                yield from _walk(inner, join(name, str(index)))
+                yield from _walk(inner, join(name, str(index)), asked_by)
     else:
         where = f" at {name!r}" if name else ""
         raise TypeError(
-            f"watch_gradients cannot watch {type(value).__name__!r}{where} (allowed: an nn.Module, "
-            "a Keras model or layer, a tensor or variable, or a dict or list of these)"
+            f"{asked_by} cannot {_verb(asked_by)} {type(value).__name__!r}{where} (allowed: an "
+            "nn.Module, a Keras model or layer, a tensor or variable, or a dict or list of these)"
         )
 
 

@@ -6,7 +6,7 @@ installed plugin that nobody uses costs pytest's start next to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -245,6 +245,18 @@ def watch_gradients(request: pytest.FixtureRequest) -> Iterator[Watches | NoWatc
     yield NoWatches() if watches is None else watches
     if watches is not None:
         _safely(watches.close)
+
+
+@pytest.fixture
+def check_gradients() -> Callable[..., Any]:
+    """Check that the gradient of a closure's loss is its derivative.
+
+    ``check_gradients(closure, model)`` is `pytest_gradguard.check_gradients`. A wrong gradient
+    fails the test with GG115: the parameters, both numbers for each, and what explains it.
+    """
+    from pytest_gradguard.checking import check_gradients
+
+    return check_gradients
 
 
 def _active(config: pytest.Config) -> GuardPlugin | None:

@@ -120,9 +120,10 @@ class GuardPlugin:
         try:
             result = yield
         except BaseException as error:
-            if isinstance(error, GradGuardError):  # of a `with` block over `watch_gradients`
-                missing = [finding for finding in error.findings if finding.code == "GG104"]
-                attempt(self.take, item, missing)
+            if isinstance(error, GradGuardError):
+                # Of a `with` block over `watch_gradients`, or of `check_gradients`.
+                asked = [one for one in error.findings if one.code in ("GG104", "GG115")]
+                attempt(self.take, item, asked)
             attempt(_settle, item, failing=True)
             raise
         attempt(_settle, item, failing=False)

@@ -30,7 +30,7 @@ RUNNER = Path(__file__).with_name("run_programs.py")
 
 TENSORFLOW = ("GG105", "GG110", "GG401", "GG402", "GG403", "GG404")
 ON_A_GPU = ("GG201", "GG202", "GG203", "GG204", "GG205")
-APART = ("GG104", "GG109", "GG302", "GG303", "GG405")
+APART = ("GG104", "GG109", "GG115", "GG302", "GG303", "GG405")
 TORCH = tuple(code for code in codes() if code not in (*TENSORFLOW, *ON_A_GPU, *APART))
 
 # GG303 computes with all threads in the parent, after which no fork may follow: it comes last.
@@ -50,6 +50,8 @@ GROUPS = (
 LEFT_OUT = {
     "GG104_bad": "it is a test, and run as one below",
     "GG104_good": "it is a test, and run as one below",
+    "GG115_bad": "it is a test, and run as one below",
+    "GG115_good": "it is a test, and run as one below",
     "GG302_bad": "a race, which can crash the interpreter",
     "GG303_bad": "it hangs, and is run as such below",
 }
@@ -212,6 +214,18 @@ def test_the_programs_of_gg104_leave_gradients_out_or_not(kind, without_gradient
     namespace["test_every_parameter_learns"](watched.append)
     (model,) = watched
     assert [n for n, p in model.named_parameters() if p.grad is None] == without_gradient
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize(("kind", "given"), [("bad", 1.0), ("good", 3.0)])
+def test_the_programs_of_gg115_give_such_gradients(kind, given):
+    namespace: dict[str, Any] = {"__name__": "program"}
+    exec(compile(text_of(f"GG115_{kind}"), "main.py", "exec"), namespace)
+    checked: list[Any] = []
+    namespace["test_the_gradient_is_right"](lambda *args: checked.extend(args))
+    closure, weight = checked
+    closure().backward()
+    assert weight.grad.tolist() == [given, given]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="native threads at a fork: Linux")

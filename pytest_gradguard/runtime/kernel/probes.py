@@ -52,14 +52,17 @@ After = Callable[[Any, Any, "BaseException | None"], Any]
 Notes = list[tuple[str, Any]]
 
 
-_SIMULATED = "simulated"
+_OF_THE_KERNEL = {"simulated": "simulated", "seeds": "task_seeds"}
+"""Probes that serve no pitfall, by owner: their modules. The first travels before all others."""
 _HOME = __name__.rpartition(".")[0]
 
 
 def _declared_by(owner: str) -> tuple[Probe, ...]:
-    """The probes of a check, or of the simulated GPUs."""
+    """The probes of a check, or of a module of the kernel."""
     module = (
-        import_module(f"{_HOME}.{owner}") if owner == _SIMULATED else checks.load(owner.upper())
+        import_module(f"{_HOME}.{_OF_THE_KERNEL[owner]}")
+        if owner in _OF_THE_KERNEL
+        else checks.load(owner.upper())
     )
     probes: tuple[Probe, ...] = getattr(module, "PROBES", ())
     return probes
@@ -74,8 +77,8 @@ def _probe(name: str) -> Probe:
 
 @cache
 def _all() -> tuple[Probe, ...]:
-    """Every probe; that of the simulated GPUs is the first, for it travels before the others."""
-    return tuple(probe for owner in (_SIMULATED, *checks.codes()) for probe in _declared_by(owner))
+    owners = (*_OF_THE_KERNEL, *checks.codes())
+    return tuple(probe for owner in owners for probe in _declared_by(owner))
 
 
 @cache

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytest_gradguard.runtime.kernel import task_seeds
 from pytest_gradguard.runtime.kernel.dispatch.remote import run
 from pytest_gradguard.runtime.kernel.faults import attempt, carried, hidden_frame
 from pytest_gradguard.runtime.kernel.registry import UnknownLayout
@@ -78,7 +79,8 @@ class WorkerNode:
         self._node = node
 
     def __call__(self, data: Any) -> Any:
-        task = functools.partial(self._node, data)
+        node = attempt(task_seeds.seeded, self._asked, self._node, instead=self._node)
+        task = functools.partial(node, data)
         items = attempt(_all_items, self._node, data, instead=[])
         with hidden_frame:
             return carried(task, run, items, False, self._token, self._asked)

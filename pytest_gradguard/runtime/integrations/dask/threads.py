@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime.integrations.dask import nodes
-from pytest_gradguard.runtime.kernel import collector, probes, running
+from pytest_gradguard.runtime.kernel import collector, probes, running, task_seeds
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
 from pytest_gradguard.runtime.kernel.faults import (
@@ -78,4 +78,5 @@ def _run(call: Call, asked: Any, items: Any, run: Any, batch: Any) -> Any:
         values = [value for _, value, failed in results if not failed]
         return [value[0] for value in values] if len(values) == len(items) else None
 
+    run = attempt(task_seeds.seeded, asked, run, instead=run)
     return carried(functools.partial(run, batch), running.in_thread, call, items, asked, gave)

@@ -23,10 +23,17 @@ from pytest_gradguard.runtime.kernel import (
     probes,
     running,
     simulated_devices,
+    task_seeds,
     worker,
 )
 from pytest_gradguard.runtime.kernel.evidence import Object
-from pytest_gradguard.runtime.kernel.faults import Beside, carried, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.faults import (
+    Beside,
+    attempt,
+    carried,
+    fault,
+    without_this_frame,
+)
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.kernel.tasks import task_of
 
@@ -80,7 +87,8 @@ class DaskTask:
         return normalize_token(self._gradguard[3])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function = self._gradguard[3]
+        _, _, asked, function = self._gradguard
+        function = attempt(task_seeds.seeded, asked, function, instead=function)
         try:
             return carried(functools.partial(function, *args, **kwargs), self._run, args, kwargs)
         except BaseException as error:

@@ -60,7 +60,12 @@ def chunk_of(function: Any, args: Any, kwargs: Any) -> Chunk | None:
         return None
     if plain_attribute(function.func, "__name__") != "_process_chunk":
         return None
-    return Chunk(function.args[0], args[0], star=True)
+    return Chunk(
+        function.args[0],
+        args[0],
+        star=True,
+        around=lambda other: (functools.partial(function.func, other), args, kwargs),
+    )
 
 
 def pickling(module: ModuleType) -> list[Patch]:

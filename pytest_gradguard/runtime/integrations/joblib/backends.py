@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_gradguard.runtime.integrations.joblib import Backend
 from pytest_gradguard.runtime.integrations.pools import methods as pools
-from pytest_gradguard.runtime.kernel import probes, registry, running
+from pytest_gradguard.runtime.kernel import probes, registry, running, task_seeds
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.faults import (
     attempt,
@@ -90,6 +90,9 @@ class ThreadBatch(KnownBatch):
 
     def __call__(self) -> Any:
         batch = self._batch
+        batch.items = attempt(
+            task_seeds.seeded_items, self._asked, batch.items, instead=batch.items
+        )
         try:
             return carried(
                 batch, running.in_thread, self._call, batch.items, self._asked, running.same

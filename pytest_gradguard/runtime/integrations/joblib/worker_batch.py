@@ -14,7 +14,7 @@ from typing import Any
 
 from joblib.parallel import BatchedCalls
 
-from pytest_gradguard.runtime.kernel import collector, probes, worker
+from pytest_gradguard.runtime.kernel import collector, probes, task_seeds, worker
 from pytest_gradguard.runtime.kernel.collector import here
 from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.kernel.probes import After
@@ -36,6 +36,7 @@ class WorkerBatch(BatchedCalls):  # type: ignore[misc]  # joblib has no types
         gradguard_asked: what the probes asked in the parent.
     """
 
+    items: Any
     gradguard_asked = _ASKED
 
     @runs_tasks
@@ -64,6 +65,7 @@ class WorkerBatch(BatchedCalls):  # type: ignore[misc]  # joblib has no types
         worker.watch_nested_calls()
         begun = probes.begin(self.gradguard_asked, process=True)
         collector.enter(here.inside)
+        self.items = task_seeds.seeded_items(self.gradguard_asked, self.items)
         return begun
 
     def _failed(self, begun: Sequence[tuple[str, After]], error: BaseException) -> None:

@@ -118,7 +118,12 @@ def chunk_of(function: Any, args: Any, kwargs: Any) -> Chunk | None:
         name = function.__name__
         if name in ("mapstar", "starmapstar"):
             inner, chunk = args[0]
-            return Chunk(inner, chunk, star=name == "starmapstar")
+            return Chunk(
+                inner,
+                chunk,
+                star=name == "starmapstar",
+                around=lambda other: (function, ((other, chunk),), kwargs),
+            )
     return None
 
 

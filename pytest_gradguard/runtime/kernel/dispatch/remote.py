@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime.kernel import collector, probes, running, worker
+from pytest_gradguard.runtime.kernel import collector, probes, running, task_seeds, worker
 from pytest_gradguard.runtime.kernel.faults import attempt, carried, without_this_frame
 from pytest_gradguard.runtime.kernel.transfer import bracketed
 
 Items = Sequence[tuple[Any, Any, Any]]
+PoolTask = tuple[Any, Any, Any]
+"""What a pool runs as one task: its function, arguments and keywords."""
 
 
 Split = Callable[[Any, Any, Any], "Chunk | None"]
@@ -23,10 +25,18 @@ returns a `Chunk` of them, or None where it is no chunk. It is pickled by its na
 
 
 class Chunk(Sequence[tuple[Any, Any, Any]]):
-    """The tasks of one function for each of `arguments`: made when they are looked at."""
+    """The tasks of one function for each of `arguments`: made when they are looked at.
 
-    def __init__(self, function: Any, arguments: Any, star: bool) -> None:
-        self._function = function
+    Attributes:
+        function: the function.
+        around: makes a task of the pool with these arguments, of another function.
+    """
+
+    def __init__(
+        self, function: Any, arguments: Any, star: bool, around: Callable[[Any], PoolTask]
+    ) -> None:
+        self.function = function
+        self.around = around
         self._arguments = arguments
         self._star = star
 
@@ -35,7 +45,7 @@ class Chunk(Sequence[tuple[Any, Any, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         one = self._arguments[index]
-        return (self._function, one if self._star else (one,), {})
+        return (self.function, one if self._star else (one,), {})
 
 
 def items_of(function: Any, args: Any, kwargs: Any, split: Split | None) -> tuple[Items, bool]:
@@ -46,6 +56,27 @@ def items_of(function: Any, args: Any, kwargs: Any, split: Split | None) -> tupl
     """
     chunk = None if split is None else split(function, args, kwargs)
     return ([(function, args, kwargs)], False) if chunk is None else (chunk, True)
+
+
+def runnable(
+    task: PoolTask, split: Split | None, asked: Mapping[str, Any]
+) -> tuple[Callable[[], Any], Items, bool]:
+    """What runs a task of a pool as the probes have asked, and what `items_of` says of it."""
+    items, many = items_of(*task, split)
+    numbers = asked.get(task_seeds.NAME)
+    if numbers is not None:
+        function, args, kwargs = task
+        if isinstance(items, Chunk):
+            task = items.around(task_seeds.Seeded(items.function, numbers))
+        else:
+            task = (task_seeds.Seeded(function, numbers), args, kwargs)
+    return bound(task), items, many
+
+
+def bound(task: PoolTask) -> Callable[[], Any]:
+    """A task of a pool as a function without arguments."""
+    function, args, kwargs = task
+    return functools.partial(function, *args, **kwargs)
 
 
 class WorkerTask:
@@ -68,9 +99,8 @@ class WorkerTask:
         self._split = split
 
     def __call__(self) -> Any:
-        function, args, kwargs = self._task
-        task = functools.partial(function, *args, **kwargs)
-        items, many = attempt(items_of, *self._task, self._split, instead=((), False))
+        unseen = (bound(self._task), (), False)
+        task, items, many = attempt(runnable, self._task, self._split, self._asked, instead=unseen)
         try:
             return carried(task, run, items, many, self._token, self._asked)
         except BaseException as error:

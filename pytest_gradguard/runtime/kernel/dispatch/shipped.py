@@ -117,9 +117,10 @@ class ThreadTask:
         self._split = split
 
     def __call__(self) -> Any:
-        function, args, kwargs = self._task
-        task = functools.partial(function, *args, **kwargs)
-        items, many = attempt(remote.items_of, *self._task, self._split, instead=((), False))
+        unseen = (remote.bound(self._task), (), False)
+        task, items, many = attempt(
+            remote.runnable, self._task, self._split, self._asked, instead=unseen
+        )
         gave = running.same if many else running.alone
         try:
             return carried(task, running.in_thread, self._call, items, self._asked, gave)

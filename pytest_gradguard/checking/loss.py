@@ -1,0 +1,40 @@
+"""What a closure returns, as a number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+_ALLOWED = "a number, or a tensor with one element"
+
+
+def number_of(loss: Any) -> float:
+    """The value of a loss.
+
+    Raises:
+        TypeError: the closure returned something else.
+        ValueError: it returned several numbers, or none that is finite.
+    """
+    __tracebackhide__ = True
+    if loss is None:
+        raise TypeError(f"check_gradients: the closure returned None; it has to return {_ALLOWED}")
+    if hasattr(loss, "full_tensor"):
+        loss = loss.full_tensor()
+    shape = getattr(loss, "shape", ())
+    if math.prod(shape) != 1:
+        raise ValueError(
+            f"check_gradients: the closure returned a tensor of shape {tuple(shape)}; reduce it to "
+            "one number, with `.mean()` or `.sum()`"
+        )
+    try:
+        if hasattr(loss, "detach"):
+            loss = loss.detach()
+        value = float(loss.reshape(()) if hasattr(loss, "reshape") else loss)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"check_gradients: the closure returned {type(loss).__name__!r}; it has to return "
+            f"{_ALLOWED}"
+        ) from None
+    if not math.isfinite(value):
+        raise ValueError(f"check_gradients: the loss is {value}; there is no gradient to compare")
+    return value

@@ -1,0 +1,111 @@
+"""The difference quotient of a loss along a direction, and how far it can be trusted."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+_SURE = 5.0
+"""How many times the estimated error of a quotient a difference has to be."""
+_ROUNDINGS = 16.0
+"""How many units of its last place a loss may be off by rounding."""
+
+
+class Precision(NamedTuple):
+    """In which precision losses are computed, and what is compared by it.
+
+    Attributes:
+        name: the dtype.
+        unit: the distance of 1 to the next number.
+        steps: the steps to try, relative to the size of the parameters; the first is the best.
+        rtol: the least relative difference that counts.
+        close: at that relative difference, nothing is looked at more closely.
+    """
+
+    name: str
+    unit: float
+    steps: tuple[float, ...]
+    rtol: float
+    close: float
+
+    @classmethod
+    def of(cls, name: str, unit: float) -> Precision:
+        """The precision of a dtype.
+
+        The error of a central quotient is the least for a step of the cube root of the unit.
+        """
+        if unit < 1e-12:
+            return cls(name, unit, (1e-5, 1e-6, 1e-7), 0.0, 1e-6)
+        best = unit ** (1 / 3)
+        return cls(name, unit, (2 * best, best / 2, 4 * best), 4 * best, best)
+
+
+class Verdict(enum.Enum):
+    """What one quotient says of a gradient."""
+
+    AGREES = enum.auto()
+    DIFFERS = enum.auto()
+    UNSURE = enum.auto()
+
+
+class Measured(NamedTuple):
+    """The derivative along a direction.
+
+    Attributes:
+        loss: as the loss has it.
+        gradient: as the gradient has it, on the rank where it is the farthest from that.
+        rounding: how far off the first may be by rounding alone.
+        error: how far off it may be.
+    """
+
+    loss: float
+    gradient: float
+    rounding: float
+    error: float
+
+    def verdict(self, rtol: float) -> Verdict:
+        """Whether both are the same, up to `rtol` of the larger one."""
+        difference = abs(self.loss - self.gradient)
+        allowed = rtol * max(abs(self.loss), abs(self.gradient))
+        if difference <= allowed + self.rounding:
+            return Verdict.AGREES
+        return Verdict.DIFFERS if difference > allowed + _SURE * self.error else Verdict.UNSURE
+
+
+def measure(
+    at: Callable[[float], float],
+    here: float,
+    gradients: Sequence[float],
+    step: float,
+    precision: Precision,
+) -> Measured:
+    """Measure the derivative along a direction.
+
+    Args:
+        at: the loss so many lengths of the direction away.
+        here: the loss at the point itself.
+        gradients: the derivative that the gradient gives, on each rank.
+        step: the length to go.
+        precision: that of the loss.
+    """
+    ahead, behind = at(step), at(-step)
+    wide = (ahead - behind) / (2 * step)
+    largest = max(abs(ahead), abs(behind), abs(here))
+    rounding = _ROUNDINGS * precision.unit * largest / step
+    close = precision.close * max(abs(wide), *(abs(one) for one in gradients))
+    if all(abs(wide - one) <= close + rounding for one in gradients):
+        return _farthest(wide, gradients, rounding, rounding)
+    half = step / 2
+    near_ahead, near_behind = at(half), at(-half)
+    near = (near_ahead - near_behind) / step
+    # Where the loss is smooth, the bend shrinks with the step; at a kink it does not.
+    bend = (ahead - 2 * here + behind) / step
+    near_bend = (near_ahead - 2 * here + near_behind) / half
+    error = abs(wide - near) + abs(2 * near_bend - bend) + rounding
+    return _farthest((4 * near - wide) / 3, gradients, rounding, error)
+
+
+def _farthest(loss: float, gradients: Sequence[float], rounding: float, error: float) -> Measured:
+    gradient = max(gradients, key=lambda one: abs(one - loss))
+    return Measured(loss, gradient, rounding, error)

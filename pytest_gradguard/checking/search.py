@@ -1,0 +1,213 @@
+"""Compares a gradient with difference quotients, and finds the parameters whose share is wrong.
+
+A few random directions over all parameters come first. Where one does not agree, halves of the
+parameters are looked at, and halves of these. A parameter is wrong only where two quotients say so,
+with other steps and directions, one of them at another point: a loss may have a kink at the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from pytest_gradguard.checking.quotient import Measured, Precision, Verdict, measure
+from pytest_gradguard.checking.ranks import Ranks
+
+_SEED = 20_021
+_AWAY = 1e-3
+"""How far the other point is, relative to the size of the parameters."""
+_TRIES = 6
+_CERTAIN = 2
+"""How many quotients have to say that a parameter is wrong."""
+_NOISE = 1e4
+"""How many units of its last place a loss may change from one evaluation to the next."""
+
+
+class Point(Protocol):
+    """Where a loss is evaluated; `TorchPoint` explains it."""
+
+    names: list[str]
+
+    @property
+    def precision(self) -> Precision:
+        """In which precision the losses were computed."""
+
+    def loss(self, direction: Any, members: Sequence[int], length: float) -> float:
+        """The loss somewhere near."""
+
+    def gradient(self) -> tuple[float, list[Any]]:
+        """The loss here, and the gradients."""
+
+    def direction(self, seed: int) -> Any:
+        """A random direction."""
+
+    def shares(self, gradients: Any, direction: Any) -> list[float]:
+        """What each parameter contributes."""
+
+    def is_split(self, index: int) -> bool:
+        """Whether ranks hold parts of it."""
+
+    def move(self, seed: int, length: float) -> None:
+        """Move the point."""
+
+
+class NotDeterministic(ValueError):
+    """The closure gives another loss at the same point."""
+
+
+class Wrong(NamedTuple):
+    """A parameter whose gradient does not agree with the loss.
+
+    Attributes:
+        name: of the parameter.
+        measured: both derivatives along one direction of this parameter alone.
+        missing: it has no gradient at all.
+    """
+
+    name: str
+    measured: Measured
+    missing: bool
+
+
+class Search:
+    """One check of a gradient.
+
+    Args:
+        point: the parameters and their loss.
+        ranks: those who check with this process.
+        rtol: the relative difference that a share may have.
+        step: how far to go, relative to the size of the parameters.
+
+    Attributes:
+        evaluations: how often the loss was asked for.
+    """
+
+    def __init__(self, point: Point, ranks: Ranks, rtol: float, step: float | None) -> None:
+        self._point = point
+        self._ranks = ranks
+        self._rtol = rtol
+        self._step = step
+        self._here = 0.0
+        self._gradients: list[Any] = []
+        self.evaluations = 0
+
+    def run(self, directions: int) -> list[Wrong]:
+        """The parameters whose gradient is wrong.
+
+        Raises:
+            NotDeterministic: the loss changes from one evaluation to the next.
+        """
+        __tracebackhide__ = True
+        self._settle()
+        everything = range(len(self._point.names))
+        suspects: dict[int, None] = {}
+        for seed in range(directions):
+            if not self._agrees(everything, seed):
+                suspects.update(dict.fromkeys(self._suspects(list(everything), seed)))
+        return self._confirmed(sorted(suspects))
+
+    @property
+    def rtol(self) -> float:
+        """The relative difference that counts, in the precision of the loss."""
+        return max(self._rtol, self._point.precision.rtol)
+
+    def _settle(self) -> None:
+        """Evaluate the gradient twice: workers may load on the first call what they need.
+
+        Raises:
+            NotDeterministic: the loss changes from one evaluation to the next.
+        """
+        __tracebackhide__ = True
+        before = self._gradient()
+        for _ in range(2):
+            last, before = before, self._gradient()
+            if abs(last - before) <= _NOISE * self._point.precision.unit * abs(before):
+                return
+        raise NotDeterministic(
+            f"check_gradients: two evaluations at the same point gave the losses {last!r} and "
+            f"{before!r}, so no difference quotient can be formed; let the closure use the same "
+            "data each time, and draw from generators that it holds or that are global"
+        )
+
+    def _gradient(self) -> float:
+        __tracebackhide__ = True
+        self.evaluations += 1
+        own, self._gradients = self._point.gradient()
+        self._here = self._ranks.loss(own)
+        return self._here
+
+    # -- quotients ---------------------------------------------------------------------------------
+
+    def _measure(self, members: Sequence[int], seed: int, step: float) -> Measured:
+        direction = self._point.direction(_SEED + seed)
+
+        def at(length: float) -> float:
+            self.evaluations += 1
+            return self._ranks.loss(self._point.loss(direction, members, length))
+
+        gradients = self._derivatives(members, direction)
+        return measure(at, self._here, gradients, step, self._point.precision)
+
+    def _derivatives(self, members: Sequence[int], direction: Any) -> list[float]:
+        """What the gradient gives along `direction`, on each rank."""
+        shares = self._point.shares(self._gradients, direction)
+        whole = sum(shares[index] for index in members if not self._point.is_split(index))
+        part = sum(shares[index] for index in members if self._point.is_split(index))
+        told = self._ranks.exchange([whole, part])
+        parts = sum(part for _, part in told)
+        return [whole + parts for whole, _ in told]
+
+    def _steps(self) -> tuple[float, ...]:
+        if self._step is None:
+            return self._point.precision.steps
+        return (self._step, self._step / 10, self._step / 3)
+
+    def _agrees(self, members: Sequence[int], seed: int) -> bool:
+        """Whether the gradient of `members` agrees to the last digits that can be seen."""
+        for step in self._steps()[:2]:
+            verdict = self._measure(members, seed, step).verdict(self._point.precision.close)
+            if verdict is not Verdict.UNSURE:
+                return verdict is Verdict.AGREES
+        return False
+
+    # -- parameters --------------------------------------------------------------------------------
+
+    def _suspects(self, members: list[int], seed: int) -> Iterator[int]:
+        """Those of `members` that do not agree, where together they do not."""
+        if len(members) == 1:
+            yield from members
+            return
+        middle = len(members) // 2
+        for half in (members[:middle], members[middle:]):
+            if not self._agrees(half, seed):
+                yield from self._suspects(half, seed)
+
+    def _confirmed(self, suspects: Sequence[int]) -> list[Wrong]:
+        """What is wrong with parameters, where it certainly is: here, and at another point."""
+        missing = {index for index in suspects if self._gradients[index] is None}
+        here = {index: self._judge(index, 0) for index in suspects}
+        remaining = [index for index in suspects if here[index][1] is not Verdict.AGREES]
+        if not remaining:
+            return []
+        self._point.move(_SEED, _AWAY)
+        self._gradient()
+        found = []
+        for index in remaining:
+            differing = [one for one, verdict in [here[index]] if verdict is Verdict.DIFFERS]
+            for number in range(1, _TRIES):
+                measured, verdict = self._judge(index, number)
+                if verdict is Verdict.AGREES:
+                    break
+                if verdict is Verdict.DIFFERS:
+                    differing.append(measured)
+                if len(differing) == _CERTAIN:
+                    found.append(Wrong(self._point.names[index], differing[0], index in missing))
+                    break
+        return found
+
+    def _judge(self, index: int, number: int) -> tuple[Measured, Verdict]:
+        """The derivative along a direction of one parameter alone, and whether it agrees."""
+        steps = self._steps()
+        seed = 1_000 * (index + 1) + number
+        measured = self._measure([index], seed, steps[number % len(steps)])
+        return measured, measured.verdict(self.rtol)

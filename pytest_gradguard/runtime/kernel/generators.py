@@ -1,0 +1,139 @@
+"""The global random generators of the libraries that are loaded: captured, restored, seeded.
+
+Nothing is imported, and no function that the guard watches is called: what the program has seeded,
+and what it has not, stays as the guard knows it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_gradguard.runtime.kernel.lineage import is_forked
+
+Restore = Callable[[], object]
+
+_WORDS = 1 << 32
+_SMALL = 1 << 31
+_ACCELERATORS = ("cuda", "xpu")
+
+
+def capture() -> Restore:
+    """A function that puts every global generator back into its present state."""
+    undo = [_set_later(random.setstate, random.getstate())]
+    undo += [_set_later(one.set_state, one.get_state()) for one in _torch()]
+    numpy = _numpy()
+    if numpy is not None:
+        undo.append(_set_later(numpy.set_state, numpy.get_state(legacy=False)))
+    undo += _tensorflow()
+
+    def restore() -> None:
+        for one in undo:
+            one()
+
+    return restore
+
+
+def seed(number: int) -> None:
+    """Seed every global generator from `number`, of 64 bits."""
+    random._inst.seed(number)
+    for generator in _torch():
+        generator.manual_seed(number >> 1)
+    _seed_numpy(number)
+    context = _eager_context()
+    if context is not None:
+        _seed_tensorflow(context, number >> 1)
+
+
+def seed_process(number: int, *, forked: bool) -> None:
+    """Seed the global generators that a process begins with by chance.
+
+    A forked process has its parent's states, but for Python's own, which Python seeds anew there.
+
+    Args:
+        number: the seed, of 64 bits.
+        forked: the process was forked; else it is a fresh one.
+    """
+    if forked:
+        random._inst.seed(number)
+    else:
+        seed(number)
+
+
+def _set_later(set_state: Callable[[Any], object], state: Any) -> Restore:
+    return lambda: set_state(state)
+
+
+def _torch() -> Iterator[Any]:
+    """PyTorch's default generators: of the CPU, and of the devices that are in use."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or "torch.nn.parameter" not in sys.modules:
+        return
+    yield torch.default_generator
+    for name in _ACCELERATORS:
+        module = getattr(torch, name, None)
+        if module is not None and module.is_initialized():
+            yield from module.default_generators
+
+
+def _numpy() -> Any:
+    numpy: Any = sys.modules.get("numpy.random.mtrand")
+    return getattr(numpy, "_rand", None)
+
+
+def _seed_numpy(number: int) -> None:
+    numpy = _numpy()
+    if numpy is not None:
+        numpy.seed([number % _WORDS, number // _WORDS])
+
+
+# -- TensorFlow and Keras --------------------------------------------------------------------------
+
+
+def _eager_context() -> Any:
+    module: Any = sys.modules.get("tensorflow.python.eager.context")
+    if module is None or is_forked():  # whose threads are gone: it may hang (GG303)
+        return None
+    return module.context()
+
+
+def _seed_tensorflow(context: Any, number: int) -> None:
+    # The watched `set_global_seed` calls this; it also drops kernels, which hold states of their
+    # own.
+    context._set_global_seed(number)
+    for variable in _counting_variables():
+        variable.assign(variable.numpy() * 0 + number % _SMALL)
+
+
+def _tensorflow() -> Iterator[Restore]:
+    context = _eager_context()
+    if context is None:
+        return
+    seeded, rng = getattr(context, "_seed", None), getattr(context, "_rng", None)
+    state = None if rng is None else rng.getstate()
+
+    def restore() -> None:
+        context._seed, context._rng = seeded, rng
+        if rng is not None:
+            rng.setstate(state)
+
+    yield restore
+    for variable in _counting_variables():
+        yield _set_later(variable.assign, variable.numpy())
+
+
+def _counting_variables() -> list[Any]:
+    """The states of `tf.random`'s global generator and of Keras's own."""
+    found = []
+    made: Any = sys.modules.get("tensorflow.python.ops.stateful_random_ops")
+    generator = getattr(made, "global_generator", None)
+    if generator is not None:
+        found.append(generator.state)
+    state: Any = sys.modules.get("keras.src.backend.common.global_state")
+    if state is not None:
+        known = state.get_global_attribute("global_seed_generator")
+        if known is not None:
+            found.append(known.state)
+    return found
