@@ -137,3 +137,18 @@ def _counting_variables() -> list[Any]:
         if known is not None:
             found.append(known.state)
     return found
+
+
+def seed_worker(number: int, words: list[int]) -> None:
+    """Seed the global generators as torch does in the worker of a `DataLoader`.
+
+    Args:
+        number: the seed of Python's and of torch's.
+        words: that of NumPy's.
+    """
+    random._inst.seed(number)
+    for generator in _torch():
+        generator.manual_seed(number)
+    numpy = _numpy()
+    if numpy is not None:
+        numpy.seed(words)

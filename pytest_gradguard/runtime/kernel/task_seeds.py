@@ -159,6 +159,21 @@ def begin(asked: Numbers | Process, process: bool) -> None:
         _thread.stream = _Stream(asked.call)
 
 
+@contextmanager
+def as_process(asked: Process | None) -> Iterator[None]:
+    """A block that draws here as a process does that was asked for that."""
+    if asked is None:
+        yield
+        return
+    outer, restore = _thread.stream, generators.capture()
+    begin(asked, True)
+    try:
+        yield
+    finally:
+        _thread.stream = outer
+        restore()
+
+
 # -- where the tasks run ---------------------------------------------------------------------------
 
 
