@@ -30,18 +30,23 @@ _WAITING = tuple(
 _PAUSE = 0.2
 
 
-def watch(patience: float, blocked: Callable[[str], object]) -> None:
-    """Call `blocked`, with what and where, once a task has waited here for so many seconds."""
-    thread = threading.Thread(
-        target=_watch, args=(threading.get_ident(), patience, blocked), daemon=True
-    )
-    thread.start()
+def watch(patience: float, blocked: Callable[[str], object]) -> Callable[[], object]:
+    """Call `blocked`, with what and where, once a task has waited here for so many seconds.
+
+    Returns:
+        A function that ends that.
+    """
+    stopped = threading.Event()
+    arguments = (threading.get_ident(), patience, blocked, stopped)
+    threading.Thread(target=_watch, args=arguments, daemon=True).start()
+    return stopped.set
 
 
-def _watch(main: int, patience: float, blocked: Callable[[str], object]) -> None:
+def _watch(
+    main: int, patience: float, blocked: Callable[[str], object], stopped: threading.Event
+) -> None:
     since, known = 0.0, None
-    while True:
-        time.sleep(_PAUSE)
+    while not stopped.wait(_PAUSE):
         frame = sys._current_frames().get(main)
         if frame is None or not (inline.state.depth and _waits(frame)):
             known = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import pickle
 import random
@@ -11,21 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_gradguard import imports
 from pytest_gradguard.cli.program import execute, find_module, find_script
 from pytest_gradguard.comparing import blocking
-from pytest_gradguard.comparing.isolation import Isolation
-from pytest_gradguard.comparing.listening import listen
-from pytest_gradguard.comparing.notes import Writer
-from pytest_gradguard.comparing.noting import Noting
+from pytest_gradguard.comparing.recording import SEED, Recording, recording
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime import Report, install
-from pytest_gradguard.runtime.kernel import generators, inline, task_seeds
+from pytest_gradguard.runtime.kernel import generators, inline
 from pytest_gradguard.runtime.kernel.faults import attempt
 
 NOTES, OUTCOME = "notes", "outcome"
 """The files that a run leaves in its folder."""
-SEED = 20_240_229
 
 
 class Outcome(NamedTuple):
@@ -34,6 +30,7 @@ class Outcome(NamedTuple):
     Attributes:
         findings: what the guard has found.
         handed: how many tasks ran inline.
+        calls: how many calls to workers the program has begun.
         refused: what could not.
         unordered: where results come in any order.
         blocked: where a task waited for others, so that the run was given up; empty otherwise.
@@ -42,6 +39,7 @@ class Outcome(NamedTuple):
 
     findings: list[Finding]
     handed: int
+    calls: int
     refused: list[str]
     unordered: list[str]
     blocked: str = ""
@@ -55,38 +53,34 @@ def main(arguments: Sequence[str]) -> int:
     name, *words = rest[as_module:]
     program = (find_module if as_module else find_script)(name)
     report = install("record")
-    isolation = Isolation()
-    noting = Noting(Writer(Path(folder, NOTES)), isolation)
-    listen(noting)
-    process = os.getpid()
+    inlined = kind == "inline"
+    process, runs = os.getpid(), [Recording()]
 
     def conclude(blocked: str = "") -> None:
         if os.getpid() == process:
-            attempt(_conclude, report, folder, blocked)
+            attempt(_conclude, report, folder, blocked, runs[-1].calls)
 
     def give_up(why: str) -> None:
         conclude(why)
         sys.stdout.flush()
         os._exit(1)
 
-    if kind == "inline":
-        inline.state.isolation = isolation
-        inline.start(left.split(","))
+    if inlined:
         blocking.watch(float(patience), give_up)
     atexit.register(conclude)
     seed_alike()
-    with task_seeds.seeding(SEED):
+    with recording(Path(folder, NOTES), inlined=inlined, left=left.split(",")) as recorded:
+        runs.append(recorded)
         try:
             return execute(program, words)
         except inline.Blocked as error:
             give_up(str(error))
         finally:
-            attempt(noting.end)
             sys.stdout.flush()
     return 1
 
 
-def _conclude(report: Report, folder: str, blocked: str) -> None:
+def _conclude(report: Report, folder: str, blocked: str, calls: int) -> None:
     known = inline.state
     if blocked and known.started:
         blocked = f"the process started at {known.started} {blocked}"
@@ -95,6 +89,7 @@ def _conclude(report: Report, folder: str, blocked: str) -> None:
     outcome = Outcome(
         report.findings,
         known.handed,
+        calls,
         list(known.refused),
         list(known.unordered),
         blocked,
@@ -106,8 +101,6 @@ def _conclude(report: Report, folder: str, blocked: str) -> None:
 def seed_alike() -> None:
     """Seed the generators that a program begins with by chance, as it imports their libraries."""
     random.seed(SEED)
-    for module in ("numpy.random.mtrand", "torch.random"):
-        if module in sys.modules:
-            generators.seed(SEED)
-        else:
-            imports.call_after(module, lambda: generators.seed(SEED))
+    for module in ("numpy", "torch", "tensorflow"):
+        seed = functools.partial(generators.seed_library, module, SEED)
+        inline.once_imported(module, seed, [])

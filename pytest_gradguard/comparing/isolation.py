@@ -82,7 +82,7 @@ class Isolation(inline.Isolation):
         self._sent: list[Any] = []
         self._copies: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
 
-    def run(self, workers: Workers, task: Task, run: Run) -> Any:
+    def run(self, workers: Workers, task: Task, run: Run, *, inherited: bool = False) -> Any:
         """Run `task`, and put back what it brings back."""
         function, args, kwargs = task
         memo: dict[int, Any] = {}
@@ -95,7 +95,8 @@ class Isolation(inline.Isolation):
         outer, self._sent = self._sent, []
         try:
             result = run(task)
-            return self._settled(before, result, workers)
+            shared = workers.shares_memory and not inherited
+            return self._settled(before, result, shared)
         except BaseException:
             for one in before:
                 one.keep_gradient(self.fresh)
@@ -103,8 +104,14 @@ class Isolation(inline.Isolation):
         finally:
             self._sent = outer
 
-    def _settled(self, before: list[_Before], result: Any, workers: Workers) -> Any:
-        """What arrives of the `result` of a task that has run."""
+    def _settled(self, before: list[_Before], result: Any, shared: bool) -> Any:
+        """What arrives of the `result` of a task that has run.
+
+        Args:
+            before: what it may have changed.
+            result: what it has returned.
+            shared: the tensors that it was given are in memory that it shares.
+        """
         changed = [one for one in before if one.changed]
         left = [one for one in before if one.left is not None]
         if not (changed or left):
@@ -118,7 +125,7 @@ class Isolation(inline.Isolation):
         returned = back | {id(one) for one, came in zip(left, gradients, strict=True) if came}
         result = self._copied_result(result, changed, left)
         for one in before:
-            if id(one) in back and not (workers.shares_memory and one.tensor.is_shared()):
+            if id(one) in back and not (shared or one.tensor.is_shared()):
                 one.put_back_value()
             if id(one) in returned:
                 one.put_back_gradient()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pytest_gradguard import imports
 from pytest_gradguard.comparing.noting import Noting
+from pytest_gradguard.runtime.kernel import inline
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.patching import Patch
 
@@ -16,23 +18,30 @@ _KERAS = "keras.src.optimizers.base_optimizer"
 _TAPE = "tensorflow.python.eager.backprop"
 
 
-def listen(noting: Noting) -> None:
-    """Tell `noting` of what happens from now on."""
-    _once_imported("torch.optim.optimizer", lambda: _torch(noting))
-    _once_imported(_TAPE, lambda: _tapes(noting))
-    _once_imported(_KERAS, lambda: _keras(noting))
-
-
-def _once_imported(module: str, apply: Callable[[], object]) -> None:
-    if module in sys.modules:
-        apply()
-    imports.call_after(module, apply)
+@contextmanager
+def listening(noting: Noting) -> Iterator[None]:
+    """A block in which `noting` is told of what happens."""
+    awaited: list[Callable[[], object]] = []
+    undo: list[Callable[[], object]] = []
+    for module, listen in (
+        ("torch.optim.optimizer", _torch),
+        (_TAPE, _tapes),
+        (_KERAS, _keras),
+    ):
+        inline.once_imported(module, functools.partial(listen, noting, undo), awaited)
+    try:
+        yield
+    finally:
+        for callback in awaited:
+            imports.forget(callback)
+        for one in reversed(undo):
+            one()
 
 
 # -- torch -----------------------------------------------------------------------------------------
 
 
-def _torch(noting: Noting) -> None:
+def _torch(noting: Noting, undo: list[Callable[[], object]]) -> None:
     from pytest_gradguard.runtime.frameworks.torch import engine, steps
 
     def backward(backward: engine.Backward) -> engine.End | None:
@@ -56,6 +65,11 @@ def _torch(noting: Noting) -> None:
     engine.subscribe(backward)
     steps.before.subscribe(stepping)
     steps.after.subscribe(stepped)
+    undo += [
+        lambda: engine.unsubscribe(backward),
+        lambda: steps.before.unsubscribe(stepping),
+        lambda: steps.after.unsubscribe(stepped),
+    ]
 
 
 def _parameters(optimizer: Any) -> list[tuple[str, Any]]:
@@ -71,7 +85,7 @@ def _parameters(optimizer: Any) -> list[tuple[str, Any]]:
 # -- TensorFlow and Keras --------------------------------------------------------------------------
 
 
-def _tapes(noting: Noting) -> None:
+def _tapes(noting: Noting, undo: list[Callable[[], object]]) -> None:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def gradient(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -82,7 +96,12 @@ def _tapes(noting: Noting) -> None:
 
         return gradient
 
-    Patch(sys.modules[_TAPE].GradientTape, "gradient", wrap).apply()
+    _patched(Patch(sys.modules[_TAPE].GradientTape, "gradient", wrap), undo)
+
+
+def _patched(patch: Patch, undo: list[Callable[[], object]]) -> None:
+    patch.apply()
+    undo.append(patch.undo)
 
 
 def _note_gradients(noting: Noting, found: Any) -> None:
@@ -91,7 +110,7 @@ def _note_gradients(noting: Noting, found: Any) -> None:
         noting.gradients(flat)
 
 
-def _keras(noting: Noting) -> None:
+def _keras(noting: Noting, undo: list[Callable[[], object]]) -> None:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
@@ -106,7 +125,7 @@ def _keras(noting: Noting) -> None:
 
         return apply
 
-    Patch(sys.modules[_KERAS].BaseOptimizer, "apply", wrap).apply()
+    _patched(Patch(sys.modules[_KERAS].BaseOptimizer, "apply", wrap), undo)
 
 
 def _are_eager(gradients: Any) -> bool:

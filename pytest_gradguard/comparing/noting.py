@@ -85,12 +85,13 @@ class Noting:
             for name, one in found.items():
                 if id(one) not in self._stepped and _trains(one):
                     values[f"{name}.grad"] = one.grad
-        self.add(END, values)
+        self.add(END, values, "")
 
-    def add(self, kind: str, tensors: Mapping[str, Any]) -> None:
+    def add(self, kind: str, tensors: Mapping[str, Any], place: str | None = None) -> None:
         """Note tensors, by name."""
         sketches = {name: _sketch(one) for name, one in tensors.items()}
-        self._write.add(Note(kind, self._steps, inline.place(), sketches))
+        where = inline.place() if place is None else place
+        self._write.add(Note(kind, self._steps, where, sketches))
 
     def handed_out(self, frame: FrameType) -> None:
         """The program has handed work to workers, and has the results."""

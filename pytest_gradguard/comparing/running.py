@@ -25,6 +25,7 @@ _TIMES, _LEAST = 20, 60.0
 _PATIENCE = 5.0
 _PROCESSES = ("processes", "multiprocess")
 _LAST_LINES = 15
+NOTHING = "nothing was handed out; nothing to compare"
 ROUNDING = (1e-5, 1e-8)
 
 
@@ -153,6 +154,9 @@ def _compare(folder: Path, words: Sequence[str], tolerance: Tolerance) -> Compar
     if bare.status != 0 or first is None:
         findings = () if first is None else first.findings
         return Compared(2, f"the program failed (exit status {bare.status})", findings=findings)
+    said: dict[str, Any] = {"findings": first.findings}
+    if not first.calls:
+        return Compared(0, NOTHING, **said)
     limit, patience = max(_LEAST, _TIMES * bare.seconds), _PATIENCE + bare.seconds
     inline = _Run(folder / "inline", words, "inline", limit=limit, patience=patience)
     second = inline.outcome
@@ -163,7 +167,6 @@ def _compare(folder: Path, words: Sequence[str], tolerance: Tolerance) -> Compar
             folder / "without", words, "inline", left=_PROCESSES, limit=limit, patience=patience
         )
         second = inline.outcome
-    said: dict[str, Any] = {"findings": first.findings}
     if inline.timed_out or second is None or second.blocked:
         why = "" if second is None else f": {second.blocked}"
         reason = f"the work of its workers cannot be done in the calling process{why}"
@@ -177,7 +180,7 @@ def _compare(folder: Path, words: Sequence[str], tolerance: Tolerance) -> Compar
                 remarks=remarks,
                 **said,
             )
-        return Compared(0, "nothing was handed out; nothing to compare", **said)
+        return Compared(0, NOTHING, **said)
     said["handed"] = second.handed
     found = _first_difference(bare, inline, tolerance)
     if found is None and inline.status == 0:
@@ -197,8 +200,8 @@ def _compare(folder: Path, words: Sequence[str], tolerance: Tolerance) -> Compar
             output=inline.last_lines,
             **said,
         )
-    explaining = _explaining(first.findings)
-    return Compared(1, difference=found, explaining=explaining, remarks=remarks, **said)
+    known = explaining(first.findings)
+    return Compared(1, difference=found, explaining=known, remarks=remarks, **said)
 
 
 def _first_difference(one: _Run, other: _Run, tolerance: Tolerance) -> Difference | None:
@@ -214,7 +217,7 @@ def _describe(found: Difference) -> str:
 _EXPLAINING = ("GG1", "GG3", "GG5")
 
 
-def _explaining(findings: Sequence[Finding]) -> list[Finding]:
+def explaining(findings: Sequence[Finding]) -> list[Finding]:
     """What may change a gradient, gravest first; what only may, where nothing certainly does."""
     fitting = [
         one

@@ -23,6 +23,8 @@ INTEGRATION = Integration(
     inline={
         "multiprocess.pool": later(f"{pools.__name__}.inline:patches", WORKERS),
         "multiprocess.process": later(f"{processes.__name__}.inline:patches", WORKERS),
+        "multiprocess.queues": later(f"{processes.__name__}.inline:queues"),
+        "multiprocess.connection": later(f"{processes.__name__}.inline:connections"),
     },
     packages=("multiprocess", "pathos"),
     transparent=True,

@@ -39,12 +39,21 @@ def capture() -> Restore:
 def seed(number: int) -> None:
     """Seed every global generator from `number`, of 64 bits."""
     random._inst.seed(number)
-    for generator in _torch():
-        generator.manual_seed(number >> 1)
-    _seed_numpy(number)
-    context = _eager_context()
-    if context is not None:
-        _seed_tensorflow(context, number >> 1)
+    for name in ("torch", "numpy", "tensorflow"):
+        seed_library(name, number)
+
+
+def seed_library(name: str, number: int) -> None:
+    """Seed the global generator of numpy, torch or tensorflow alone, which has been imported."""
+    if name == "numpy":
+        _seed_numpy(number)
+    elif name == "torch":
+        for generator in _torch():
+            generator.manual_seed(number >> 1)
+    else:
+        context = _eager_context()
+        if context is not None:
+            _seed_tensorflow(context, number >> 1)
 
 
 def seed_process(number: int, *, forked: bool) -> None:

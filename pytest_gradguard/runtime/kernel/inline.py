@@ -7,6 +7,7 @@ is elsewhere.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -30,8 +31,15 @@ Run = Callable[[Task], Any]
 class Isolation:
     """Has a task change no more here than it would from the process that it is for."""
 
-    def run(self, workers: Workers, task: Task, run: Run) -> Any:
-        """Run `task`, by `run`."""
+    def run(self, workers: Workers, task: Task, run: Run, *, inherited: bool = False) -> Any:
+        """Run `task`, by `run`.
+
+        Args:
+            workers: the kind of workers that it is for.
+            task: the task.
+            run: runs it.
+            inherited: a forked process would inherit what it works on; else that is pickled.
+        """
         return run(task)
 
     def copied(self, item: Any) -> Any:
@@ -112,7 +120,7 @@ def run_process(workers: Workers, call: Call, run: Callable[[], Any], forked: bo
     state.handed += 1
     state.started = place()
     with within(), task_seeds.as_process(task_seeds.start(call, None, forked)):
-        result = state.isolation.run(workers, (run, (), {}), _call)
+        result = state.isolation.run(workers, (run, (), {}), _call, inherited=forked)
     state.started = ""
     return result
 
@@ -152,30 +160,53 @@ def note_unordered(what: str) -> None:
     state.unordered[" at ".join(filter(None, (what, place())))] = None
 
 
-def start(left: Sequence[str] = ()) -> None:
-    """Have all tasks of this process run inline from now on.
+@contextmanager
+def active(isolation: Isolation, left: Sequence[str] = ()) -> Iterator[_State]:
+    """A block in which all tasks of this process run inline.
 
     Args:
+        isolation: how tasks for processes run.
         left: names of integrations whose tasks go to their workers.
     """
+    state.__init__()  # type: ignore[misc]
+    state.isolation = isolation
+    applied: list[Patches] = []
+    awaited: list[Callable[[], object]] = []
 
     def apply(integration: Integration) -> None:
         if integration.name not in left:
             for module, make in integration.inline.items():
-                _once_imported(module, make)
+                once_imported(module, functools.partial(_patch, module, make, applied), awaited)
 
     for one in list(registry.registered.values()):
         apply(one.integration)
     registry.when_registered.append(apply)
+    try:
+        yield state
+    finally:
+        registry.when_registered.remove(apply)
+        for callback in awaited:
+            imports.forget(callback)
+        for patches in reversed(applied):
+            patches.undo()
 
 
-def _once_imported(module: str, make: Callable[[ModuleType], Sequence[Patch]]) -> None:
-    def apply() -> None:
-        Patches(list(make(sys.modules[module])), lasting=True).apply()
-
+def once_imported(
+    module: str, apply: Callable[[], object], awaited: list[Callable[[], object]]
+) -> None:
+    """Call `apply` now, where `module` is loaded, and whenever it is; what is `awaited` grows."""
     if module in sys.modules:
         apply()
+    awaited.append(apply)
     imports.call_after(module, apply)
+
+
+def _patch(
+    module: str, make: Callable[[ModuleType], Sequence[Patch]], applied: list[Patches]
+) -> None:
+    patches = Patches(list(make(sys.modules[module])), lasting=True)
+    applied.append(patches)
+    patches.apply()
 
 
 @contextmanager

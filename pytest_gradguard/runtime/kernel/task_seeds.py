@@ -90,14 +90,14 @@ class _Stream:
 
     def __init__(self, key: Key) -> None:
         self._key = key
-        self._count = 0
+        self.count = 0
         self._lock = Lock()
 
     def next(self) -> Key:
         """The key of the call that begins now."""
         with self._lock:
-            self._count += 1
-            return (*self._key, self._count)
+            self.count += 1
+            return (*self._key, self.count)
 
 
 class _Thread(threading.local):
@@ -117,6 +117,11 @@ def seeding(seed: int) -> Iterator[None]:
         yield
     finally:
         _program = outer
+
+
+def numbered() -> int:
+    """How many calls the program has begun since `seeding` did."""
+    return 0 if _program is None else _program.count
 
 
 # -- in the parent: what the kernel calls of a probe -----------------------------------------------

@@ -13,6 +13,8 @@ INTEGRATION = Integration(
     patches={"multiprocessing.process": later(f"{__name__}.starting:patches", PROCESSES)},
     inline={
         "multiprocessing.process": later(f"{__name__}.inline:patches", PROCESSES),
+        "multiprocessing.queues": later(f"{__name__}.inline:queues"),
+        "multiprocessing.connection": later(f"{__name__}.inline:connections"),
         "torch.distributed.distributed_c10d": later(f"{__name__}.inline:ranks"),
     },
     packages=("torch.distributed.elastic", "torch.distributed.launcher"),

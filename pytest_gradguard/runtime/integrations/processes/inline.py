@@ -7,7 +7,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -21,13 +20,17 @@ from pytest_gradguard.runtime.kernel.tasks import code_of
 
 def patches(workers: Workers, module: ModuleType) -> list[Patch]:
     """The patches of a module that is built as `multiprocessing.process`."""
-    package = module.__name__.rpartition(".")[0]
-    queues, connection = (import_module(f"{package}.{name}") for name in ("queues", "connection"))
-    return [
-        Patch(module.BaseProcess, "start", functools.partial(_inline_start, workers, module)),
-        Patch(queues.Queue, "put", _sent),
-        Patch(connection._ConnectionBase, "send", _sent),
-    ]
+    return [Patch(module.BaseProcess, "start", functools.partial(_inline_start, workers, module))]
+
+
+def queues(module: ModuleType) -> list[Patch]:
+    """The patches of a module that is built as `multiprocessing.queues`."""
+    return [Patch(module.Queue, "put", _sent)]
+
+
+def connections(module: Any) -> list[Patch]:
+    """The patches of a module that is built as `multiprocessing.connection`."""
+    return [Patch(module._ConnectionBase, "send", _sent)]
 
 
 def _inline_start(
