@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_gradguard.comparing import copies
-from pytest_gradguard.runtime.kernel import inline
+from pytest_gradguard.runtime.kernel import inline, locate
+from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.inline import Run, Task
 from pytest_gradguard.runtime.kernel.registry import Workers
 
@@ -117,7 +118,7 @@ class Isolation(inline.Isolation):
         if not (changed or left):
             for one in before:
                 one.put_back_gradient()
-            return result
+            return _without_gradients(result, before)
         found = _Found([result, *self._sent])
         values = found.of([one.tensor.detach() for one in changed], [one.value for one in changed])
         back = {id(one) for one, came in zip(changed, values, strict=True) if came}
@@ -131,7 +132,7 @@ class Isolation(inline.Isolation):
                 one.put_back_gradient()
             else:
                 one.keep_gradient(self.fresh)
-        return result
+        return _without_gradients(result, before)
 
     def _copied_result(self, result: Any, changed: list[_Before], left: list[_Before]) -> Any:
         torch: Any = sys.modules["torch"]
@@ -171,6 +172,22 @@ class Isolation(inline.Isolation):
         """A copy of what goes to a queue or a pipe, which is a result."""
         self._sent.append(item)
         return copies.copied(item, lambda inner: False)
+
+
+def _without_gradients(result: Any, before: list[_Before]) -> Any:
+    """`result`, whose leaves have no gradients: pickling takes none along."""
+    torch: Any = sys.modules["torch"]
+    own = {id(one.tensor) for one in before}
+
+    def clear(item: Any) -> bool:
+        if isinstance(item, torch.Tensor):
+            if item.is_leaf and item.grad is not None and id(item) not in own:
+                item.grad = None
+            return True
+        return False
+
+    attempt(locate.find, [("", result)], clear)
+    return result
 
 
 def _is_shared(item: Any) -> bool:

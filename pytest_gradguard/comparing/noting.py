@@ -93,10 +93,6 @@ class Noting:
         where = inline.place() if place is None else place
         self._write.add(Note(kind, self._steps, where, sketches))
 
-    def handed_out(self, frame: FrameType) -> None:
-        """The program has handed work to workers, and has the results."""
-        self._leaves(frame)
-
     def _leaves(self, frame: FrameType) -> dict[str, Any]:
         found = places.of_frames(frame)
         self._known.update(found)
