@@ -253,12 +253,14 @@ class TransferEvidence(Evidence):
     Attributes:
         plain: one of them was given or returned directly, or in plain containers.
         identities: which of this process's objects they are: several tasks may be given one.
+        answered: of how many the workers have returned the gradient.
     """
 
     def __init__(self, site: Site | None, backend: str, **details: Unpack[Details]) -> None:
         super().__init__(site, backend, **details)
         self.plain = False
         self.identities: set[int] = set()
+        self.answered = 0
         self._losses: dict[int, Evidence] = {}
 
     def add(self, sample: Object, plain: bool = True) -> None:
