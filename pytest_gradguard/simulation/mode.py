@@ -200,7 +200,7 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         name = _program_operator(func)
         if name is not None:
             return _run_operator(self, name, func, args, kwargs)
-        if numerics.draws_apart(func, target):
+        if numerics.draws_independently(func, target):
             with numerics.random_stream(target):
                 return numerics.run_with_autocast(func, args, kwargs)
         return numerics.run_with_autocast(func, args, kwargs)
