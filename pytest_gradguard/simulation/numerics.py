@@ -191,7 +191,7 @@ class DefaultGenerator(DeviceGenerator):
     drawn = False
 
     def manual_seed(self, seed: int) -> Any:
-        """Seed it; it becomes independent unless the CPU's starts from this seed, too."""
+        """Seed it; with another seed than the CPU's, it becomes independent."""
         super().manual_seed(seed)
         self.independent = not _local.seeding and (self.drawn or seed != torch.initial_seed())
         return self
@@ -202,7 +202,7 @@ class DefaultGenerator(DeviceGenerator):
         return int(super().seed())
 
     def set_state(self, state: Any) -> Any:
-        """Set its state; it becomes independent unless the CPU's has this state, too."""
+        """Set its state; with another than the CPU's, it becomes independent."""
         made = super().set_state(state)
         self.independent = True
         self.rejoin()
