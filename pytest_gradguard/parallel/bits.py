@@ -70,7 +70,8 @@ def _bytes(tensor: Any) -> Any:
     """The bytes of a strided tensor, element by element."""
     torch = sys.modules["torch"]
     value = tensor.cpu().resolve_conj().resolve_neg().contiguous()
-    return value.reshape(-1).view(torch.uint8)
+    flat = value.as_strided((value.numel(),), (1,))  # the stride of one element may be 0
+    return flat.view(torch.uint8)
 
 
 def _same_bytes(one: Any, other: Any) -> bool:

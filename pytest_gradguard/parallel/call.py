@@ -201,7 +201,7 @@ class Call:
         return worker.run, (sent.spec, *sent.payloads), {}
 
     def _pack(self, item: Any) -> Any:
-        """Pack an item once for all tasks, so that joblib memory-maps it once."""
+        """Pack an item once, so that joblib memory-maps it once."""
         kept = self._packed.get(id(item))
         external = has_external_memory(item)
         if isinstance(item, torch.Tensor):
@@ -285,10 +285,10 @@ class Call:
 
 
 def _run_again(parallel: Any, tasks: list[SentTask]) -> list[Any]:
-    """Run sent tasks again with their backward passes; here if `parallel` is running."""
+    """Run sent tasks again, with their backward passes."""
     call = Call(parallel)
     call._sent = {one.spec.task: one for one in tasks}
     sent: Any = [(worker.run, (one.spec, *one.payloads), {}) for one in tasks]
-    if getattr(parallel, "_running", False):
+    if getattr(parallel, "_running", False):  # its workers are busy: run the tasks here
         return call.restore([function(*args) for function, args, _ in sent])
     return call.restore(list(joblib.Parallel.__call__(parallel, sent)))

@@ -40,7 +40,7 @@ class BackwardPasses:
             self._recorded.setdefault(key, (task, {}))[1][slot] = cotangent, batched
 
     def gradients(self, index: int) -> list[Any]:
-        """The gradients of a task's inputs, once those of its results are recorded."""
+        """The gradients of a task's inputs, from the recorded ones."""
         now = _current_pass()
         with self._lock:
             if (now, index) not in self._computed:

@@ -1,4 +1,4 @@
-"""The caller's torch modes and random states, to be restored where a task runs."""
+"""torch modes and random states, to be restored in workers."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def record_entropy(replayed: tuple[bytes, ...] = ()) -> Iterator[list[bytes]]:
 
 @contextlib.contextmanager
 def num_threads(count: int) -> Iterator[None]:
-    """Let torch use `count` threads in a block, for sums that round alike."""
+    """Use `count` threads of torch: they decide how sums round."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""The arguments of a task in its worker, and the pickling of its results."""
+"""The arguments and results of a task in its worker."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Arguments:
         return self.tensors[index]
 
     def entry_nodes(self) -> dict[Any, int]:
-        """The graph nodes at which the tensors that require grad enter a graph."""
+        """The nodes at which tensors that require grad enter a graph."""
         return {_entry_node(one): index for index, one in self.tensors.items() if one.requires_grad}
 
     def changed_buffers(self) -> Iterator[tuple[int, str, Any]]:
@@ -71,7 +71,7 @@ class Arguments:
         return not bits.same_tensor(self.tensors[index], before)
 
     def array_references(self) -> dict[int, tuple[int, ...]]:
-        """The reference counts of each array and of the owners of its memory."""
+        """The reference counts of arrays and of their memory's owners."""
         return {
             index: shipping.reference_counts(payload)
             for index, payload in enumerate(self._payloads)
@@ -100,7 +100,7 @@ def _entry_node(tensor: Any) -> Any:
 
 
 class Results(shipping.Packer):
-    """Pickles the result of a task; unchanged arguments in it are sent as references."""
+    """Pickles the result of a task, unchanged arguments as references."""
 
     small_array = 1024
 

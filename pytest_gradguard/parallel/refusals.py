@@ -1,4 +1,4 @@
-"""The error for tasks whose gradients `Parallel` cannot compute, and the names in its messages."""
+"""The error for unsupported tasks, and the names in its messages."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ except ImportError:  # joblib 1.6 and newer depend on it
     import cloudpickle  # type: ignore[no-redef,unused-ignore]
 
 _MAX_GAPS = 1 << 20
-"""Bytes up to which a tensor keeps its strides although its elements are far apart."""
+"""Tensors that span more bytes are sent without their gaps."""
 _ATOMS = frozenset(
     {int, float, complex, bool, str, bytes, type(None), type, range, slice, bytearray}
     | {types.BuiltinFunctionType, types.ModuleType}
@@ -138,7 +138,7 @@ def pack(tensor: Any, *, copy: bool = False) -> tuple[Any, TensorInfo]:
 
 
 def unpack(payload: Any, info: TensorInfo, *, copy: bool = True) -> Any:
-    """The values of a packed tensor, in new memory unless `copy` is false."""
+    """The values of a packed tensor, by default in new memory."""
     import torch
 
     if info.stride is None:
@@ -263,7 +263,7 @@ def pack_task(function: Any, args: Any, kwargs: Any) -> tuple[Packer, int]:
 
 
 def bound_objects(function: Any) -> list[Any]:
-    """The objects that the user bound to a callable; they count as arguments."""
+    """Objects that the user bound to a callable, like arguments."""
     if isinstance(function, functools.partial):
         return [function.args, function.keywords, *bound_objects(function.func)]
     if isinstance(function, types.MethodType):
@@ -282,7 +282,7 @@ def version(item: Any) -> int | None:
 
 
 def reference_counts(item: Any) -> tuple[int, ...]:
-    """The reference counts of an array and of the owners of its memory."""
+    """The reference counts of an array and its memory's owners."""
     counts = []
     while item is not None:
         counts.append(sys.getrefcount(item))
@@ -291,7 +291,7 @@ def reference_counts(item: Any) -> tuple[int, ...]:
 
 
 def has_external_memory(item: Any) -> bool:
-    """Whether the memory may change without a new `version`: others may write it."""
+    """Whether others may write the memory, which `version` does not show."""
     torch = sys.modules["torch"]
     if isinstance(item, torch.Tensor):
         if item.layout is not torch.strided or item.is_nested or item.device.type != "cpu":
@@ -327,7 +327,7 @@ def holds_grad(item: Any, depth: int = 10) -> bool | None:
 
 
 def grad_tensors(item: Any) -> list[Any]:
-    """The tensors in an object that require grad; none if it cannot be pickled."""
+    """Tensors in an object that require grad; none if pickling fails."""
     if holds_grad(item) is False:
         return []
     packer = Packer()

@@ -1,4 +1,4 @@
-"""The tensors that the results of a task depend on, by their graph."""
+"""The tensors that a task's results depend on, by their graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_gradguard.parallel.received import Arguments
 from pytest_gradguard.parallel.refusals import UnsupportedGradientError
 
 _MAX_NODES, _MAX_USES_BYTES = 1000, 1 << 20
-"""Up to here, the gradients of a tensor's uses are returned apart and summed by the caller."""
+"""Up to here, the caller sums the gradients of a tensor's uses."""
 
 _MAX_OBJECTS = 2000
 """Objects of a result to search for a graph."""
@@ -35,7 +35,7 @@ class Usage(NamedTuple):
     inner: set[Any]
 
     def inputs(self, arguments: Arguments) -> list[tuple[int, int]]:
-        """The arguments that results depend on, with the number of gradients to return."""
+        """The arguments that results depend on, with their gradient counts."""
         uses = {}
         for index, nodes in self.consumers.items():
             count, tensor = len(nodes), arguments.tensors[index]

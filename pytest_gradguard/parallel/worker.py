@@ -61,7 +61,7 @@ class Answer(NamedTuple):
 
 
 def run(spec: TaskSpec, *payloads: Any) -> Answer | UnsupportedGradientError:
-    """Run a task; a refusal is returned, as an error would cost joblib its workers."""
+    """Run a task; a refusal is returned, since errors end workers."""
     try:
         return (_run_again if spec.passes else _run_first)(spec, payloads)
     except UnsupportedGradientError as error:
@@ -255,7 +255,7 @@ def _storage(item: Any) -> int | None:
 def _predicted_gradients(
     spec: TaskSpec, arguments: Arguments, outs: list[Any], inputs: Any, found: usage.Usage
 ) -> list[Any] | None:
-    """The packed gradients of the inputs for the predicted gradients of the outputs."""
+    """The packed gradients of the inputs, if the prediction is right."""
     import torch
 
     if spec.guess == "ones":
@@ -329,7 +329,7 @@ def _gradients(
 
 
 def _record_gradients(consumers: Any, hooks: contextlib.ExitStack) -> list[Any]:
-    """A list that receives the gradients that these nodes send, in their order."""
+    """A list that receives the gradients that these nodes send."""
     parts: list[Any] = []
     slots: dict[Any, list[int]] = {}
     for node, slot in consumers:

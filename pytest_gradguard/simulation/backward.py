@@ -27,7 +27,7 @@ _tensor: Any = torch.Tensor
 
 
 def on_device(simulation: Simulation, tensor: Any, device: torch.device | None) -> Any:
-    """`tensor`, or a copy where it is not on `device` (None: the CPU)."""
+    """`tensor` on `device` (None: the CPU), copied if necessary."""
     if device_of(tensor) == device:
         return tensor
     copied = tensor.clone()
@@ -139,7 +139,7 @@ _pass = _Pass()
 
 
 class _EngineMode(TorchDispatchMode):  # type: ignore[misc]
-    """Tags the results of operations that no Python function of torch has called."""
+    """Tags the results of operations called from C++."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def _in_engine(simulation: Simulation, backward: engine.Backward) -> Iterator[No
 
 
 def _tag_roots(simulation: Simulation, outputs: Any, gradients: Any) -> torch.device | None:
-    """Tag the first gradients with the devices of their outputs; returns the first device."""
+    """Tag the first gradients; returns the device of the first output."""
     first = None
     if isinstance(outputs, torch.Tensor):
         outputs, gradients = (outputs,), (gradients,)

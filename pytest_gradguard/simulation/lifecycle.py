@@ -144,7 +144,7 @@ def arrive(devices: int, origin: str, home: int) -> Carried:
 
 @contextmanager
 def during(carried: Carried | None) -> Iterator[None]:
-    """Simulate around one of several concurrent tasks: the first starts, the last stops it."""
+    """Simulate GPUs while at least one of several concurrent tasks runs."""
     global _arrived, _running
     if carried is None and _arrived and not _running:
         depart()  # it arrived with a task that never ran

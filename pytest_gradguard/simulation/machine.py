@@ -1,4 +1,4 @@
-"""The simulated machine: its GPUs, their memory, and what this process sees of them."""
+"""The simulated machine: its GPUs, their memory and their visibility."""
 
 from __future__ import annotations
 

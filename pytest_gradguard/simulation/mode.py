@@ -45,7 +45,7 @@ HANDLERS: dict[Any, Handler] = {}
 
 class _Local(threading.local):
     depth = 0
-    """How many functions of torch this thread is in; there, everything is on the CPU."""
+    """How many functions of torch this thread is in."""
     target: torch.device | None = None
     """The GPU of the function that runs now."""
     on_cpu: frozenset[int] = frozenset()
@@ -66,7 +66,7 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
 
 
 def answers_on_gpu(*functions: Any) -> Callable[[Callable[[torch.device, Any], Any]], Any]:
-    """Register ``answer(device, func)`` for calls of `functions` on a tensor on a GPU."""
+    """Register ``answer(device, func)`` for `functions` of tensors on a GPU."""
 
     def register(answer: Callable[[torch.device, Any], Any]) -> Any:
         @handles(*functions)
@@ -200,7 +200,7 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         name = _program_operator(func)
         if name is not None:
             return _run_operator(self, name, func, args, kwargs)
-        if numerics.draws_apart(func, target):
+        if numerics.draws_independently(func, target):
             with numerics.random_stream(target):
                 return numerics.run_with_autocast(func, args, kwargs)
         return numerics.run_with_autocast(func, args, kwargs)
@@ -273,7 +273,7 @@ _ALLOWED_IN_FORK = name_set(
     "storage_offset is_floating_point is_complex requires_grad_ expand permute transpose "
     "unsqueeze squeeze t unbind __getitem__ is_shared retain_grad"
 )
-"""Functions that work in a forked child on the GPU tensors of its parent."""
+"""Functions that a forked child may call on its parent's GPU tensors."""
 
 
 def _is_factory(func: Any) -> bool:
@@ -283,7 +283,7 @@ def _is_factory(func: Any) -> bool:
 
 @contextmanager
 def user_code(simulation: Simulation) -> Iterator[None]:
-    """A block of the program's code below a function of torch: it sees the GPUs."""
+    """A block of user code, called by torch, that sees the GPUs."""
     depth, local.depth = local.depth, 0
     target, local.target = local.target, None
     try:
@@ -298,7 +298,7 @@ def user_code(simulation: Simulation) -> Iterator[None]:
 
 @contextmanager
 def inside_torch() -> Iterator[None]:
-    """A block in which everything is on the CPU, as inside torch's functions."""
+    """A block without GPUs, as inside torch's functions."""
     local.depth += 1
     try:
         with torch._C.DisableTorchFunction():

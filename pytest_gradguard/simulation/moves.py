@@ -34,7 +34,7 @@ def move(
     copy: bool = False,
     **options: Any,
 ) -> Any:
-    """`tensor` on `target` (None: the CPU): itself where it is there already, else a copy."""
+    """`tensor` on `target` (None: the CPU), copied if necessary."""
     source = device_of(tensor)
     crosses = source != target
     if crosses and target is not None:
@@ -78,7 +78,7 @@ def _without(kwargs: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _is_on_cpu(tensor: Any) -> bool:
-    """Whether `tensor` is really on the CPU, as those on simulated GPUs are."""
+    """Whether the real device of `tensor` is the CPU."""
     with torch._C.DisableTorchFunction():
         return bool(tensor.device.type == "cpu")
 
@@ -144,7 +144,7 @@ def _name_of(kind: Any) -> str:
 
 @handles(torch.tensor, torch.as_tensor, torch.asarray)
 def _from_data(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    """Numbers go to the CPU by default; a tensor stays on its device."""
+    """By default, tensors keep their device; numbers go to the CPU."""
     options = {**dict(zip(("data", "dtype", "device"), args, strict=False)), **kwargs}
     data = options.pop("data", None)
     data = options.pop("obj", data)

@@ -1,8 +1,8 @@
 """Numbers as a GPU computes them: the data types of CUDA's autocast, and random numbers.
 
 The CPU's autocast runs the operations that both list as low precision; the others of PyTorch's
-list for CUDA are cast here. Each GPU has its own random generator. Until the program seeds it
-apart from the CPU's, it draws from the CPU's, so that the numbers are those of a run on the CPU.
+list for CUDA are cast here. Each GPU has a random generator. It draws from the CPU's, so that the
+numbers are those of a run on the CPU, until the program seeds it otherwise.
 """
 
 from __future__ import annotations
@@ -183,34 +183,34 @@ class DefaultGenerator(DeviceGenerator):
     """A GPU's default generator.
 
     Attributes:
-        apart: it no longer draws from the CPU's generator.
+        independent: it no longer draws from the CPU's generator.
         drawn: numbers were drawn from it since the last common seed.
     """
 
-    apart = False
+    independent = False
     drawn = False
 
     def manual_seed(self, seed: int) -> Any:
-        """Seed it, apart from the CPU's unless both start from the same seed."""
+        """Seed it; with another seed than the CPU's, it becomes independent."""
         super().manual_seed(seed)
-        self.apart = not _local.seeding and (self.drawn or seed != torch.initial_seed())
+        self.independent = not _local.seeding and (self.drawn or seed != torch.initial_seed())
         return self
 
     def seed(self) -> int:
         """Seed it with a random number."""
-        self.apart = True
+        self.independent = True
         return int(super().seed())
 
     def set_state(self, state: Any) -> Any:
-        """Set its state, apart from the CPU's unless both are equal."""
+        """Set its state; with another than the CPU's, it becomes independent."""
         made = super().set_state(state)
-        self.apart = True
+        self.independent = True
         self.rejoin()
         return made
 
     def get_state(self) -> Any:
         """Its state, or the CPU's where it draws from that."""
-        return super().get_state() if self.apart else torch.default_generator.get_state()
+        return super().get_state() if self.independent else torch.default_generator.get_state()
 
     def rejoin(self) -> None:
         """Draw from the CPU's generator again once both are in the same state.
@@ -218,10 +218,10 @@ class DefaultGenerator(DeviceGenerator):
         Programs that save and restore the states of all generators (activation checkpointing does
         at each backward pass) then continue with the numbers of the CPU.
         """
-        if self.apart:
+        if self.independent:
             with torch._C.DisableTorchFunction():
                 own, of_cpu = super().get_state(), torch.default_generator.get_state()
-                self.apart = not torch.equal(own, of_cpu)
+                self.independent = not torch.equal(own, of_cpu)
 
 
 class _Local(threading.local):
@@ -236,8 +236,8 @@ def default_generators(machine: Machine) -> tuple[Any, ...]:
     return tuple(DefaultGenerator(torch.device("cuda", index)) for index in range(machine.count()))
 
 
-def draws_apart(func: Any, device: torch.device) -> bool:
-    """Whether `func` draws from a generator of `device` that is apart from the CPU's."""
+def draws_independently(func: Any, device: torch.device) -> bool:
+    """Whether `func` draws from a generator that is independent of the CPU's."""
     if getattr(func, "__name__", "") not in _RANDOM:
         return False
     generators = torch.cuda.default_generators
@@ -247,7 +247,7 @@ def draws_apart(func: Any, device: torch.device) -> bool:
     if not isinstance(generator, DefaultGenerator):
         return False
     generator.drawn = True
-    return generator.apart
+    return generator.independent
 
 
 @contextmanager
@@ -292,7 +292,7 @@ def install(simulation: Any, replaced: Replacements) -> None:
         finally:
             _local.seeding = False
         for generator in _default_generators():
-            generator.apart = generator.drawn = False
+            generator.independent = generator.drawn = False
         return result
 
     def set_rng_state(original: Any, new_state: Any) -> None:

@@ -152,7 +152,7 @@ def _product_and_sum(simulation: Simulation, func: Any, args: Any, kwargs: Any) 
 
 
 def _refuse_integers(tensors: Sequence[Any]) -> None:
-    """Raise CUDA's error for a product of integer matrices on one GPU, the last two tensors."""
+    """Raise CUDA's error for a product of integers, the last two `tensors`."""
     place = device_of(tensors[0])
     if place is None or not all(_is_integer(one) and device_of(one) == place for one in tensors):
         return
@@ -177,7 +177,7 @@ def _is_integer(tensor: Any) -> bool:
 
 @handles(torch.histc, _tensor.histc)
 def _histc(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    """Histograms of integers: GPUs count in the same type, the CPU has none."""
+    """GPUs count integers in their type; the CPU cannot count them."""
     tensor = args[0] if args else kwargs["input"]
     if device_of(tensor) is None or not _is_integer(tensor) or tensor.dtype is torch.bool:
         return simulation.run(func, args, kwargs)
@@ -328,7 +328,7 @@ def _run_by_math(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> A
 
 @handles(torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
 def _recurrent(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    """Input, state and weights are on one device; batch sizes are on the CPU."""
+    """Input, state and weights must be on one device."""
     if len(args) > 3:
         packed = not isinstance(args[3], bool)
         state, weights = args[2:4] if packed else args[1:3]

@@ -99,7 +99,7 @@ def storage_key(tensor: Any) -> int:
 
 
 def _tagged(tensor: Any) -> Any:
-    """The object that carries the tag of `tensor`: its storage, or itself without one."""
+    """The object that carries the tag: the storage, if any."""
     try:
         if type(tensor) in PLAIN:
             return _storage_of(tensor)

@@ -11,7 +11,7 @@ _ABSENT: Any = object()
 
 
 def class_facade(kinds: tuple[type, ...], make: Callable[..., Any]) -> Any:
-    """A class that `make` instantiates and that all objects of `kinds` are instances of."""
+    """A class that stands for `kinds`; calling it calls `make`."""
 
     class Kind(type):
         def __instancecheck__(cls, instance: Any) -> bool:
