@@ -3,6 +3,7 @@
 What they computed until then stayed with them, unless they had sent it.
 """
 
+import json
 import multiprocessing
 import os
 import signal
@@ -22,7 +23,13 @@ EXPECT = {
     "test_class_that_runs_by_itself": {"GG106"},
     "test_class_that_starts_by_itself": {"GG106"},
     "test_class_that_is_made_by_itself": {"GG106"},
+    "test_forked_by_hand": {"GG106"},
+    "test_forked_by_a_function": {"GG106"},
     "test_gradients_sent_before_the_exit": set(),
+    "test_gradients_sent_by_hand": set(),
+    "test_parameters_in_a_file": set(),
+    "test_measured_in_a_forked_process": set(),
+    "test_daemon_that_closes_all_files": set(),
     "test_gradients_sent_by_one_that_is_terminated": set(),
     "test_parameters_in_shared_memory": set(),
     "test_done_again_here": set(),
@@ -157,6 +164,31 @@ def test_class_that_is_made_by_itself():
     optimizer.step()  # -> GG106:error
 
 
+def forked(function, *args):
+    process = os.fork()
+    if process == 0:
+        function(*args)
+        os._exit(0)
+    os.waitpid(process, 0)
+
+
+def test_forked_by_hand():
+    model, optimizer = made()
+    process = os.fork()
+    if process == 0:
+        backward(model)
+        os._exit(0)
+    os.waitpid(process, 0)
+    optimizer.step()  # -> GG106:error
+
+
+def test_forked_by_a_function():
+    model, optimizer = made()
+    for _ in range(2):
+        forked(lambda: backward(model))
+        optimizer.step()  # -> GG106:error
+
+
 # -- nothing is lost ---------------------------------------------------------------------------
 
 
@@ -216,5 +248,57 @@ def test_parameters_in_shared_memory():
 def test_done_again_here():
     model, optimizer = made()
     ended(FORK.Process(target=fails, args=(model,)))
+    backward(model)
+    optimizer.step()
+
+
+def test_gradients_sent_by_hand():
+    model, optimizer = made()
+    read, write = os.pipe()
+
+    def work():
+        backward(model)
+        os.write(write, json.dumps([one.grad.tolist() for one in model.parameters()]).encode())
+
+    forked(work)
+    for parameter, gradient in zip(model.parameters(), json.loads(os.read(read, 999)), strict=True):
+        parameter.grad = torch.tensor(gradient)
+    optimizer.step()
+
+
+def test_parameters_in_a_file(tmp_path):
+    model, optimizer = made()
+
+    def work():
+        backward(model)
+        optimizer.step()
+        torch.save(model.state_dict(), tmp_path / "model")
+
+    forked(work)
+    model.load_state_dict(torch.load(tmp_path / "model"))
+    optimizer.step()
+
+
+def test_measured_in_a_forked_process():
+    model, optimizer = made()
+    for _ in range(2):
+        optimizer.zero_grad()
+        backward(model)
+        forked(backward, model)
+        optimizer.step()
+
+
+def test_daemon_that_closes_all_files(tmp_path):
+    model, optimizer = made()
+
+    def work():
+        os.closerange(3, 256)
+        files = [open(tmp_path / str(number), "w") for number in range(50)]  # noqa: SIM115
+        backward(model)
+        for file in files:
+            file.close()
+
+    forked(work)
+    assert sorted(file.read_text() for file in tmp_path.iterdir()) == [""] * 50
     backward(model)
     optimizer.step()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -107,37 +107,42 @@ class Run:
             if watched is not None:
                 attempt(watched.tell)
 
-    def _watched(self) -> _Watched:
-        package = package_of(self._process)
-        return _Watched(self._task, self._write, package)
+    def _watched(self) -> Watched:
+        watched = Watched([self._task], self._write)
+        _sends(package_of(self._process), watched.sent).apply()
+        return watched
 
 
-class _Watched:
-    """What the function of this process does with the tensors that it was given."""
+class Watched:
+    """What this process does with the tensors that it was given.
 
-    def __init__(self, task: tuple[Any, Any, Any], write: Any, package: str) -> None:
+    Args:
+        items: its function, and its arguments, as the only task.
+        write: where it tells.
+    """
+
+    def __init__(self, items: list[tuple[Any, Any, Any]], write: Any) -> None:
         from pytest_gradguard.runtime.frameworks.torch.copies import Copies
 
-        self._items = [task]
+        self._items = items
         self._write = write
         self._copies = Copies(self._items, shared=True)
         self._told = Told(Outcome(None, []), True)
         self._reached = 0
         torch_engine.subscribe(self._backward)  # first: it is told last of the end of a pass
         backwards.watch(self._items, self._copies)
-        _sends(package, self._sent).apply()
 
     def _backward(self, backward: torch_engine.Backward) -> torch_engine.End | None:
         return self._passed if backward.accumulates else None
 
     def _passed(self, _: Any, raised: BaseException | None) -> None:
         """Tell, after a pass that gave more tensors a gradient, what they are."""
-        reached = len(self._copies.with_gradient)
+        reached = sum(copy.digest is not None for copy in self._copies.every)
         if reached > self._reached:
             self._reached = reached
             self._tell(self._copies, certain=False)
 
-    def _sent(self, item: Any) -> None:
+    def sent(self, item: Any) -> None:
         """Take what goes to another process."""
         from pytest_gradguard.runtime.pitfalls.kept import returned
 
@@ -160,7 +165,8 @@ class _Watched:
         told = Told(kept_gradients.outcome_of(copies, self._items, ()), certain)
         if told != self._told:
             self._told = told
-            pipes.tell(self._write.fileno(), told)
+            with suppress(OSError):  # the program has closed what it knows nothing of
+                pipes.tell(self._write.fileno(), told)
 
 
 def _sends(package: str, take: Callable[[Any], None]) -> Patches:

@@ -32,6 +32,7 @@ from pytest_gradguard.runtime.kernel.pipes import Listeners
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.kept import gg106, used_gradients
 from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome, State, Told
+from pytest_gradguard.runtime.pitfalls.kept.hand_forks import FORKED
 
 
 class _Waiting:
@@ -367,6 +368,8 @@ def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
         tensors.gradient_missing(p) or states.get(id(p), (None, None))[1] is State.ZERO
         for p in parameters
     )
+    if not nothing and any(one.call.kind is FORKED for one, _ in states.values()):
+        return  # what a process sends that was forked by hand is not known
     if not nothing:  # run in one process, what the task cleared again would be missing, too
         states = {i: (one, state) for i, (one, state) in states.items() if not one.cleared}
     if not states:
