@@ -33,7 +33,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def train(rank, init):
+def train(rank, init, weights):
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=2)
     torch.manual_seed(rank)
     model = torch.nn.Linear(2, 1, bias=False)
@@ -41,15 +41,14 @@ def train(rank, init):
     model(torch.ones(4, 2)).sum().backward()
     dist.all_reduce(model.weight.grad)
     optimizer.step()
-    weights = [torch.empty(1, 2) for _ in range(2)]
-    dist.all_gather(weights, model.weight.detach())
-    if rank == 0:
-        print(f"equal: {torch.equal(*weights)}")  # prints: equal: False
+    weights[rank] = model.weight.detach()
 
 
 if __name__ == "__main__":
+    weights = torch.zeros(2, 2).share_memory_()
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(train, (f"file://{folder}/group",), nprocs=2)
+        mp.spawn(train, (f"file://{folder}/group", weights), nprocs=2)
+    print(f"equal: {torch.equal(*weights)}")  # prints: equal: False
 """,
     good="""\
 import tempfile
@@ -59,7 +58,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def train(rank, init):
+def train(rank, init, weights):
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=2)
     torch.manual_seed(rank)
     model = torch.nn.Linear(2, 1, bias=False)
@@ -68,15 +67,14 @@ def train(rank, init):
     model(torch.ones(4, 2)).sum().backward()
     dist.all_reduce(model.weight.grad)
     optimizer.step()
-    weights = [torch.empty(1, 2) for _ in range(2)]
-    dist.all_gather(weights, model.weight.detach())
-    if rank == 0:
-        print(f"equal: {torch.equal(*weights)}")  # prints: equal: True
+    weights[rank] = model.weight.detach()
 
 
 if __name__ == "__main__":
+    weights = torch.zeros(2, 2).share_memory_()
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(train, (f"file://{folder}/group",), nprocs=2)
+        mp.spawn(train, (f"file://{folder}/group", weights), nprocs=2)
+    print(f"equal: {torch.equal(*weights)}")  # prints: equal: True
 """,
     lint=None,
     runtime=(
