@@ -21,7 +21,7 @@ from pytest_gradguard.runtime.kernel import callsite, collector, losses
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
-from pytest_gradguard.runtime.pitfalls.ddp import by_hand, gg502
+from pytest_gradguard.runtime.pitfalls.ddp import by_hand, divergence, gg502
 
 _State = tuple[int, int] | None
 
@@ -208,12 +208,12 @@ def _state(parameter: Any) -> _State:
 # -- modules -------------------------------------------------------------------------------------
 
 
-def _remember(module: Any) -> None:
+def _remember(module: Any, *, under_guard: bool) -> None:
     if not getattr(module, "_use_python_reducer", False):
         _models.append(_Model(module))
         _stepping.clear()
         steps.after.subscribe(_stepped)
-        by_hand.apply(_all_parameters)
+        divergence.wrapped(module, under_guard=under_guard)
         _listen()
 
 
@@ -235,13 +235,14 @@ def _listen() -> None:
 
 
 def _wrapped(result: None, module: Any, *args: Any, **kwargs: Any) -> None:
-    _remember(module)
+    _remember(module, under_guard=True)
 
 
 def _pauses(module: Any, *args: Any, **kwargs: Any) -> None:
     for known in _models:
         if known.module is module:
             known.paused = True
+    divergence.pauses(module)
 
 
 # -- backward passes and steps -------------------------------------------------------------------
@@ -405,6 +406,7 @@ def _report(model: _Model, own: list[Any], of_all: int) -> None:
     evidence = home.evidence((gg502.CODE, site and site.key), make)
     assert isinstance(evidence, gg502.Evidence)
     evidence.count += 1
+    gg502.found(model.module, evidence)
     losses.record(own, evidence, home, site)
     if model.waits:
         gg502.may_fail(model.module, evidence)
@@ -427,8 +429,9 @@ def apply() -> None:
     if _modules.applied:
         return
     _modules.apply()
+    by_hand.apply(_all_parameters)
     for module in _alive():
-        _remember(module)
+        _remember(module, under_guard=False)
 
 
 def _alive() -> Iterator[Any]:

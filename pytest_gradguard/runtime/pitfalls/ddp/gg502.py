@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pytest_gradguard import pitfalls
 from pytest_gradguard.details import Details
 from pytest_gradguard.runtime.kernel import evidence
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
@@ -86,6 +87,26 @@ def has_failed(ddp: Any) -> None:
         found.count -= 1
 
 
+_of_modules: ByIdentity[list[Evidence]] = ByIdentity()
+"""By DDP modules: what was found of them."""
+
+
+def found(ddp: Any, evidence: Evidence) -> None:
+    """Gradients of `ddp` were not averaged."""
+    known = _of_modules.get(ddp) or []
+    if evidence not in known:
+        _of_modules[ddp] = [*known, evidence]
+
+
+def causes(ddp: Any) -> list[tuple[str, str, str]]:
+    """What was found of `ddp`: the code, a sentence on the reason, and what to do."""
+    fix = pitfalls.get(CODE).fix
+    return [
+        (CODE, f"DDP did not average their gradients ({CODE}): {one.reason()}.", one.advice or fix)
+        for one in _of_modules.get(ddp) or ()
+    ]
+
+
 class Evidence(evidence.Evidence):
     """The steps of one line with gradients of this rank alone.
 
@@ -134,13 +155,16 @@ class Evidence(evidence.Evidence):
             text = f"this {verb} gives gradients that are not averaged"
             self.add_step(text, backward.path, backward.line, None)
 
+    def reason(self) -> str:
+        """Why the gradients were not averaged, as a clause."""
+        if self._verb == "autograd.grad":
+            return (
+                f"`autograd.grad`{self._line} returns gradients that it does not accumulate, and "
+                "DDP averages none of them"
+            )
+        return self._cause.format(verb=self._verb, line=self._line)
+
     def message(self) -> str:
-        reason = (
-            f"`autograd.grad`{self._line} returns gradients that it does not accumulate, and DDP "
-            "averages none of them"
-            if self._verb == "autograd.grad"
-            else self._cause.format(verb=self._verb, line=self._line)
-        )
         few = (
             " With a single rank the numbers are still right; with more, each rank trains alone."
             if self._ranks == 1
@@ -150,5 +174,5 @@ class Evidence(evidence.Evidence):
             f"`optimizer.step()` uses gradients of this rank alone: {len(self._parameters)} of its "
             f"{times(self._of_all, 'parameter')} ({names(self._parameters)}) belong to a "
             "DistributedDataParallel module that did not average their gradients, because "
-            f"{reason}.{few}"
+            f"{self.reason()}.{few}"
         )
