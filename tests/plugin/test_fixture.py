@@ -118,7 +118,7 @@ def test_a_flag_without_effect_is_refused(tmp_path: Path, flag: str, how: list[s
     assert run.status == pytest.ExitCode.USAGE_ERROR
     assert re.findall(r"^.*has no effect.*$", run.text, re.M) == [
         f"ERROR: {flag.partition('=')[0]} has no effect: --gradguard is missing, and no test uses "
-        "the fixture gradguard or watch_gradients"
+        "the fixture gradguard, watch_gradients or check_gradients"
     ]
     assert "it ran" not in run.text
     assert not (tmp_path / "report.json").exists()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 from pytest_gradguard import pitfalls
 from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Finding
