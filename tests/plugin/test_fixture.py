@@ -101,8 +101,8 @@ def test_only_tests_that_ask_are_guarded(folder: Path) -> None:
     assert run.codes() == FOUND
     assert failed(run) == ["test_asks", "test_asks_late"]
     assert "gradguard: only for tests that use its fixture" in run.text
-    assert (
-        run.report()["guarded"] == "the tests that use the fixtures gradguard and watch_gradients"
+    assert run.report()["guarded"] == (
+        "the tests that use the fixtures gradguard, watch_gradients and check_gradients"
     )
     assert re.search(r"^gradguard: report of the tests .*: of all\) written to ", run.text, re.M)
 
