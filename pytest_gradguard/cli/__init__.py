@@ -26,6 +26,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "lint": "check source files without running them",
     "run": "run a program under the guard and print what it found",
+    "compare": "run a program with its workers and without them, and compare gradients",
     "explain": "explain one code",
     "rules": "list all codes",
     "server": "run the language server for editors",

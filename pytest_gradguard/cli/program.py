@@ -8,12 +8,14 @@ import importlib.util
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-__all__ = ["Program", "ProgramNotFound", "find_module", "find_script"]
+from pytest_gradguard.runtime.kernel.faults import attempt
+
+__all__ = ["Program", "ProgramNotFound", "execute", "find_module", "find_script"]
 
 
 class ProgramNotFound(Exception):
@@ -87,6 +89,63 @@ class Program:
         with io.open_code(self.file) as file:
             source = file.read()
         return compile(source, self.file, "exec", dont_inherit=True)
+
+
+def execute(
+    program: Program, arguments: Sequence[str], failed: Callable[[bool], object] = bool
+) -> int:
+    """Run the program as the interpreter would; return its status where it does not raise one.
+
+    Args:
+        program: the program.
+        arguments: those of its command line.
+        failed: told whether it has failed.
+
+    Raises:
+        SystemExit: what the program itself raised.
+        KeyboardInterrupt: the same, and it has been shown.
+    """
+    try:
+        program.execute(arguments)
+    except SystemExit as end:
+        attempt(failed, bool(end.code))
+        raise  # the interpreter knows best what to do with it
+    except BaseException as error:
+        attempt(failed, True)
+        # The uncaught exception, shown as the interpreter would: without the frames below the
+        # program's own.
+        frames = error.__traceback__
+        error.__traceback__ = attempt(_own_frames, frames, instead=frames)
+        sys.excepthook(type(error), error, error.__traceback__)
+        if isinstance(error, KeyboardInterrupt):
+            # The interpreter ends a process by the signal, once it has ended everything else: what
+            # started the process, such as a shell's loop, can tell that from any status.
+            sys.excepthook = _all_but(error, sys.excepthook)
+            raise
+        return 1
+    return 0
+
+
+def _all_but(said: BaseException, hook: Callable[..., object]) -> Callable[..., object]:
+    """`hook`, silent about the one error that has been shown."""
+
+    def excepthook(kind: type[BaseException], error: BaseException, frames: object) -> None:
+        if error is not said:
+            hook(kind, error, frames)
+
+    return excepthook
+
+
+def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """`traceback` from the program's first frame on; None where it never came so far."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    while traceback is not None and _is_below(traceback.tb_frame.f_code.co_filename, package):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _is_below(filename: str, package: str) -> bool:
+    return filename.startswith((package + os.sep, "<frozen importlib", "<frozen runpy"))
 
 
 def find_script(path: str) -> Program:

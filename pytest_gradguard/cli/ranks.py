@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_gradguard.findings import Finding, merge
-from pytest_gradguard.runtime.kernel import watching
+from pytest_gradguard.runtime.kernel import plain_data, watching
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 
 _FOLDER = "GRADGUARD_RANKS"
@@ -83,7 +83,8 @@ class Rank:
             named = [
                 replace(one, details={**one.details, "ranks": [self._number]}) for one in findings
             ]
-            _write(self._file, named)
+            with suppress(OSError):
+                _write(self._file, named)
 
     def end(self, findings: Sequence[Finding]) -> Said | None:
         """What is to be reported here, where this rank ends; None: nothing, others will."""
@@ -115,9 +116,9 @@ class Rank:
     def _report(self, running: bool) -> Said:
         every = _read(self._folder)
         reported = self._folder / "reported"
-        known = pickle.loads(reported.read_bytes()) if reported.exists() else set()
+        known: set[Any] = set().union(*_contents(reported, frozenset[Any]))
         if running:
-            reported.write_bytes(pickle.dumps(known | {one.key for one in every}))
+            _write(reported, known | {one.key for one in every})
         else:
             shutil.rmtree(self._folder, ignore_errors=True)
         return Said([one for one in every if one.key not in known], every)
@@ -134,25 +135,30 @@ def this_rank() -> Rank | None:
         import fcntl  # noqa: F401  (Windows has no such locks)
 
         folder = Path(given) if given else _shared()
+        if not _is_private(folder):
+            return None
         return Rank(folder, int(numbers[0]), int(expected or 0), bool(given))
     except (ImportError, OSError, ValueError):  # then each reports by itself
         return None
 
 
-def _shared() -> Path:
+def _shared_path() -> Path:
     """The folder of the ranks that were launched together, by this user."""
     launch = [os.environ.get(name, "") for name in _OF_THE_LAUNCH]
     key = hashlib.sha256(repr([launch, os.getppid(), _user()]).encode()).hexdigest()[:16]
-    root = Path(tempfile.gettempdir())
-    for left in root.glob(f"{_PREFIX}*"):
+    return Path(tempfile.gettempdir(), f"{_PREFIX}{key}")
+
+
+def _shared() -> Path:
+    """That folder, once those are removed that killed ranks have left."""
+    folder = _shared_path()
+    for left in folder.parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             old = time.time() - left.stat().st_mtime > _LEFT
-            if old and _is_own(left) and not any(map(_runs, left.glob(_RUNS))):
+            if old and _is_private(left) and not any(map(_runs, left.glob(_RUNS))):
                 shutil.rmtree(left)
-    folder = root / f"{_PREFIX}{key}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if not _is_own(folder) or folder.is_symlink():
-        raise PermissionError(folder)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
     return folder
 
 
@@ -161,21 +167,50 @@ def _user() -> int | None:
     return os.getuid() if hasattr(os, "getuid") else None
 
 
-def _is_own(folder: Path) -> bool:
-    return _user() in (None, folder.stat().st_uid)
+def _is_private(folder: Path) -> bool:
+    """Whether `folder` is a directory of this user's alone, and all in it are files of theirs."""
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or not _is_own(about):
+        return False
+    if _user() is not None and stat.S_IMODE(about.st_mode) & 0o077:
+        return False
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):  # another rank has replaced it
+            about = file.lstat()
+            if not stat.S_ISREG(about.st_mode) or not _is_own(about):
+                return False
+    return True
 
 
-def _write(file: Path, findings: list[Finding]) -> None:
-    with suppress(OSError):
-        new = file.with_suffix(".new")
-        new.write_bytes(pickle.dumps(findings))
-        new.replace(file)
+def _is_own(about: os.stat_result) -> bool:
+    return _user() in (None, about.st_uid)
+
+
+def _write(file: Path, known: Any) -> None:
+    new = file.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with open(new, "x", encoding="ascii") as written:
+        written.write(plain_data.dumps(known))
+    new.replace(file)
 
 
 def _read(folder: Path) -> list[Finding]:
     """What all ranks have found, in the order of their numbers."""
-    files = sorted(folder.glob("*.findings"), key=lambda one: int(one.name.split("-")[0]))
-    return merge(finding for file in files for finding in pickle.loads(file.read_bytes()))
+    numbered = [(one.name.partition("-")[0], one) for one in folder.glob("*.findings")]
+    files = [one for _, one in sorted(numbered, key=lambda pair: (len(pair[0]), *pair))]
+    kept = [found for file in files for found in _contents(file, list[Finding])]
+    return merge(finding for found in kept for finding in found)
+
+
+def _contents(file: Path, kind: Any) -> list[Any]:
+    """What `_write` has written to `file`; nothing where it is no such file of this user's."""
+    with suppress(OSError, ValueError):
+        flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        with open(os.open(file, os.O_RDONLY | flags), encoding="ascii") as kept:
+            about = os.fstat(kept.fileno())
+            if stat.S_ISREG(about.st_mode) and _is_own(about):
+                return [plain_data.loads(kept.read(plain_data.LONGEST + 1), kind)]
+    return []
 
 
 @contextmanager

@@ -6,12 +6,11 @@ import argparse
 import atexit
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from pytest_gradguard.cli import ranks
-from pytest_gradguard.cli.program import Program, ProgramNotFound, find_module, find_script
+from pytest_gradguard.cli.program import ProgramNotFound, execute, find_module, find_script
 from pytest_gradguard.cli.streams import complain
 from pytest_gradguard.disabled import NOTHING, VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding, Severity, display_path
@@ -24,7 +23,7 @@ from pytest_gradguard.runtime.kernel.faults import attempt, checked
 from pytest_gradguard.settings import SettingsError, load
 from pytest_gradguard.source_repairs import with_repairs
 
-__all__ = ["build_parser", "run"]
+__all__ = ["build_parser", "path_to_write", "run"]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     name, *arguments = args.program[args.program[0] == "--" :]
     try:
         lowest = checked(_REFUSED, Severity.parse, args.min_severity, instead=Severity.WARNING)
-        paths = tuple(checked(_REFUSED, _path, one) for one in (args.report, args.html))
+        paths = tuple(checked(_REFUSED, path_to_write, one) for one in (args.report, args.html))
         checked(_REFUSED, check_apart, *paths)
         devices = None if args.simulate_gpu is None else _devices(args.simulate_gpu)
         ignored = checked(_REFUSED, lambda: load().ignored_codes(), instead=frozenset())
@@ -93,14 +92,14 @@ def run(args: argparse.Namespace) -> int:
     # Handlers run in reverse order: this one, the first, is the last.
     if output is not None:
         atexit.register(attempt, output.conclude)
-    return _execute(program, arguments, output)
+    return execute(program, arguments, bool if output is None else output.failed)
 
 
 _REFUSED = (ValueError, ProgramNotFound, SettingsError)
 """What says that the command line, or a setting, is not usable."""
 
 
-def _path(name: str | None) -> Path | None:
+def path_to_write(name: str | None) -> Path | None:
     """The file of that name, which can be written.
 
     Raises:
@@ -117,52 +116,6 @@ def _devices(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"--simulate-gpu {text!r} is not a number of GPUs (1 or more)")
     return int(text)
-
-
-def _execute(program: Program, arguments: Sequence[str], output: _Output | None) -> int:
-    try:
-        program.execute(arguments)
-    except SystemExit as end:
-        if output is not None:
-            attempt(output.failed, bool(end.code))
-        raise  # the interpreter knows best what to do with it
-    except BaseException as error:
-        if output is not None:
-            attempt(output.failed, True)
-        # The uncaught exception, shown as the interpreter would: without the frames below the
-        # program's own.
-        frames = error.__traceback__
-        error.__traceback__ = attempt(_own_frames, frames, instead=frames)
-        sys.excepthook(type(error), error, error.__traceback__)
-        if isinstance(error, KeyboardInterrupt):
-            # The interpreter ends a process by the signal, once it has ended everything else: what
-            # started the process, such as a shell's loop, can tell that from any status.
-            sys.excepthook = _all_but(error, sys.excepthook)
-            raise
-        return 1
-    return 0
-
-
-def _all_but(said: BaseException, hook: Callable[..., object]) -> Callable[..., object]:
-    """`hook`, silent about the one error that has been shown."""
-
-    def excepthook(kind: type[BaseException], error: BaseException, frames: object) -> None:
-        if error is not said:
-            hook(kind, error, frames)
-
-    return excepthook
-
-
-def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """`traceback` from the program's first frame on; None where it never came so far."""
-    package = os.path.dirname(os.path.abspath(__file__))
-    while traceback is not None and _is_below(traceback.tb_frame.f_code.co_filename, package):
-        traceback = traceback.tb_next
-    return traceback
-
-
-def _is_below(filename: str, package: str) -> bool:
-    return filename.startswith((package + os.sep, "<frozen importlib", "<frozen runpy"))
 
 
 class _Output:

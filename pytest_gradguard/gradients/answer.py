@@ -1,4 +1,4 @@
-"""The answer of `why_no_grad`: one tensor, in a few readable lines."""
+"""The answer of `why_no_grad`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pytest_gradguard.reports.printable import shown
 
 
 class Answer(str):
-    """A text that shows as it prints: at a prompt, and in a notebook.
+    """A string whose `repr` is its text, with an HTML form for notebooks.
 
     Attributes:
-        parts: the same, apart: the kind of the reason, the reason, what led to it, what to do.
+        parts: kind, reason, steps of the trace, and fix.
     """
 
     parts: tuple[str, str, tuple[tuple[str, str], ...], str] | None = None
@@ -61,7 +61,7 @@ def answer(tensor: Any) -> Answer:
 
 
 def said(reason: reasons.Reason) -> Answer:
-    """A reason as text: what happened, where, and what to do."""
+    """A reason as text, with its trace and fix."""
 
     def singular(text: str) -> str:
         return reasons.in_number(text, many=False)

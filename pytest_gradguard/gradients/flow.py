@@ -1,8 +1,7 @@
-"""Whether a value that was read at one line goes on to a loss, as far as the source tells.
+"""Follows a value in the source, from the line that read it to a loss.
 
-A value that is only printed, logged, tested or collected elsewhere cuts no graph, although it was
-read out of one. The source is read only when a gradient is missing; names are followed within the
-function that holds the line.
+A value that is only printed, logged or tested cuts no graph, although it was read from one. The
+source is parsed only when a gradient is missing; names are followed within one function.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ _REPORTING = frozenset(
     | {"log", "log_dict", "log_metric", "log_metrics", "track"}
     | {"add_scalar", "add_scalars", "add_histogram", "set_description", "set_postfix"}
 )
-"""Methods that only tell somebody about a value."""
+"""Methods that only report a value."""
 _WRITING = frozenset({"write", "writelines", "writerow", "writerows"})
-"""Methods that put a value into a file, out of which it may be read again."""
+"""Methods that write a value to a file, from which it may be read again."""
 _DESTINATION = {"dump": 1, "save": 1, "savetxt": 0, "savez": 0, "copyto": 0, "heappush": 0}
-"""Functions of modules that put a value into one of their arguments: into which."""
+"""Functions that write a value into one of their arguments, and its index."""
 _READING = frozenset(
     {"load", "loads", "loadtxt", "fromfile", "genfromtxt", "read", "readline", "readlines"}
     | {"read_text", "read_bytes", "reader", "literal_eval"}
@@ -36,18 +35,17 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
 
 Chain = tuple[Site, ...]
-"""The places of the user's own frames, the innermost first."""
+"""The call sites in the user's code, the innermost first."""
 
 
 def reaches(chain: Chain, backwards: Iterable[Chain]) -> bool | None:
-    """Whether what is read at the head of `chain` goes on to a loss that runs backward.
+    """Whether the value read at the head of `chain` reaches the loss of a backward pass.
 
-    The value is followed through the function that holds the place; where it is returned, through
-    the caller; and so on, up to the function that a backward's own chain goes through.
+    It is followed through its function and, where it is returned, through each caller, up to a
+    function on the call chain of a backward pass.
 
     Returns:
-        True where the source shows it, False where it shows that the value stays away from the
-        loss, None where it does not tell.
+        True or False if the source shows it, else None.
     """
     sinks: dict[CodeType, set[int]] = {}
     for known in backwards:
@@ -61,7 +59,7 @@ def reaches(chain: Chain, backwards: Iterable[Chain]) -> bool | None:
 
 
 def reads_back(chain: Chain) -> bool:
-    """Whether a function of `chain` reads something that may have been written before."""
+    """Whether a function of `chain` reads from a file or a pickle."""
     for site in chain:
         source = tree_of(site.path)
         function = None if source is None else _function_of(source, site.code)
@@ -73,14 +71,15 @@ def reads_back(chain: Chain) -> bool:
 
 
 def _name_of(function: ast.expr) -> str:
-    """The last part of the name by which something is called."""
+    """The last part of a called name."""
     return str(getattr(function, "attr", "") or getattr(function, "id", ""))
 
 
 def _through(site: Site, sinks: set[int] | None) -> str:
-    """What becomes of the value read at `site`, in its own function.
+    """Where the value read at `site` goes within its function.
 
-    ``loss``: a line of `sinks` reads it; ``returned``; ``nowhere``; or ``unknown``.
+    Returns:
+        ``loss`` (a line of `sinks` reads it), ``returned``, ``nowhere`` or ``unknown``.
     """
     source = tree_of(site.path)
     if source is None:
@@ -120,7 +119,7 @@ def _through(site: Site, sinks: set[int] | None) -> str:
 
 @lru_cache(maxsize=32)
 def tree_of(path: str) -> ast.Module | None:
-    """The source at `path`, which may be a notebook's cell; None where it cannot be read."""
+    """The parsed source at `path`, a file or a notebook's cell; None if that fails."""
     lines = linecache.getlines(path)
     if not lines:
         return None
@@ -142,7 +141,7 @@ def _function_of(source: ast.Module, code: CodeType) -> _Function | None:
 
 
 def _statements(function: _Function) -> Iterator[ast.stmt]:
-    """The statements of a function, those of nested blocks included, of nested functions not."""
+    """The statements of a function and its blocks, without those of nested functions."""
     body = function.body if not isinstance(function, ast.Lambda) else []
     stack: list[ast.stmt] = list(reversed(body))
     while stack:
@@ -173,13 +172,12 @@ def _height(statement: ast.stmt) -> int:
 
 
 class _Value:
-    """One value on its way through a function.
+    """One value followed through a function.
 
     Attributes:
-        names: the names that hold something made of it.
-        returned: whether the function hands it back.
-        stored: whether it goes where it can be found without the function: into an attribute, a
-            global, something that was passed in.
+        names: names that hold it, or something computed from it.
+        returned: the function returns it.
+        stored: it is kept in an attribute, a global or an argument.
     """
 
     def __init__(self, function: _Function, statements: list[ast.stmt], source: ast.Module) -> None:
@@ -192,7 +190,7 @@ class _Value:
         self._statements = statements
 
     def follow(self, start: ast.stmt) -> None:
-        """Follow what `start` reads through the other statements."""
+        """Follow the value from the statement `start`."""
         self._pass(start)
         before = -1
         while before < len(self.names):
@@ -215,7 +213,7 @@ class _Value:
         self.stored = self.stored or any(self._outlives(name) for name in written)
 
     def _filed(self, expression: ast.expr) -> Iterator[str]:
-        """The names by which a file is known into which a call that stands alone writes."""
+        """Names of the file or array that a call statement writes to."""
         if not isinstance(expression, ast.Call):
             return
         keywords = {keyword.arg: keyword.value for keyword in expression.keywords}
@@ -233,7 +231,7 @@ class _Value:
                 yield from self._sources_of(expression.args[place])
 
     def _sources_of(self, file: ast.expr) -> set[str]:
-        """The names of a file: its own, and what it was opened with."""
+        """Names of a file: its variable, and those of the path that it was opened with."""
         names = self._own_reads(file)
         for _ in range(3):  # a writer of a file of a path
             for statement in self._statements:
@@ -254,7 +252,7 @@ class _Value:
 
 @lru_cache(maxsize=32)
 def _imported(source: ast.Module) -> frozenset[str]:
-    """The names that stand for modules, or for what was imported from them."""
+    """Names bound by imports."""
     return frozenset(
         (alias.asname or alias.name).partition(".")[0]
         for node in ast.walk(source)
@@ -264,7 +262,7 @@ def _imported(source: ast.Module) -> frozenset[str]:
 
 
 def _bindings(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What is bound to what, in an assignment or at the head of a `with`."""
+    """Pairs of target and value of an assignment or a `with` statement."""
     if isinstance(statement, ast.Assign):
         yield from ((target, statement.value) for target in statement.targets)
     elif isinstance(statement, (ast.With, ast.AsyncWith)):
@@ -281,7 +279,7 @@ def _root(node: ast.expr | None) -> str:
 
 
 def _own_names(function: _Function) -> set[str]:
-    """The names that a function binds, and that live in it and nowhere else."""
+    """Names local to a function."""
     own: set[str] = set()
     shared: set[str] = set()
     for statement in _statements(function):
@@ -299,7 +297,7 @@ def _own_names(function: _Function) -> set[str]:
 
 
 def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a statement, without those of the statements inside it."""
+    """The nodes of a statement, without those of nested statements."""
     stack: list[ast.AST] = [statement]
     while stack:
         node = stack.pop()
@@ -310,7 +308,7 @@ def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _read_somewhere(source: ast.Module, attribute: str) -> bool:
-    """Whether any code of the module reads an attribute of that name, but to add to it."""
+    """Whether the module reads an attribute of that name, other than to append to it."""
     reads = adds = 0
     for node in ast.walk(source):
         if (
@@ -327,9 +325,10 @@ def _read_somewhere(source: ast.Module, attribute: str) -> bool:
 
 
 def _is_test(statement: ast.stmt, line: int, column: int | None) -> bool | None:
-    """Whether the value only decides something: the test of an `if`, a `while`, an `assert`.
+    """Whether a value is used only as the test of an `if`, a `while` or an `assert`.
 
-    None: a conditional expression may be asking for it, and the column is not known.
+    Returns:
+        None if it may be the test of a conditional expression and the column is unknown.
     """
     if isinstance(statement, ast.Assert):
         return True
@@ -344,7 +343,7 @@ def _is_test(statement: ast.stmt, line: int, column: int | None) -> bool | None:
 
 
 def _heads(statement: ast.stmt) -> list[ast.AST]:
-    """The parts of a statement that run by themselves: of a block, its head."""
+    """The expressions that a statement itself evaluates: of a block, its head."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [statement]  # what a nested function reads, it may use at any time
     if isinstance(statement, (ast.For, ast.AsyncFor)):
@@ -371,7 +370,7 @@ def _reads(statement: ast.stmt) -> set[str]:
 
 
 def _read_in(head: ast.AST) -> Iterator[str]:
-    """The names in an expression, and the words that may name a file, in quotes."""
+    """Names in an expression, and its string constants in quotes (they may name a file)."""
     for node in ast.walk(head):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.id
@@ -384,7 +383,7 @@ def _read_in(head: ast.AST) -> Iterator[str]:
 
 
 def _writes(statement: ast.stmt) -> list[str]:
-    """The names that hold, after `statement`, something made of what it reads."""
+    """Names that hold, after `statement`, something computed from what it reads."""
     targets: list[ast.AST] = []
     if isinstance(statement, ast.Assign):
         targets = list(statement.targets)
@@ -405,8 +404,7 @@ def _writes(statement: ast.stmt) -> list[str]:
 
 
 def _changed_by(expression: ast.AST) -> Iterator[ast.AST]:
-    """What a call that stands alone may change: ``parts`` in ``parts.append(value)``, and what it
-    writes to by ``out=``."""
+    """Objects that a call statement may change: ``parts`` in ``parts.append(x)``, ``out=``."""
     if isinstance(expression, (ast.Await, ast.YieldFrom)):
         expression = expression.value
     if isinstance(expression, ast.Call):

@@ -1,4 +1,4 @@
-"""GG104 findings out of reasons: grouped by reason and by module, at most a screen."""
+"""Makes GG104 findings from reasons, grouped by reason and module."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ class Missing(NamedTuple):
 def findings_of(
     missing: Iterable[Missing], names: Mapping[str, Reason | None], site: Site | None
 ) -> list[Finding]:
-    """One finding for each reason, those with most tensors first.
+    """One finding for each reason, those with the most tensors first.
 
     Args:
-        missing: the tensors.
-        names: everything that was watched, to say `encoder.*` where all of it is, and to show
-            where gradients arrive; None where one has.
-        site: where the watch began: the place of what has no better line.
+        missing: the tensors without a (good) gradient.
+        names: by name, the reason of every watched tensor; None if its gradient arrived.
+        site: where the watch began: the location of findings without a better one.
     """
     groups: dict[Reason, list[Missing]] = {}
     for one in missing:
@@ -92,7 +91,7 @@ def _rest(members: list[Missing], kinds: int, everything: list[str], site: Site 
 
 
 def rank_prefix() -> str:
-    """``on rank 1: ``, in one of several ranks."""
+    """The prefix ``on rank 1: `` if there are several ranks."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return ""
@@ -100,7 +99,7 @@ def rank_prefix() -> str:
 
 
 class _Node:
-    """One module in the tree that dotted names make."""
+    """A module in the tree of dotted names."""
 
     def __init__(self) -> None:
         self.inner: dict[str, _Node] = {}
@@ -109,7 +108,7 @@ class _Node:
 
 
 def shown(names: list[str], everything: list[str]) -> str:
-    """`names`; of many, what stands for them: a module of which all are missing is ``module.*``."""
+    """`names` in short: ``module.*`` for a module whose tensors are all among them."""
     if len(names) <= _NAMES:
         return _joined([f"`{name}`" for name in names])
     root = _Node()
@@ -135,7 +134,7 @@ def shown(names: list[str], everything: list[str]) -> str:
 
 
 def _uncounted(names: list[str], everything: list[str]) -> str:
-    """As `shown`, where the count of all `names` follows: it is not said twice."""
+    """As `shown`, without a count at the end."""
     return shown(names, everything).removesuffix(f" ({len(names)})")
 
 
@@ -144,7 +143,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def _alike(names: list[str]) -> list[str]:
-    """`names` with `*` for the numbers in them, and how many each pattern stands for."""
+    """`names` with `*` for numbers, each pattern with its count."""
     counts: dict[str, list[str]] = {}
     for name in names:
         pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
@@ -156,7 +155,7 @@ def _alike(names: list[str]) -> list[str]:
 
 
 def _patterns(node: _Node, path: str) -> Iterator[str]:
-    """What is missing below `path`; a module of several tensors that all are, by its name."""
+    """Patterns of the missing tensors below `path`."""
     if node.missing == node.total and not node.inner:
         yield f"`{path}`"
     elif node.missing == node.total and node.total > 3:

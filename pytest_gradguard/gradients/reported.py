@@ -1,4 +1,4 @@
-"""Reasons that the guard has reported already: what its finding says about the tensor."""
+"""Reasons that a finding of the guard already gives."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pytest_gradguard.runtime.kernel.callsite import Site
 
 @dataclass(frozen=True)
 class Reported(Reason):
-    """A finding of the guard explains it.
+    """A finding of the guard explains the missing gradient.
 
     Attributes:
         code: the finding's code.
-        place: its place, as messages show it.
-        message, advice, steps: what the finding says.
+        place: its location, as messages show it.
+        message, advice, steps: of the finding.
     """
 
     kind = "reported"
@@ -40,11 +40,11 @@ class Reported(Reason):
 
 
 def reported(tensor: Any, backwards: Iterable[Site | None] | None = None) -> Reason | None:
-    """What the guard has reported of the gradient that `tensor` lacks.
+    """The guard's finding on the missing gradient of `tensor`, as a reason.
 
     Args:
         tensor: a tensor or variable.
-        backwards: only of a backward pass at one of these places; by default of any.
+        backwards: only findings on backward passes at these call sites.
     """
     loss = losses.of(tensor)
     if loss is None:

@@ -1,4 +1,4 @@
-"""What is watched: names and tensors out of a module, a model, a tensor, or a dict or list."""
+"""Finds the tensors to watch, with names, in a module, model, tensor, dict or list."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Item(NamedTuple):
     Attributes:
         kind: ``"module"`` or ``"tensor"`` of torch, ``"model"`` or ``"variable"`` of TensorFlow.
         name: its dotted name; empty for a module or model that is watched on its own.
-        value: the thing itself.
+        value: the object.
     """
 
     kind: str
@@ -47,8 +47,8 @@ def items_of(
         asked_by: the function that the program has called.
 
     Raises:
-        TypeError: something in it is none of these; the message says where.
-        ValueError: there is nothing in it.
+        TypeError: it contains something else; the message says where.
+        ValueError: it is empty.
     """
     __tracebackhide__ = True
     found = list(_walk(watched, "", asked_by))
@@ -109,7 +109,7 @@ def _kind(value: Any) -> str | None:
 
 
 def unwrapped(module: Any) -> Any:
-    """The module inside wrappers such as `DataParallel` and what `torch.compile` returns."""
+    """The module inside wrappers such as `DataParallel` and `torch.compile`."""
     for _ in range(10):
         for base in type(module).__mro__:
             inner = _WRAPPERS.get(base.__name__)
@@ -136,9 +136,9 @@ def _local_name(value: Any, frame: FrameType | None) -> str | None:
 
 
 def written_at(frame: FrameType) -> str | None:
-    """How the call that `frame` runs now writes its first argument, where that is a plain name.
+    """Source of the first argument of the call in `frame`, if it is a plain name.
 
-    Such as `model.head[0].weight`; None before Python 3.11, which knows no columns.
+    For example `model.head[0].weight`; None before Python 3.11, which has no columns.
     """
     site = callsite.site_of(frame)
     where = site.location()

@@ -1,7 +1,6 @@
-"""What happens to TensorFlow's tapes and variables while something is watched.
+"""The log of TensorFlow: gradients of tapes, reads of variables, values taken out of tapes.
 
-What `tape.gradient` returns decides; reads of variables and ways out of the tape are noted, so
-that a `None` can be explained. Places and weak references only.
+It holds call sites and weak references only; `tensorflow_patches` writes it.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from pytest_gradguard.gradients import noting
-from pytest_gradguard.gradients.clock import now
+from pytest_gradguard.gradients import recording
 from pytest_gradguard.gradients.flow import Chain
+from pytest_gradguard.gradients.recording import Record, Recorder, now
 from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
 from pytest_gradguard.runtime.kernel import callsite, transfer
 from pytest_gradguard.runtime.kernel.callsite import Site
@@ -27,11 +26,11 @@ from pytest_gradguard.runtime.pitfalls.tapes.own import OwnTape
 from pytest_gradguard.runtime.pitfalls.tapes.reads import Reads
 
 _EXACTLY = 3
-"""How often what a value was computed from is found out exactly, at one place."""
+"""Events of one call site whose sources are computed; later ones reuse the answer."""
 
 
 def _in_custom_gradient(frame: FrameType | None) -> bool:
-    """Whether a function runs whose gradient the program gives itself: what it does has none."""
+    """Whether the forward pass of a custom gradient runs, which no tape differentiates."""
     module: Any = sys.modules.get("tensorflow.python.ops.custom_gradient")
     forward = getattr(module, "_eager_mode_decorator", None)
     while frame is not None and forward is not None:
@@ -45,32 +44,32 @@ class Listener(Protocol):
     """A watch of TensorFlow variables."""
 
     def sources(self) -> list[tuple[int, Any]]:
-        """What it watches, by id: handles of variables, and tensors."""
+        """By id: the handles of watched variables, and watched tensors."""
 
     def gradients(self, tape: TapeNotes, sources: list[Any], gradients: list[Any]) -> None:
-        """Hear what a tape has returned for its sources."""
+        """Receive what a tape returned for its sources."""
 
     def was_traced(self, graph: Any) -> None:
-        """Hear that a function was traced just now: what its tapes returned was heard."""
+        """Called after a function was traced, whose tapes were seen."""
 
     def ran_traced(self, graph: Any) -> None:
-        """Hear that a function ran which was traced before."""
+        """Called after a function ran that was traced before."""
 
 
 @dataclass
 class TapeNotes:
-    """One use of a tape's `gradient`.
+    """One call of a tape's `gradient`.
 
     Attributes:
         automatic: the tape watches the variables that are read.
         watched: ids of the variables and tensors that it watches.
         threads: other threads ran meanwhile.
-        targets: what was to be differentiated; only until the answer has come.
-        hangs: ids of the sources without a gradient that the target was computed from, through
+        targets: what is differentiated; empty after the call.
+        hangs: ids of the sources without a gradient from which the target was computed through
             operations that have gradients.
-        customs: the program's own gradients, and where they were used.
-        identity, opened: which tape it is, and when it began to record.
-        around: ids of the tapes that recorded in this thread as it was asked.
+        customs: the program's custom gradients, and where they were used.
+        identity, opened: the tape's id, and the event at which it began to record.
+        around: ids of the tapes that recorded in this thread during the call.
     """
 
     site: Site | None
@@ -90,7 +89,12 @@ class TapeNotes:
 
 @dataclass
 class Read:
-    """A variable was read: in which thread, and was a tape recording there."""
+    """A read of a variable.
+
+    Attributes:
+        recording: a tape was recording in that thread.
+        elsewhere: a tape was recording in another thread.
+    """
 
     site: Site | None
     thread: int
@@ -100,24 +104,19 @@ class Read:
 
 
 @dataclass
-class Exit:
-    """A value was taken out of the tapes at one place.
+class Exit(Record):
+    """Values taken out of the tapes at one call site.
 
     Attributes:
-        seen: ids of what the value was computed from, as far as a gradient would have come to it.
+        seen: ids of the variables and tensors that would have received a gradient through them.
     """
 
-    how: str
-    site: Site | None
-    chain: Chain
-    first: int
-    last: int = 0
+    how: str = ""
     seen: set[int] = field(default_factory=set)
-    times: int = 0
 
 
 class _Beside:
-    """A tape of ours beside one of the user's, which watches all that is watched."""
+    """A tape of the guard's beside one of the program's; it watches all watched tensors."""
 
     def __init__(self, tape: Any, known: dict[int, _Beside], watched: list[Any]) -> None:
         identity = id(tape)
@@ -127,13 +126,13 @@ class _Beside:
         self.tape.watch(watched)
 
     def fits(self, tape: Any) -> bool:
-        """Whether it is that tape's, which was not reset since (or is spent)."""
+        """Whether it belongs to `tape`, which was not reset since."""
         now: Any = tape._tape
         return self._reference() is tape and (now is None or now is self._handle)
 
 
 class _Outside:
-    """Which trainable variables one thread reads while no tape records there."""
+    """Trainable variables that one thread reads while no tape records there."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -159,11 +158,11 @@ def _has_gradients(tensor: Any) -> bool:
     return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
-class Log:
-    """Everything noted since the first open watch began."""
+class Log(recording.Log):
+    """Events of TensorFlow since the first open watch began."""
 
     def __init__(self) -> None:
-        self.listeners: list[Listener] = []
+        super().__init__()
         self.calls: list[TapeNotes] = []
         self.reads: dict[tuple[int, int, bool], Read] = {}
         self.exits: dict[tuple[str, CodeType, int], Exit] = {}
@@ -179,7 +178,7 @@ class Log:
     # -- tapes ---------------------------------------------------------------------------------
 
     def tape_opened(self, tape: Any) -> None:
-        """A tape records in this thread from now on."""
+        """Record that a tape begins to record in this thread."""
         if id(tape) not in self.open:
             self._told.pop(id(tape), None)
         known = self._opened.get(id(tape))
@@ -196,12 +195,12 @@ class Log:
             beside.tape.push()
 
     def tape_watches(self, tape: Any, watched: Any) -> None:
-        """A tape was told to watch tensors or variables."""
+        """Record a call of `tape.watch`."""
         told = self._told.setdefault(id(tape), set())
         told.update(id(variable_of(one)) for one in tf.nest.flatten(watched))
 
     def tape_closed(self, tape: Any) -> None:
-        """A tape has stopped to record."""
+        """Record that a tape stopped recording."""
         self.open.pop(id(tape), None)
         beside = self._beside_of(tape)
         if beside is not None:
@@ -214,35 +213,35 @@ class Log:
         return known if known is not None and known.fits(tape) else None
 
     def _sources(self, beside: _Beside) -> dict[int, Any]:
-        """By id, what a value may have been computed from, as tapes know it."""
+        """By id, the variables and tensors that a value may have been computed from."""
         found = {id(one): one.handle for one in beside.tape.variables()}
         for listener in self.listeners:
             found.update(listener.sources())
         return found
 
     def begin(self) -> None:
-        """Begin to note which variables are read in this thread while no tape records."""
+        """Begin to record reads of variables outside all tapes in this thread."""
         if not self.recording()[0]:
             self._outside.begin()
 
     def end(self) -> None:
-        """Leave the tapes and this thread as they were."""
+        """Remove the guard's tapes."""
         self._outside.end()
         for beside in self._beside.values():
             beside.tape.pop()
         self._beside.clear()
 
     def read_outside(self, variable: Any) -> bool:
-        """Whether an operation has read a variable while no tape was recording."""
+        """Whether an operation read `variable` while no tape was recording."""
         return self._outside.saw(variable)
 
     def custom(self, name: str) -> None:
-        """A gradient of the program's own was used."""
+        """Record that a custom gradient of the program was used."""
         if len(self._customs) < 100:
             self._customs.setdefault((name, _user_site()))
 
     def recording(self) -> tuple[list[Any], bool]:
-        """The tapes that record in this thread, and whether one does in another thread."""
+        """The tapes recording in this thread, and whether another thread has one."""
         mine, others = [], False
         for reference, thread in list(self.open.values()):
             tape = reference()
@@ -255,7 +254,7 @@ class Log:
         return mine, others
 
     def asked(self, tape: Any, targets: list[Any]) -> TapeNotes:
-        """What a tape is when its gradients are asked for."""
+        """State of a tape as its `gradient` is called."""
         return TapeNotes(
             site=_user_site(),
             chain=callsite.user_chain(),
@@ -272,7 +271,7 @@ class Log:
         )
 
     def answered(self, tape: Any, notes: TapeNotes, sources: Any, gradients: Any) -> None:
-        """Tell the watches what came of it."""
+        """Pass the result of `tape.gradient` to the watches."""
         self.calls.append(notes)
         if len(self.calls) > 1000:
             del self.calls[:500]
@@ -286,7 +285,7 @@ class Log:
             listener.gradients(notes, flat, results)
 
     def _hanging(self, tape: Any, notes: TapeNotes, missing: list[Any]) -> frozenset[int]:
-        """Those of the sources without a gradient that the targets were computed from."""
+        """Ids of the `missing` sources from which the targets were computed."""
         times, known = self._answers.get(notes.site and notes.site.key, (0, frozenset()))
         beside = self._beside_of(tape)
         targets = notes.targets
@@ -299,14 +298,14 @@ class Log:
         return found
 
     def thread_started(self) -> None:
-        """A thread begins, perhaps while a tape records in the thread that starts it."""
+        """Record that a thread starts, perhaps while a tape records."""
         if self.open:
             self._threads = True
 
     # -- variables and values ------------------------------------------------------------------
 
     def read(self, variable: Any) -> None:
-        """A variable is read."""
+        """Record a read of `variable`."""
         if transfer.active.transfer is not None:
             return  # it is pickled for a worker
         mine, others = self.recording()
@@ -319,7 +318,7 @@ class Log:
         known.elsewhere = known.elsewhere or others
 
     def left(self, how: str, operand: Any) -> None:
-        """`operand` leaves the tapes here: what it was computed from gets no gradient of it."""
+        """Record that `operand` is taken out of the tapes here, by `how`."""
         mine, _ = self.recording()
         frame = callsite.user_frame() if mine else None
         if frame is None or _in_custom_gradient(sys._getframe()):
@@ -337,13 +336,12 @@ class Log:
             return
         if known is None:
             site = _written(callsite.site_of(frame))
-            known = self.exits.setdefault(key, Exit(how, site, callsite.user_chain(), now()))
-        known.times += 1
-        known.last = now()
+            known = self.exits.setdefault(key, Exit(site, callsite.user_chain(), how=how))
+        known.again()
         known.seen |= behind
 
     def _behind(self, operand: Any, mine: list[Any], known: Exit | None) -> set[int]:
-        """Ids of what `operand` was computed from, through operations that have gradients."""
+        """Ids from which `operand` was computed through operations with gradients."""
         found: set[int] = set()
         if isinstance(variable_of(operand), tf.Variable):
             return found
@@ -354,7 +352,7 @@ class Log:
             if beside is None or not all(hasattr(one, "numpy") for one in values):
                 found.update(self._watched_by(tape))  # in a graph nothing can be computed
             elif values and beside.tape.sees(values):
-                if known is not None and known.times >= _EXACTLY:
+                if known is not None and known.count >= _EXACTLY:
                     return known.seen
                 sources = self._sources(beside)
                 flows = beside.tape.flows(values, list(sources.values()))
@@ -372,7 +370,7 @@ def _user_site() -> Site | None:
 
 
 def _written(site: Site) -> Site:
-    """The place in the user's file, where AutoGraph runs a copy that it generated from it."""
+    """Map a line of code that AutoGraph generated to the user's file."""
     try:
         from tensorflow.python.util import tf_stack
 
@@ -388,14 +386,14 @@ def _written(site: Site) -> Site:
 
 
 def _pools() -> Any:
-    """The threads of executors, which wait for work from any other thread."""
+    """Threads of executors, which may run work of any thread."""
     module: Any = sys.modules.get("concurrent.futures.thread")
     return () if module is None else getattr(module, "_threads_queues", ())
 
 
-log: Log | None = None
+recorder: Recorder[Log] = Recorder(Log)
 
 
 def noted(note: Callable[..., Any]) -> Callable[[Any], Any]:
-    """A wrapper of a function of TensorFlow's, before each call of which it is noted; `noting`."""
-    return noting.noted(lambda: log, note, before=True)
+    """Make a wrapper that records each call of a function of TensorFlow, before it."""
+    return recording.noted(lambda: recorder.log, note, before=True)

@@ -1,4 +1,4 @@
-"""What stands in for TensorFlow's own names while something is watched, and reports to the log."""
+"""The patches of TensorFlow and Keras that write the log while a watch is open."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from pytest_gradguard import keras_variables
-from pytest_gradguard.gradients import tensorflow_log
-from pytest_gradguard.gradients.tensorflow_log import Log, noted
+from pytest_gradguard.gradients.tensorflow_log import Listener, Log, noted, recorder
 from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_tapes
 from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
-from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 from pytest_gradguard.runtime.pitfalls.tapes import own
 
@@ -24,33 +22,33 @@ _MACHINERY = tuple(f"{sep}{name}{sep}" for sep in "/\\" for name in ("tensorflow
 
 
 class _Tapes:
-    """Tells the log of gradient tapes."""
+    """Passes events of gradient tapes to the log."""
 
     def opened(self, tape: Any) -> None:
-        if tensorflow_log.log is not None and isinstance(tape, tf.GradientTape):
-            tensorflow_log.log.tape_opened(tape)
+        if recorder.log is not None and isinstance(tape, tf.GradientTape):
+            recorder.log.tape_opened(tape)
 
     def closing(self, tape: Any) -> None:
-        if tensorflow_log.log is not None:
-            tensorflow_log.log.tape_closed(tape)
+        if recorder.log is not None:
+            recorder.log.tape_closed(tape)
 
     def watches(self, tape: Any, watched: Any) -> None:
-        if tensorflow_log.log is not None:
-            tensorflow_log.log.tape_watches(tape, watched)
+        if recorder.log is not None:
+            recorder.log.tape_watches(tape, watched)
 
     def asking(self, tape: Any, verb: str, target: Any, sources: Any, upstream: Any) -> Any:
-        if tensorflow_log.log is None or not isinstance(tape, tf.GradientTape):
+        if recorder.log is None or not isinstance(tape, tf.GradientTape):
             return None
         if sys._getframe(2).f_code.co_filename.endswith("forwardprop.py"):
             return None  # a tape of a forward accumulator's
         flat = tf.nest.flatten(target, expand_composites=True)
         targets = [one for one in flat if isinstance(one, tf.Tensor) and one.dtype.is_floating]
-        return tape, tensorflow_log.log.asked(tape, targets), sources
+        return tape, recorder.log.asked(tape, targets), sources
 
     def answered(self, asked: Any, gradients: Any) -> None:
-        if tensorflow_log.log is not None:
+        if recorder.log is not None:
             tape, notes, sources = asked
-            tensorflow_log.log.answered(tape, notes, sources, gradients)
+            recorder.log.answered(tape, notes, sources, gradients)
 
 
 _tapes = _Tapes()
@@ -58,25 +56,25 @@ _tapes = _Tapes()
 
 @noted
 def _reading(log: Log, frame: Any, _: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
-    """A variable is read."""
+    """Record a read of a variable."""
     log.read(variable)
 
 
 @noted
 def _beginning(log: Log, *_: Any) -> None:
-    """A thread begins."""
+    """Record that a thread starts."""
     log.thread_started()
 
 
 def _leaving(
     how: str, by: Callable[[Any], bool] = lambda frame: True, operand: int = 0
 ) -> Callable[[Any], Any]:
-    """A function or method whose result no gradient comes through.
+    """Wrap a function or method whose result has no gradient.
 
     Args:
-        how: what it is called in a message.
-        by: whether it counts, given the frame of what calls it.
-        operand: the place of the argument whose value it takes.
+        how: its name in messages.
+        by: whether a call counts, given the caller's frame.
+        operand: index of the argument whose value it takes.
     """
 
     @noted
@@ -89,7 +87,7 @@ def _leaving(
 
 
 def _comparing(name: str, how: str) -> Callable[[Any], Any]:
-    """A function of two values, of neither of which a gradient comes through."""
+    """Wrap a function of two values that has a gradient for neither."""
 
     @noted
     def compare(log: Log, frame: Any, _: Any, *args: Any, **kwargs: Any) -> None:
@@ -101,7 +99,7 @@ def _comparing(name: str, how: str) -> Callable[[Any], Any]:
 
 
 def _from_outside(frame: Any) -> bool:
-    """Whether neither TensorFlow nor Keras calls here."""
+    """Whether the caller is neither TensorFlow nor Keras."""
     return not any(part in frame.f_code.co_filename for part in _MACHINERY)
 
 
@@ -110,10 +108,9 @@ _THIN_OF_KERAS = ("ops", "backend", "utils")
 
 
 def _written(frame: Any, name: str = "") -> bool:
-    """Whether the program itself asks for this operation.
+    """Whether the program itself calls this operation, by Keras's function `name` if given.
 
-    What losses, layers and optimizers of TensorFlow and Keras are made of is not of interest; of
-    Keras's own operations, given a `name`, only the one of that name.
+    Calls by losses, layers and optimizers of TensorFlow and Keras don't count.
     """
     while frame is not None and not _from_outside(frame):
         parts = frame.f_code.co_filename.replace("\\", "/").split("/")
@@ -131,7 +128,7 @@ def _written(frame: Any, name: str = "") -> bool:
 
 @noted
 def _casting(log: Log, frame: Any, _: Any, x: Any, dtype: Any, *args: Any, **__: Any) -> None:
-    """`tf.cast`, where it makes whole numbers of others."""
+    """Record a `tf.cast` from floating point to integers or booleans."""
     kind = tf.as_dtype(dtype)
     known = getattr(x, "dtype", None)
     stepped = kind.is_integer or kind.is_bool
@@ -143,7 +140,7 @@ def _casting(log: Log, frame: Any, _: Any, x: Any, dtype: Any, *args: Any, **__:
 def _running(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        log = tensorflow_log.log
+        log = recorder.log
         if log is None:
             return original(self, *args, **kwargs)
         before = attempt(_traces, self)
@@ -186,7 +183,7 @@ _TO_PYTHON = {
     "__reduce__": "pickle.dumps()",
     "__str__": "str()",
 }
-"""Methods that give the value of a tensor or variable to Python, and what people call them."""
+"""Methods that return the value of a tensor or variable to Python, and their usual names."""
 
 _WITHOUT_GRADIENT = {
     "gen_math_ops": {
@@ -208,7 +205,7 @@ _WITHOUT_GRADIENT = {
     "gen_stateless_random_ops": {"stateless_multinomial": "tf.random.stateless_categorical()"},
     "gen_string_ops": {"as_string": "tf.strings.as_string()"},
 }
-"""TensorFlow's own operations of one value that no gradient comes through."""
+"""TensorFlow's operations of one value that have no gradient."""
 
 _SOFT = "Use a function with a gradient (a softmax, a sigmoid), or a straight-through estimator."
 _DRAW = "Use `log_prob` of the sample, or a draw with a gradient (Gumbel-softmax)."
@@ -227,11 +224,11 @@ _INSTEAD = {
     "tf.io.serialize": _NUMPY,
     "tf.strings": _NUMPY,
 }
-"""What to do instead, by how the message begins; empty where it can just be left out."""
+"""Advice by the beginning of a name; empty if leaving the call out is enough."""
 
 
 def instead_of(how: str) -> str:
-    """What to do instead of taking a value out of the tape by `how`."""
+    """Advice for a value taken out of the tape by `how`."""
     return next((fix for start, fix in _INSTEAD.items() if how.startswith(start)), _SOFT)
 
 
@@ -244,7 +241,7 @@ _COMPARISONS = {
     "not_equal": ("!=", None),
     "floor_div": ("//", None),
 }
-"""Those of two values, with the methods that hold them apart from their modules."""
+"""Comparisons of two values, with the operator methods that also hold them."""
 
 
 def _make() -> Patches:
@@ -300,7 +297,7 @@ def _generated(name: str) -> Any:
 
 
 def _make_keras() -> Patches | None:
-    """The same for Keras's variables, once it is imported."""
+    """Patches of Keras; None until it is imported."""
     kind = keras_variables.variable_class()
     if kind is None:
         return None
@@ -321,7 +318,7 @@ def _make_keras() -> Patches | None:
 
 @noted
 def _predicting(log: Log, frame: Any, _: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """A model's prediction, which is an array of NumPy's."""
+    """Record a model's prediction, which is a NumPy array."""
     if _from_outside(frame):
         given = tf.nest.flatten(args[0] if args else kwargs.get("x"))
         log.left("predict()", [*given, *self.trainable_variables])
@@ -337,53 +334,46 @@ def _to_python(kind: Any) -> list[Patch]:
 
 @noted
 def _making(log: Log, frame: Any, _: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """A variable is made of a value."""
+    """Record that a variable is made from a value."""
     if _written(frame):
         log.left("tf.Variable()", args[0] if args else kwargs.get("initial_value"))
 
 
 def _custom(name: str) -> None:
-    if tensorflow_log.log is not None:
-        tensorflow_log.log.custom(name)
+    if recorder.log is not None:
+        recorder.log.custom(name)
 
 
 _patches: Patches | None = None
 _keras_patches: Patches | None = None
-_lock = Lock()
 
 
-def start(listener: tensorflow_log.Listener) -> tensorflow_log.Log:
-    """Begin to note what happens, for `listener`; the log is shared by all that listen."""
+def _patch(log: Log) -> None:
     global _patches, _keras_patches
-    with _lock:
-        log = tensorflow_log.log
-        if log is None:
-            if _patches is None:
-                _patches = _make()
-            _patches.apply()
-            _keras_patches = _keras_patches or _make_keras()
-            if _keras_patches is not None:
-                _keras_patches.apply()
-            own.listen(_custom)
-            tensorflow_tapes.start(_tapes)
-            log = tensorflow_log.log = tensorflow_log.Log()
-            log.begin()
-        log.listeners.append(listener)
-        return log
+    _patches = _patches or _make()
+    _patches.apply()
+    _keras_patches = _keras_patches or _make_keras()
+    if _keras_patches is not None:
+        _keras_patches.apply()
+    own.listen(_custom)
+    tensorflow_tapes.start(_tapes)
+    log.begin()
 
 
-def stop(listener: tensorflow_log.Listener) -> None:
-    """Undo one `start`; the last one leaves every name as it was."""
-    with _lock:
-        log = tensorflow_log.log
-        if log is None or listener not in log.listeners:
-            return
-        log.listeners.remove(listener)
-        if not log.listeners and _patches is not None:
-            tensorflow_log.log = None
-            tensorflow_tapes.stop(_tapes)
-            _patches.undo()
-            if _keras_patches is not None:
-                _keras_patches.undo()
-            log.end()
-            own.undo(_custom)
+def _undo(log: Log) -> None:
+    attempt(tensorflow_tapes.stop, _tapes)
+    for patches in (_patches, _keras_patches):
+        if patches is not None:
+            attempt(patches.undo)
+    attempt(log.end)
+    attempt(own.undo, _custom)
+
+
+def start(listener: Listener) -> Log:
+    """Begin to record for `listener` (see `Recorder`)."""
+    return recorder.start(listener, _patch, _undo)
+
+
+def stop(listener: Listener) -> None:
+    """Undo one `start`."""
+    recorder.stop(listener, _undo)

@@ -7,25 +7,22 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
-from pytest_gradguard.details import Details
-from pytest_gradguard.gradients import reasons, targets, tensorflow_log, tensorflow_patches
-from pytest_gradguard.gradients.clock import now
+from pytest_gradguard.gradients import reasons, targets, tensorflow_patches, watched
 from pytest_gradguard.gradients.flow import reaches
 from pytest_gradguard.gradients.reported import reported
-from pytest_gradguard.gradients.tensorflow_log import TapeNotes
+from pytest_gradguard.gradients.tensorflow_log import Log, TapeNotes, recorder
 from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
 from pytest_gradguard.runtime.kernel import losses
-from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.pitfalls.tapes import gg105
 
 _CHECK_NUMERICS = "tf.debugging.enable_check_numerics()"
 
 
-class Entry:
+class Entry(watched.Entry):
     """One watched variable.
 
     Attributes:
@@ -34,14 +31,14 @@ class Entry:
     """
 
     def __init__(self, name: str, outer: Any, inner: Any) -> None:
-        self.name = name
+        super().__init__(name)
         self.outer = weakref.ref(outer)
         self.ref = weakref.ref(inner)
         self.identity = id(inner)
         self.trainable = bool(getattr(outer, "trainable", True))
         dtype = tf.as_dtype(inner.dtype)
         self.differentiable = dtype.is_floating or dtype.is_complex
-        self.description: Details = {
+        self.description = {
             "framework": "tensorflow",
             "type": type(inner).__name__,
             "shape": [None if size is None else int(size) for size in inner.shape],
@@ -49,31 +46,18 @@ class Entry:
             "device": str(getattr(inner, "device", "") or ""),
         }
         self.is_variable = isinstance(inner, tf.Variable)
-        self.received = False
         self.asked: list[TapeNotes] = []
-        self.arrived: Site | None = None
         self.range: tuple[Any, Any] | None = None
         self.unread = False
 
 
-class TensorFlowWatch:
+class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
     """The TensorFlow part of one watch."""
 
     def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:
-        self._check_values = check_values
-        self._models: list[tuple[str, weakref.ref[Any]]] = []
-        self._entries: dict[int, Entry] = {}
-        self._by_name: dict[str, Entry] = {}
         self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._began = now()
-        self._log: tensorflow_log.Log | None = None
         self._others: tuple[TapeNotes, Counter[tuple[int | None, ...]]] | None = None
-        for item in items:
-            if item.kind == "model":
-                self._models.append((item.name, weakref.ref(item.value)))
-                self._look_for_new()
-            else:
-                self._add(item.name, item.value)
+        super().__init__(items, check_values=check_values)
 
     def _add(self, name: str, outer: Any) -> None:
         inner = variable_of(outer)
@@ -88,46 +72,40 @@ class TensorFlowWatch:
         self._entries[id(inner)] = self._by_name[name] = Entry(name, outer, inner)
 
     def _look_for_new(self) -> None:
-        for prefix, reference in self._models:
-            model = reference()
-            if model is not None:
-                for name, variable in _variables_of(model):
-                    self._add(targets.join(prefix, name), variable)
+        for prefix, model in self._live_owners():
+            for name, variable in _variables_of(model):
+                self._add(targets.join(prefix, name), variable)
 
     # -- what happens --------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to watch."""
-        self._log = tensorflow_patches.start(self)
+        self.log = tensorflow_patches.start(self)
 
     def stop(self) -> None:
-        """Look a last time, and leave everything as it was."""
-        if self._log is not None:
+        """Look a last time, and stop recording."""
+        if self.log is not None:
             tensorflow_patches.stop(self)
             self.look()
 
     def look(self) -> None:
-        """See which variables are new."""
+        """Find new variables."""
         self._look_for_new()
 
-    def watches(self, tensor: Any) -> bool:
-        """No tensor of torch is one."""
-        return False
-
     def sources(self) -> list[tuple[int, Any]]:
-        """What is watched, by id: handles of variables, and tensors."""
+        """By id: the handles of watched variables, and watched tensors."""
         found = [entry.ref() for entry in self._entries.values() if entry.differentiable]
         return [(id(one), getattr(one, "handle", one)) for one in found if one is not None]
 
     def gradients(self, tape: TapeNotes, sources: list[Any], gradients: list[Any]) -> None:
-        """Hear what a tape has returned for its sources."""
+        """Receive what a tape returned for its sources."""
         self._look_for_new()
-        if self._models and not any(id(source) in self._entries for source in sources):
+        if self._owners and not any(id(source) in self._entries for source in sources):
             variables = [source for source in sources if isinstance(source, tf.Variable)]
             self._others = (tape, Counter(map(_shape_of, variables)))
         for source, gradient in zip(sources, gradients, strict=False):
-            entry = self._entries.get(id(source))
-            if entry is None or entry.ref() is not source:
+            entry = self.entry_of(source)
+            if entry is None:
                 continue
             if gradient is None:
                 entry.asked.append(tape)
@@ -139,14 +117,13 @@ class TensorFlowWatch:
                 entry.unread = not tf.executing_eagerly()
 
     def was_traced(self, graph: Any) -> None:
-        """Hear that a function was traced just now: what its tapes returned was heard."""
+        """Called after a function was traced, whose tapes were seen."""
         self._graphs.add(graph)
 
     def ran_traced(self, graph: Any) -> None:
-        """Hear that a function ran which was traced before: its tapes were seen by nobody.
+        """Called after a function ran that was traced before, so that its tapes were not seen.
 
-        Where its graph computes gradients and holds a watched variable, that one counts as having
-        received one.
+        If its graph computes gradients, the watched variables in it count as having received one.
         """
         if graph in self._graphs:
             return
@@ -155,42 +132,36 @@ class TensorFlowWatch:
             return
         self._look_for_new()
         for variable in graph.variables:
-            entry = self._entries.get(id(variable))
-            if entry is not None and entry.ref() is variable:
+            entry = self.entry_of(variable)
+            if entry is not None:
                 entry.received = entry.unread = True
 
     # -- the verdict ---------------------------------------------------------------------------
 
     def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, reasons.Reason | None]:
-        """The reason why each name has no gradient; None where it has one."""
-        found: dict[str, reasons.Reason | None] = {}
-        for entry in self._by_name.values():
-            if entry.received:
-                found[entry.name] = _value_reason(entry, finite=finite, nonzero=nonzero)
-            else:
-                found[entry.name] = self._why(entry)
-        for prefix, reference in self._models:
-            model = reference()
-            if model is not None and not any(True for _ in _variables_of(model)):
+        """By name, why there is no (good) gradient; None where there is one."""
+        found = super().verdicts(finite=finite, nonzero=nonzero)
+        for prefix, model in self._live_owners():
+            if not any(True for _ in _variables_of(model)):
                 found[prefix or "model"] = reasons.NotBuilt(None)
         return found
 
     def unread(self) -> list[str]:
-        """The names whose last gradient had no values that could be looked at."""
+        """Names whose last gradient had no values to look at."""
         return [entry.name for entry in self._by_name.values() if entry.unread]
 
-    def description(self, name: str) -> Details:
-        """Type, shape, dtype and device of the variable of that name."""
-        entry = self._by_name.get(name)
-        return {} if entry is None else entry.description
+    def _verdict(self, entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reason | None:
+        if entry.received:
+            return _value_reason(entry, finite=finite, nonzero=nonzero)
+        return self._why(entry)
 
     def _why(self, entry: Entry) -> reasons.Reason:
-        log = self._log or tensorflow_log.Log()
+        log = self.log or Log()
         if not entry.differentiable:
             return reasons.NotDifferentiable(None, entry.description["dtype"] or "")
         if not entry.trainable and not entry.asked:
             return reasons.NotTrainable(None)
-        calls = [call for call in log.calls if call.last > self._began]
+        calls = [call for call in log.calls if call.last > self.began]
         if not calls:
             return reasons.NeverBackward(what="`tape.gradient`")
         if not entry.asked:
@@ -215,7 +186,7 @@ class TensorFlowWatch:
 
     def _other_model(self) -> reasons.Reason | None:
         """Whether gradients were asked of another model that looks like those that are watched."""
-        if self._others is None or not self._models or len(self._entries) < 2:
+        if self._others is None or not self._owners or len(self._entries) < 2:
             return None
         entries = self._entries.values()
         if any(entry.received or entry.asked for entry in entries):
@@ -245,12 +216,12 @@ class TensorFlowWatch:
             return reasons.NotProduced(site, (name,))
         return reasons.NotProduced(tape.site, tuple(dict(tape.customs)))
 
-    def _cut(self, log: tensorflow_log.Log, entry: Entry, tape: TapeNotes) -> reasons.Reason | None:
+    def _cut(self, log: Log, entry: Entry, tape: TapeNotes) -> reasons.Reason | None:
         """Where what was made of it was taken out of the tape, on the way to the target."""
         judged = [
             (reaches(left.chain, [tape.chain]), left)
             for left in log.exits.values()
-            if entry.identity in left.seen and self._began < left.last and left.first < tape.last
+            if entry.identity in left.seen and self.began < left.last and left.first < tape.last
         ]
         likely = [left for flows, left in judged if flows] or [
             left for flows, left in judged if flows is None
@@ -263,11 +234,11 @@ class TensorFlowWatch:
             return reasons.Unknown(None, (), f"it may be cut by {places}")
         return self._inner(log, entry, tape)
 
-    def _inner(self, log: tensorflow_log.Log, entry: Entry, tape: TapeNotes) -> reasons.Cut | None:
+    def _inner(self, log: Log, entry: Entry, tape: TapeNotes) -> reasons.Cut | None:
         """Where a gradient for the target was asked of another tape, and this one not recording."""
         for call in log.calls:
             if (
-                max(self._began, tape.opened) < call.last < tape.last
+                max(self.began, tape.opened) < call.last < tape.last
                 and tape.identity != call.identity
                 and tape.identity not in call.around
                 and entry.identity in call.watched
@@ -280,14 +251,14 @@ class TensorFlowWatch:
                 )
         return None
 
-    def _unrecorded(self, log: tensorflow_log.Log, entry: Entry, tape: TapeNotes) -> reasons.Reason:
+    def _unrecorded(self, log: Log, entry: Entry, tape: TapeNotes) -> reasons.Reason:
         """The tape never saw it."""
         if not entry.is_variable:
             return reasons.NotInGraph(tape.site, 1, loss="target")
         reads = [
             read
             for key, read in log.reads.items()
-            if key[0] == entry.identity and read.when > self._began
+            if key[0] == entry.identity and read.when > self.began
         ]
         other = [read for read in reads if read.thread != tape.thread and not read.recording]
         if other and any(read.elsewhere for read in other):
@@ -389,14 +360,10 @@ def _value_reason(entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reaso
 def explain(variable: Any) -> reasons.Reason | None:
     """Why any variable has no (good) gradient, as far as an open watch knows."""
     inner = variable_of(variable)
-    if tensorflow_log.log is not None:
-        for listener in tensorflow_log.log.listeners:
-            if isinstance(listener, TensorFlowWatch):
-                entry = listener._entries.get(id(inner))
-                if entry is not None and entry.ref() is inner:
-                    if entry.received:
-                        return _value_reason(entry, finite=True, nonzero=True)
-                    return listener._why(entry)
+    for watch in () if recorder.log is None else recorder.log.listeners:
+        entry = watch.entry_of(inner)
+        if entry is not None:
+            return cast("reasons.Reason | None", watch._verdict(entry, finite=True, nonzero=True))
     dtype = tf.as_dtype(variable.dtype)
     if not (dtype.is_floating or dtype.is_complex):
         return reasons.NotDifferentiable(None, dtype.name)

@@ -17,7 +17,6 @@ import torch
 
 from pytest_gradguard.details import Details
 from pytest_gradguard.gradients import targets, torch_log, torch_patches
-from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.reasons import (
     OR_ALLOW,
     Frozen,
@@ -28,6 +27,7 @@ from pytest_gradguard.gradients.reasons import (
     in_number,
     step,
 )
+from pytest_gradguard.gradients.recording import now
 from pytest_gradguard.gradients.report import shown
 from pytest_gradguard.gradients.torch_diagnosis import diagnose
 from pytest_gradguard.gradients.torch_watch import state_of

@@ -1,4 +1,4 @@
-"""Why a torch tensor has no gradient, from what the log holds. It never guesses."""
+"""Finds the reason why a torch tensor has no gradient, from the log, without guessing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -27,6 +27,7 @@ from pytest_gradguard.gradients.torch_log import (
     Cut,
     Log,
     Step,
+    recorder,
 )
 from pytest_gradguard.gradients.torch_watch import Entry, State, TorchWatch
 from pytest_gradguard.runtime.kernel.callsite import Site
@@ -36,35 +37,25 @@ _NO_LOG = Log()
 
 
 class JudgedWatch(TorchWatch):
-    """The torch part of one watch, which says why."""
+    """The torch part of one watch, with its verdicts."""
 
-    def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, reasons.Reason | None]:
-        """The reason why each name has no (good) gradient; None where it has one."""
-        return {
-            entry.name: _verdict(self, entry, finite=finite, nonzero=nonzero)
-            for entry in self.entries
-        }
-
-
-def _verdict(
-    watch: TorchWatch, entry: Entry, *, finite: bool, nonzero: bool
-) -> reasons.Reason | None:
-    log = watch.log or _NO_LOG
-    before = watch.replaced(entry.name)
-    if entry.received or any(old.received for old in before):
-        return _stepped_without(log, entry, before) or _value_reason(
-            log, entry, finite=finite, nonzero=nonzero
-        )
-    if any(old.received_late for old in before):
-        return _replaced(log, before)
-    tensor = entry.ref()
-    if tensor is not None and log.used_from_context(tensor):
-        return None
-    assert entry.state is not None
-    reason = diagnose(log, watch.began, tensor, entry.state, watch)
-    if isinstance(reason, reasons.NotInGraph) and before:
-        return _replaced(log, before)
-    return reason
+    def _verdict(self, entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reason | None:
+        log = self.log or _NO_LOG
+        before = self.replaced(entry.name)
+        if entry.received or any(old.received for old in before):
+            return _stepped_without(log, entry, before) or _value_reason(
+                log, entry, finite=finite, nonzero=nonzero
+            )
+        if any(old.received_late for old in before):
+            return _replaced(log, before)
+        tensor = entry.ref()
+        if tensor is not None and log.used_from_context(tensor):
+            return None
+        assert entry.state is not None
+        reason = diagnose(log, self.began, tensor, entry.state, self)
+        if isinstance(reason, reasons.NotInGraph) and before:
+            return _replaced(log, before)
+        return reason
 
 
 def _value_reason(log: Log, entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reason | None:
@@ -98,7 +89,7 @@ def _replaced(log: Log, before: list[Entry]) -> reasons.Reason:
 
 
 def _stepped_without(log: Log, entry: Entry, before: list[Entry]) -> reasons.Reason | None:
-    """Where an optimizer still updates what `entry` has replaced, and none updates the new one."""
+    """The reason if an optimizer still updates the tensor that `entry` replaced."""
     tensor = entry.ref()
     steps = [step for step in log.steps.values() if step.last > entry.since]
     if tensor is None or any(step.covers(tensor) for step in steps):
@@ -114,7 +105,7 @@ def _stepped_without(log: Log, entry: Entry, before: list[Entry]) -> reasons.Rea
 def diagnose(
     log: Log, since: int, tensor: Any, state: State, watch: TorchWatch | None = None
 ) -> reasons.Reason:
-    """Why `tensor` (None: it is gone) has received no gradient since `since`."""
+    """Why `tensor` (None: it no longer exists) got no gradient after event `since`."""
     reason = _reason(log, since, tensor, state, watch)
     follows = None if tensor is None else _follower(log, since, tensor)
     return reason if follows is None else reason.following(follows)
@@ -160,18 +151,15 @@ def _reason(
 
 
 def explain(tensor: Any) -> reasons.Reason | None:
-    """Why any tensor has no (good) gradient now; None where it has one."""
-    from pytest_gradguard.gradients import torch_log
-
+    """Why any tensor has no (good) gradient now; None if it has one."""
     state = torch_watch.state_of(tensor)
-    log = torch_log.log
+    log = recorder.log
     gradient = torch_watch.gradient_of(tensor)
     if gradient is not None:
         return _bad(log, tensor, gradient) or reported(tensor)
     if log is not None:
-        for watch in log.listeners:
-            entry = watch.entry_of(tensor) if isinstance(watch, TorchWatch) else None
-            if entry is not None and entry.received:
+        for entry in _entries_of(log, tensor):
+            if entry.received:
                 return _cleared(log, tensor, entry)
         if state.is_leaf and state.requires_grad:
             for known in log.backwards.values():
@@ -195,10 +183,9 @@ def explain(tensor: Any) -> reasons.Reason | None:
 
 
 def _bad(log: Log | None, tensor: Any, gradient: Any) -> reasons.Reason | None:
-    """What is wrong with the values of the `gradient` that `tensor` has now."""
-    for watch in () if log is None else log.listeners:
-        entry = watch.entry_of(tensor) if isinstance(watch, TorchWatch) else None
-        if log is not None and entry is not None and entry.received:
+    """The reason if the values of the current `gradient` of `tensor` are bad."""
+    for entry in () if log is None else _entries_of(log, tensor):
+        if log is not None and entry.received:
             if torch_watch.cleared_in_place(entry):
                 return _cleared(log, tensor, entry)
             return _value_reason(log, entry, finite=True, nonzero=True)
@@ -210,8 +197,16 @@ def _bad(log: Log | None, tensor: Any, gradient: Any) -> reasons.Reason | None:
     return reasons.NotFinite(None, "nan" if math.isnan(largest) else "inf")
 
 
+def _entries_of(log: Log, tensor: Any) -> Iterator[Entry]:
+    """The entries of `tensor` in open watches."""
+    for watch in log.listeners:
+        entry = watch.entry_of(tensor) if isinstance(watch, TorchWatch) else None
+        if entry is not None:
+            yield entry
+
+
 def _clear_of(log: Log, tensor: Any) -> Change | None:
-    """The last thing that cleared the gradient of `tensor`."""
+    """The last `zero_grad` of `tensor`."""
     clears = [
         change
         for change in log.changes.values()
@@ -242,7 +237,7 @@ def _without_grad(log: Log, tensor: Any, state: State) -> reasons.Reason:
 
 
 def _frozen_by(log: Log, tensor: Any, *, since: int = 0) -> reasons.Frozen | None:
-    """The call after `since` that froze `tensor`."""
+    """The reason if `tensor` was frozen after event `since`."""
     for change in log.changes.values():
         if change.how == FROZEN and change.last > since and change.concerns(tensor):
             return reasons.Frozen(change.site, f": frozen by `{FROZEN}`")
@@ -252,7 +247,7 @@ def _frozen_by(log: Log, tensor: Any, *, since: int = 0) -> reasons.Frozen | Non
 def _frozen_earlier(
     log: Log, since: int, tensor: Any, backwards: list[Backward], watch: TorchWatch | None
 ) -> reasons.Reason | None:
-    """Whether `tensor` was frozen when the loss was computed, and no longer in the backward."""
+    """The reason if `tensor` was frozen in the forward pass only."""
     frozen = _frozen_by(log, tensor, since=since)
     entry = None if watch is None else watch.entry_of(tensor)
     if frozen is not None:
@@ -261,7 +256,7 @@ def _frozen_earlier(
 
 
 def _follower(log: Log, since: int, tensor: Any) -> Site | None:
-    """Where `tensor` takes its values from others in place, without an optimizer of its own."""
+    """Where `tensor` is written in place, if no optimizer updates it (an EMA model)."""
     if any(step.covers(tensor) for step in log.steps.values()):
         return None
     for change in log.changes.values():
@@ -282,7 +277,7 @@ def _never_ran(log: Log, since: int, tensor: Any) -> reasons.Reason:
         return left
     failed = log.failed
     if failed is not None and failed.when > since:
-        started = Backward(failed.site, "backward", failed.chain, failed.when)
+        started = Backward(failed.site, failed.chain, last=failed.when)
         if failed.chain and tensor is not None:
             cut = _likely(_cuts(log, since, tensor, [started]), [started], sure=True)
             if cut is not None:
@@ -300,7 +295,7 @@ def _without_outcome(known: Backward, tensor: Any) -> reasons.Reason:
 
 
 def _not_asked(reached: list[Backward], backwards: list[Backward]) -> reasons.Reason | None:
-    """The backward that would have given the gradient, had it been asked for it."""
+    """The reason if a backward pass that reached the tensor was asked for other gradients."""
     if any(known.asked_for_all for known in backwards):
         # A gradient with a graph is a part of that loss: nobody wanted others of it.
         reached = [known for known in reached if not known.first_order]
@@ -308,7 +303,7 @@ def _not_asked(reached: list[Backward], backwards: list[Backward]) -> reasons.Re
 
 
 def _cuts(log: Log, since: int, tensor: Any, backwards: list[Backward]) -> list[Cut]:
-    """The places, before the last backward, where what `tensor` made was taken out of a graph."""
+    """Cuts of values computed from `tensor`, before the last backward pass."""
     last = max(known.last for known in backwards)
     return [
         cut
@@ -325,7 +320,7 @@ def _cut(
     *,
     sure: bool,
 ) -> reasons.Reason | None:
-    """The cut between `tensor` and the loss; `sure`: only one whose value certainly goes there."""
+    """The cut between `tensor` and the loss; `sure`: only if its value certainly reaches it."""
     cut = _confirmed(cuts, tensor)
     if cut is not None and cut.exit in (DEEPCOPY, STATE_DICT):  # its copy got the gradient
         if _any_received(watch):
@@ -337,12 +332,12 @@ def _cut(
 
 
 def _confirmed(cuts: list[Cut], tensor: Any) -> Cut | None:
-    """The cut of which a backward reached what came out."""
+    """The cut whose output a backward pass reached."""
     return _foremost(cut for cut in cuts if id(tensor) in cut.confirmed)
 
 
 def _likely(cuts: list[Cut], backwards: list[Backward], *, sure: bool = False) -> Cut | None:
-    """The cut whose value goes to the loss, as the source says; or, if not `sure`, may go there."""
+    """The cut whose value reaches the loss in the source; if not `sure`, or may reach it."""
     judged = [
         (reaches(cut.chain, [known.chain for known in backwards if known.chain != cut.chain]), cut)
         for cut in cuts
@@ -359,14 +354,14 @@ def _likely(cuts: list[Cut], backwards: list[Backward], *, sure: bool = False) -
 
 
 def _foremost(cuts: Iterable[Cut]) -> Cut | None:
-    """The one to name. What was cut last still had the others' values in its graph."""
+    """The cut to name: the last one, whose graph still held the others' values."""
     return max(
         cuts, key=lambda cut: (2 if cut.exit is None else cut.exit.rank, cut.first), default=None
     )
 
 
 def _at_worker(tensor: Any, backwards: list[Backward]) -> reasons.Reason | None:
-    """The parallel call whose results came back without their graph, and took a gradient."""
+    """The reason if a backward pass ended at worker results without their graph."""
     for known in backwards:
         for severed in known.severed:
             call = severed.call
@@ -383,7 +378,7 @@ def _at_worker(tensor: Any, backwards: list[Backward]) -> reasons.Reason | None:
 
 
 def _left_in_worker(tensor: Any) -> reasons.Reason | None:
-    """The parallel call whose worker computed the gradient for a copy, and kept it."""
+    """The reason if a worker computed the gradient for a copy and kept it."""
     kept: Any = sys.modules.get("pytest_gradguard.runtime.pitfalls.kept.worker_gradients")
     known = None if kept is None or tensor is None else kept.of(tensor)
     if known is None:
@@ -394,7 +389,7 @@ def _left_in_worker(tensor: Any) -> reasons.Reason | None:
 
 
 def _step(task: Any, message: str) -> tuple[TraceStep, ...]:
-    """One step of a trace at a task's function, or none where its place is not known."""
+    """A trace step at a task's function; empty if its location is unknown."""
     if task.path is None or task.line is None:
         return ()
     return (TraceStep(task.path, task.line, message),)
@@ -407,7 +402,7 @@ def _any_received(watch: TorchWatch | None) -> bool:
 def _elsewhere(
     log: Log, since: int, backwards: list[Backward], watch: TorchWatch | None
 ) -> reasons.Reason | None:
-    """Whether backward and optimizer went over none of the watched tensors, but over others."""
+    """The reason if backward passes and optimizers reached only other tensors."""
     if watch is None or _any_received(watch):
         return None
     watched = [found for entry in watch.entries if (found := entry.ref()) is not None]
@@ -471,7 +466,7 @@ def _not_in_graph(
 
 
 def _not_followed(log: Log, since: int, cuts: list[Cut], backwards: list[Backward]) -> str:
-    """What was not seen of the way to the loss; empty where nothing is missing."""
+    """What could not be followed on the way to the loss; empty if everything was."""
     if not all(known.complete for known in backwards):
         return "the graph of the loss is too large to be searched"
     chains = [known.chain for known in backwards]

@@ -1,4 +1,4 @@
-"""The ways out of a torch graph: what they are called, and how to stay in it instead."""
+"""Operations that leave a torch graph: their names, and what to use instead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 TORCH = torch.__path__[0] + os.sep
-"""Where torch's own code lies."""
+"""The folder of torch's code."""
 
 
 def inside_torch(frame: FrameType) -> bool:
@@ -19,20 +19,20 @@ def inside_torch(frame: FrameType) -> bool:
 
 
 def outside_torch(frame: FrameType | None) -> FrameType | None:
-    """The first frame from `frame` on that runs other code."""
+    """The first frame, from `frame` outwards, that runs other code."""
     while frame is not None and inside_torch(frame):
         frame = frame.f_back
     return frame
 
 
 class Exit(NamedTuple):
-    """One way out of the graph.
+    """One operation that leaves the graph.
 
     Attributes:
-        how: as people write it.
-        fix: what to do instead; empty where the advice is to leave it out.
-        copies: it makes a copy that mostly serves another end than the loss, such as a file.
-        rank: of several on the path to a loss, that of the highest is the one to name.
+        how: as it is written in source.
+        fix: what to use instead; empty if it can be left out.
+        copies: it makes a copy that is mostly not for the loss, such as a file.
+        rank: of several on the path to a loss, the highest is named.
     """
 
     how: str
@@ -87,7 +87,7 @@ _FUNCTIONS = {
     "__repr__": TEXT,
     **DERIVATIVES,
 }
-"""Functions of torch that leave the graph inside, by name."""
+"""Functions of torch that leave the graph internally, by name."""
 
 _COMPARISONS = {
     "__eq__": "==",
@@ -109,10 +109,10 @@ _DRAWN = ("multinomial", "bernoulli", "normal", "poisson")
 
 
 class Operation(NamedTuple):
-    """A function of torch, or method of its tensors, through which no gradient comes.
+    """A function or tensor method of torch that has no gradient.
 
     Attributes:
-        flat: its gradient is not missing, but zero everywhere.
+        flat: its gradient is zero everywhere.
     """
 
     owner: Any
@@ -122,17 +122,17 @@ class Operation(NamedTuple):
 
 
 def whole(how: str) -> Exit:
-    """A conversion to integers or truth values."""
+    """A conversion to integers or booleans."""
     return Exit(how, _SOFT)
 
 
 def new(how: str) -> Exit:
-    """A function that makes a new tensor of values."""
+    """A function that makes a new tensor from values."""
     return Exit(how, _NEW_TENSOR)
 
 
 def operations() -> Iterator[Operation]:
-    """Those that this version of torch has."""
+    """The operations that this version of torch has."""
     for name, sign in _COMPARISONS.items():
         yield Operation(torch.Tensor, name, Exit(sign, _SOFT, rank=1))
     indices, flat = _WITH_INDICES.split(), _FLAT.split()
@@ -148,9 +148,9 @@ def operations() -> Iterator[Operation]:
 
 
 def entered_by(frame: FrameType | None) -> tuple[FrameType | None, Exit | None]:
-    """The frame that called torch, out of torch's own frames from `frame` on, and what it called.
+    """The frame that called torch, from `frame` outwards, and the exit that it called.
 
-    What was called is None where it is no way out of the graph: torch's own business.
+    The exit is None if the called function does not leave the graph.
     """
     called: Exit | None = None
     while frame is not None and inside_torch(frame):

@@ -1,7 +1,7 @@
-"""What is computed while gradients are switched off, and where that was done.
+"""Records computations while gradients are disabled, and where they were disabled.
 
-Inside the user's own `no_grad`, `inference_mode` and the like a function mode looks at every call
-of torch; outside of them there is none.
+Inside the `no_grad` or `inference_mode` of the program, a function mode sees every call of
+torch; outside of them there is none.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pytest_gradguard.gradients.torch_exits import (
     entered_by,
     inside_torch,
 )
+from pytest_gradguard.gradients.torch_log import recorder
 from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
@@ -34,7 +35,7 @@ _compiling = torch.compiler.is_compiling
 
 
 class _Blind(TorchFunctionMode):  # type: ignore[misc]
-    """Notes what is computed from tensors that require grad while gradients are switched off."""
+    """Records results computed from tensors that require grad."""
 
     def __init__(self, mode: str | Exit, entered: Site | None) -> None:
         super().__init__()
@@ -47,13 +48,13 @@ class _Blind(TorchFunctionMode):  # type: ignore[misc]
         except BaseException as error:
             without_this_frame(error)
             raise
-        if _compiling():  # what follows is nothing for a compiler to trace
+        if _compiling():  # a compiler must not trace what follows
             return result
         self._note(func, args, kwargs or {}, result, sys._getframe(1))
         return result
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any, frame: Any) -> None:
-        log = torch_log.log
+        log = recorder.log
         if log is None or torch.is_grad_enabled():
             return
         try:
@@ -93,8 +94,8 @@ _blinds = _Blinds()
 
 
 def _follow_grad_mode(mode: str) -> None:
-    """Begin or end looking at what is computed without gradients, as the mode now says."""
-    log = torch_log.log
+    """Start or stop the function mode, as the current grad mode requires."""
+    log = recorder.log
     on = torch.is_grad_enabled()
     if on or log is None:
         close()
@@ -109,7 +110,7 @@ def _follow_grad_mode(mode: str) -> None:
 
 
 def close() -> None:
-    """End looking in this thread, unless somebody's function mode stands on top of ours."""
+    """Stop this thread's function mode, unless another one is on top of it."""
     depth = torch._C._len_torch_function_stack()
     if not _blinds.open or not depth:
         return
@@ -121,7 +122,7 @@ def close() -> None:
 
 @contextlib.contextmanager
 def followed(function: type) -> Iterator[None]:
-    """Look at what the forward of a custom `Function` reads beside its arguments."""
+    """Record what the forward pass of a custom `Function` reads besides its arguments."""
     way = Exit(f"{function.__name__}.forward()", "Pass [it|them] to `apply`.")
     blind = _Blind(way, None)
     blind.__enter__()
@@ -134,9 +135,9 @@ def followed(function: type) -> Iterator[None]:
 
 
 def _entered_at(frame: Any) -> tuple[Site | None, Exit | None]:
-    """The program's place that switched gradients off, and the function of torch that it called.
+    """The call site that disabled gradients, and the function of torch that it called.
 
-    No place where torch did it for its own ends.
+    The site is None if torch did it internally.
     """
     if frame.f_code.co_filename == _contextlib.__file__:
         function = getattr(frame.f_locals.get("func"), "__code__", None)
@@ -165,7 +166,7 @@ _GRAD_MODE = torch.autograd.grad_mode.__file__
 
 
 def switching(mode: str) -> Callable[[Any], Any]:
-    """An enter, exit or constructor that changes the grad mode."""
+    """Wrap an enter, exit or constructor that changes the grad mode."""
 
     def wrap(original: Any) -> Any:
         @functools.wraps(original)

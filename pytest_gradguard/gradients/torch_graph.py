@@ -1,4 +1,4 @@
-"""Walks of autograd graphs: which leaves stand behind a tensor. Nothing of a graph is kept."""
+"""Walks autograd graphs to find the leaves behind a tensor; keeps nothing of a graph."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pytest_gradguard.runtime.frameworks.torch.tensors import grad_fn
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 
 _LIMIT = 10_000
-"""How many nodes one walk looks at. torch frees a node that Python has seen by recursion, so that
-a chain of some 50 000 of them, freed, overflows the stack (of 8 MB) and ends the process."""
+"""Nodes that one walk visits. torch frees nodes that Python has seen by recursion: a chain of some
+50 000 overflows a stack of 8 MB and ends the process."""
 
 
 class Leaves(NamedTuple):
-    """What was found behind some tensors.
+    """The leaves behind some tensors.
 
     Attributes:
         leaves: weak references to the leaves that require grad, by id.
-        walked: how many nodes were looked at.
+        walked: number of nodes visited.
         complete: whether the whole graph was walked.
-        users: by the id of a leaf asked for, the names of the operations that use it.
-        passed: the ids of the non-leaf tensors asked for whose node is in the graph.
+        users: by the id of a requested leaf, the names of the operations that use it.
+        passed: ids of the requested non-leaf tensors whose node is in the graph.
     """
 
     leaves: dict[int, Reference]
@@ -44,8 +44,8 @@ def behind(outputs: Any, asked: frozenset[int] = frozenset(), nonleaves: Any = (
 
     Args:
         outputs: where to start.
-        asked: ids of leaves whose users are wanted.
-        nonleaves: tensors with history; is their node in the graph?
+        asked: ids of leaves whose users are requested.
+        nonleaves: non-leaf tensors to look for.
     """
     wanted = {}
     for tensor in nonleaves:

@@ -1,14 +1,12 @@
-"""What happens to torch tensors while something is watched: backwards, cuts, steps, clears.
+"""The log of torch: backward passes, cuts of the graph, optimizer steps, changes of tensors.
 
-The log holds places and weak references only. It is switched on with the first watch and off
-with the last; what it replaces meanwhile stands in `torch_patches`.
+It holds call sites and weak references only; `torch_patches` writes it.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,9 +15,9 @@ from typing import Any, Protocol
 
 import torch
 
-from pytest_gradguard.gradients import noting
-from pytest_gradguard.gradients.clock import now
+from pytest_gradguard.gradients import recording
 from pytest_gradguard.gradients.flow import Chain
+from pytest_gradguard.gradients.recording import Record, Recorder, now
 from pytest_gradguard.gradients.torch_exits import (
     ARRAY,
     GRAD,
@@ -39,55 +37,51 @@ from pytest_gradguard.runtime.kernel.references import Reference, refer
 
 _compiling = torch.compiler.is_compiling
 _WALKED = 50_000
-"""How many nodes are walked for one place; beyond that, ever fewer of its visits are looked at."""
+"""Nodes that are walked for one call site; beyond that, only each power of two of its events."""
 _ORIGINALS = 100
-"""How many tensors that were read at one place are asked for their memory."""
+"""Tensors read at one call site whose memory is compared."""
 FROZEN = "requires_grad_(False)"
 WRITTEN = "written"
 SCRIPTED = "TorchScript"
 DISTRIBUTED = "torch.distributed.autograd.backward"
 _SEVERED = 1_000
-"""How many results of workers are kept in mind for one place."""
+"""Worker results that are kept for one call site."""
 
 
 def _among(references: dict[int, Reference], tensor: Any) -> bool:
-    """Whether one of `references`, which stand by the ids of tensors, is to `tensor`."""
+    """Whether `references`, keyed by tensor ids, hold `tensor`."""
     reference = references.get(id(tensor))
     return reference is not None and reference() is tensor
 
 
 class Listener(Protocol):
-    """A watch: hears of the backwards that run."""
+    """A watch, which is notified of backward passes."""
 
     def before_backward(self) -> None:
-        """Look at what is watched before a backward begins."""
+        """Look at the watched tensors before a backward pass."""
 
     def look_at_gradients(self) -> None:
-        """Look at `.grad`, which an optimizer has used, or which will be cleared."""
+        """Look at `.grad` after an optimizer step, or before it is cleared."""
 
     def after_backward(self, inputs: Any, outcome: Any) -> None:
-        """Look at it again; `outcome` are the gradients that `autograd.grad` returns."""
+        """Look at the gradients; `outcome`: those that `autograd.grad` returned."""
 
     def missing(self) -> list[Any]:
-        """The live watched tensors that have received no gradient so far."""
+        """Live watched tensors without a gradient so far."""
 
 
 @dataclass
-class Backward:
-    """The backwards that ran at one place.
+class Backward(Record):
+    """The backward passes at one call site.
 
     Attributes:
-        restricted: it was asked for some gradients only (`inputs=`).
-        first_order: the gradients that it returned have a graph: they are for another loss.
-        found: when a walk last found each leaf, by its id.
-        transform: it is that of a transform of `torch.func`, which differentiates its arguments.
+        restricted: only some gradients were requested (`inputs=`).
+        first_order: its gradients have a graph: another loss is made of them.
+        found: by the id of each leaf, the last event in which a walk found it.
+        transform: a transform of `torch.func` ran it, which differentiates its arguments.
     """
 
-    site: Site | None
-    verb: str
-    chain: Chain = ()
-    last: int = 0
-    count: int = 0
+    verb: str = "backward"
     walked: int = 0
     restricted: bool = False
     first_order: bool = False
@@ -101,41 +95,31 @@ class Backward:
 
     @property
     def asked_for_all(self) -> bool:
-        """Whether all leaves were to receive their gradients."""
+        """Whether gradients of all leaves were requested."""
         return self.verb == "backward" and not self.restricted
 
     def reached(self, tensor: Any, since: int = 0) -> bool:
-        """Whether a walk found `tensor` in the graph of a loss that ran backward here.
-
-        Args:
-            tensor: a leaf, or a tensor with history.
-            since: a leaf must have been found after this.
-        """
+        """Whether a walk found `tensor`, a leaf after the event `since`, in a loss's graph."""
         if _among(self.leaves, tensor):
             return self.found[id(tensor)] > since
         return id(tensor) in self.passed
 
 
 @dataclass
-class Cut:
-    """The values that were taken out of a graph at one place, in one way.
+class Cut(Record):
+    """Values taken out of a graph at one call site, in one way.
 
     Attributes:
-        exit: the way; None where gradients were switched off by the program itself.
-        confirmed: the ids of leaves from which a loss was seen to be computed through here.
-        behind: the ids of the leaves behind each thing that came out.
+        exit: the operation; None where the program itself disabled gradients.
+        confirmed: ids of leaves whose loss was seen to be computed through here.
+        behind: by the id of each output, the ids of the leaves behind it.
     """
 
-    how: str
-    site: Site | None
-    chain: Chain = ()
+    how: str = ""
     exit: Exit | None = None
     confirmed: set[int] = field(default_factory=set)
     mode: str = ""
     entered: Site | None = None
-    first: int = 0
-    last: int = 0
-    count: int = 0
     walked: int = 0
     partial: bool = False
     leaves: dict[int, Reference] = field(default_factory=dict)
@@ -144,15 +128,15 @@ class Cut:
     behind: dict[int, frozenset[int]] = field(default_factory=dict)
 
     def severed(self, tensor: Any) -> bool:
-        """Whether `tensor` stands behind a value that was taken out here."""
+        """Whether a value computed from `tensor` was taken out here."""
         return _among(self.leaves, tensor) or _among(self.itself, tensor)
 
     def produced(self, tensor: Any) -> bool:
-        """Whether `tensor` is what came out."""
+        """Whether `tensor` is an output."""
         return _among(self.made, tensor)
 
     def original_of(self, made: Any) -> Any:
-        """The tensor whose memory `made`, which came out here, shares."""
+        """The tensor that shares its memory with the output `made`."""
         for reference in islice(reversed(self.itself.values()), _ORIGINALS):
             original = reference()
             if original is not None and original.data_ptr() == made.data_ptr():
@@ -161,38 +145,34 @@ class Cut:
 
 
 @dataclass
-class Step:
-    """The steps that optimizers made at one place."""
+class Step(Record):
+    """Optimizer steps at one call site."""
 
-    site: Site | None
-    last: int = 0
     parameters: dict[int, Reference] = field(default_factory=dict)
 
     def covers(self, tensor: Any) -> bool:
-        """Whether an optimizer that stepped here has `tensor` among its parameters."""
+        """Whether an optimizer that stepped here updates `tensor`."""
         return _among(self.parameters, tensor)
 
 
 @dataclass
-class Change:
-    """Tensors that were frozen, replaced, written or cleared at one place."""
+class Change(Record):
+    """Tensors that were frozen, replaced, written or cleared at one call site."""
 
-    how: str
-    site: Site | None
-    last: int = 0
+    how: str = ""
     tensors: dict[int, Reference] = field(default_factory=dict)
 
     def concerns(self, tensor: Any) -> bool:
-        """Whether `tensor` is one of them."""
+        """Whether `tensor` was changed here."""
         return _among(self.tensors, tensor)
 
 
 @dataclass
 class Failure:
-    """The last backward that raised.
+    """The last backward pass that raised.
 
     Attributes:
-        chain: where the user's frames stood, if it raised because the loss has no graph.
+        chain: its call sites, if the loss had no graph; else empty.
     """
 
     when: int
@@ -204,12 +184,11 @@ class Failure:
 _Key = tuple[str, CodeType, int]
 
 
-class Log:
-    """Everything noted since the first of the watches that are open began."""
+class Log(recording.Log):
+    """Events of torch since the first open watch began."""
 
     def __init__(self) -> None:
-        self.listeners: list[Listener] = []
-        self.heard: weakref.WeakSet[Listener] = weakref.WeakSet()  # those that have ended, too
+        super().__init__()
         self.backwards: dict[object, Backward] = {}
         self.failed: Failure | None = None
         self.cuts: dict[object, Cut] = {}
@@ -225,12 +204,7 @@ class Log:
     # -- backwards -----------------------------------------------------------------------------
 
     def backward_ended(self, backward: torch_engine.Backward, outcome: Any) -> None:
-        """Note a backward that ran, and which leaves it could reach.
-
-        Args:
-            backward: the pass.
-            outcome: the gradients that were returned.
-        """
+        """Record a backward pass that returned `outcome`, and the leaves that it reached."""
         inputs, accumulates = backward.inputs, backward.accumulates
         for listener in list(self.listeners):
             listener.after_backward(inputs, () if accumulates else outcome)
@@ -267,20 +241,14 @@ class Log:
             known.severed.extend(provenance.severed_among(found.leaves.values()))
 
     def _backward_here(self, verb: str) -> Backward:
-        """The record of the backwards at the current place, with one more in it."""
+        """The record of the current call site, with one more backward pass."""
         frames = callsite.user_frames(sys._getframe(2))
-        key = (verb, *((frame.f_code, frame.f_lasti) for frame in frames))
-        known = self.backwards.get(key)
-        if known is None:
-            chain = tuple(callsite.site_of(frame) for frame in frames)
-            fresh = Backward(callsite.user_site(), verb, chain)
-            known = self.backwards.setdefault(key, fresh)
-        known.count += 1
-        known.last = now()
+        known = self.record_at(self.backwards, verb, frames, Backward, verb=verb)
+        known.again()
         return known
 
     def distributed_backward_ended(self, gradients: Any) -> None:
-        """Note a backward of distributed autograd, whose context holds `gradients` by tensor."""
+        """Record a backward pass of distributed autograd with its context's `gradients`."""
         known = self._backward_here(DISTRIBUTED)
         for tensor in gradients:
             known.leaves[id(tensor)] = refer(tensor)
@@ -288,20 +256,19 @@ class Log:
             self.in_context.setdefault(id(tensor), tensor._version)
 
     def used_from_context(self, tensor: Any) -> bool:
-        """Whether `tensor` has changed since its gradient first lay in a distributed context."""
+        """Whether `tensor` changed after a distributed context held its gradient."""
         found = any(
             one.verb == DISTRIBUTED and one.reached(tensor) for one in self.backwards.values()
         )
         return found and tensor._version != self.in_context[id(tensor)]
 
     def _first_order(self, gradients: Any, found: Leaves) -> None:
-        """Note that `gradients` were returned without the graph of what they were computed from."""
+        """Record that `gradients` were returned without their own graph."""
         frame, called = entered_by(torch_engine.caller())
         if frame is None:
             return
         known = self._cut_at(self.cuts, called or GRAD, frame)
-        known.count += 1
-        known.last = now()
+        known.again()
         for gradient in gradients:
             if isinstance(gradient, torch.Tensor):
                 self._made(known, gradient, frozenset(found.leaves))
@@ -309,7 +276,7 @@ class Log:
             known.leaves.update(found.leaves)
 
     def backward_failed(self, error: BaseException) -> None:
-        """Note a backward that raised."""
+        """Record a backward pass that raised."""
         chain = callsite.user_chain()
         site = callsite.user_site()
         without_graph = isinstance(error, RuntimeError) and "does not require grad" in str(error)
@@ -320,14 +287,14 @@ class Log:
     def cut(
         self, way: Exit, sources: Any, made: Any, frame: FrameType | None, *, flat: bool = False
     ) -> None:
-        """Note that `sources`, which require grad, were read at `frame` into `made`.
+        """Record that `sources`, which require grad, were read into `made` without a graph.
 
         Args:
-            way: how; where a function of torch did it for the program, that function counts.
+            way: the operation; a function of torch that called it counts instead.
             sources: the tensors that were read.
-            made: what came out: a tensor, or several.
+            made: the result, a tensor or several.
             frame: the caller.
-            flat: the graph goes on, with a derivative of zero.
+            flat: the graph continues, with a derivative of zero.
         """
         if frame is None:
             return
@@ -342,14 +309,14 @@ class Log:
     def blind_use(
         self, sources: Any, made: Any, mode: str | Exit, entered: Site | None, frame: Any
     ) -> None:
-        """Note that `sources` were computed with while gradients were switched off.
+        """Record that `made` was computed from `sources` while gradients were disabled.
 
         Args:
             sources: the tensors that were read.
-            made: what came out.
-            mode: what switched them off: the program's own context, or a function of torch.
-            entered: where.
-            frame: where they were computed with.
+            made: the result.
+            mode: the context of the program, or the function of torch, that disabled them.
+            entered: where it was entered.
+            frame: the caller.
         """
         frame = outside_torch(frame)
         if frame is None:
@@ -360,15 +327,9 @@ class Log:
         self._fill(known, sources, made)
 
     def _cut_at(self, cuts: dict[object, Cut], way: Exit | None, frame: FrameType) -> Cut:
-        frames = callsite.user_frames(frame)
         how = "no-grad" if way is None else way.how
-        key = (how, *((frame.f_code, frame.f_lasti) for frame in frames))
-        known = cuts.get(key)
-        if known is None:
-            chain = tuple(callsite.site_of(frame) for frame in frames)
-            site = chain[0] if chain else callsite.user_site()
-            known = cuts.setdefault(key, Cut(how, site, chain, way, first=now()))
-        return known
+        frames = callsite.user_frames(frame)
+        return self.record_at(cuts, how, frames, Cut, first=now(), how=how, exit=way)
 
     def _made(self, known: Cut, made: Any, behind: frozenset[int]) -> None:
         known.behind[id(made)] = behind
@@ -376,8 +337,7 @@ class Log:
         self.made[id(made)] = known
 
     def _fill(self, known: Cut, sources: Any, made: Any) -> None:
-        known.count += 1
-        known.last = now()
+        known.again()
         if known.count > 2 and not any(listener.missing() for listener in list(self.listeners)):
             return
         if not _due(known.walked, known.count):
@@ -397,7 +357,7 @@ class Log:
                     known.itself[id(source)] = refer(source)
 
     def written(self, target: Any, values: Any, frame: FrameType | None) -> None:
-        """Note that `values` are written into `target` in place, without a graph."""
+        """Record that `values` were written into `target` in place, without a graph."""
         found = [value for value in values if isinstance(value, torch.Tensor)]
         if not found:
             return
@@ -407,24 +367,24 @@ class Log:
             self.changed(WRITTEN, [target], frame)
 
     def goes_on(self, value: Any, target: Any) -> None:
-        """Note that `value`, if it came out of a graph, is what `target` holds now."""
+        """Record that `target` holds `value`, if that was taken out of a graph."""
         maker = self.made.get(id(value))
         if maker is not None and maker.produced(value):
             self._made(maker, target, maker.behind[id(value)])
 
     def gave_data(self, tensor: Any, data: Any) -> None:
-        """Note that `data` is what `.data` gave of `tensor`, which needs no gradient."""
+        """Record that `data` is the `.data` of `tensor`, which requires no grad."""
         identity = id(data)
         gone = functools.partial(self.data_of.pop, identity, None)
         self.data_of[identity] = refer(data, gone), refer(tensor)
 
     def original_of(self, data: Any) -> Any:
-        """The tensor without a gradient of which `.data` gave `data`, or None."""
+        """The tensor whose `.data` is `data`, or None."""
         known = self.data_of.get(id(data))
         return known[1]() if known is not None and known[0]() is data else None
 
     def went_on(self, tensor: Any, how: str, frame: FrameType) -> None:
-        """Note that what a cut made was read on, on the same line: `.detach().numpy()`."""
+        """Record a second exit on the line of the first: `.detach().numpy()`."""
         known = self.made[id(tensor)]
         if known.site is None or not known.produced(tensor) or known.how.endswith(how):
             return
@@ -438,12 +398,12 @@ class Log:
     # -- steps and changes ---------------------------------------------------------------------
 
     def look_at_gradients(self) -> None:
-        """Have the watches look at gradients that no backward has brought."""
+        """Have all watches look at gradients that the program itself has set."""
         for listener in list(self.listeners):
             listener.look_at_gradients()
 
     def stepped(self, optimizer: Any, frame: FrameType | None) -> None:
-        """Note the step of an optimizer."""
+        """Record an optimizer's step."""
         self.look_at_gradients()
         frame = outside_torch(frame)
         if frame is None:
@@ -452,40 +412,39 @@ class Log:
         known = self.steps.get(key)
         if known is None:
             known = self.steps.setdefault(key, Step(callsite.user_site()))
-        known.last = now()
+        known.again()
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) not in known.parameters:
                     known.parameters[id(parameter)] = refer(parameter)
 
     def changed(self, how: str, changed: Any, frame: FrameType | None) -> None:
-        """Note that the tensors `changed` were frozen, replaced or cleared at `frame`."""
+        """Record that the tensors `changed` were frozen, replaced or cleared at `frame`."""
         frame = outside_torch(frame)
         if frame is None:
             return
         key = (how, frame.f_code, frame.f_lasti)
         known = self.changes.get(key)
         if known is None:
-            known = self.changes.setdefault(key, Change(how, callsite.user_site()))
-        known.last = now()
+            known = self.changes.setdefault(key, Change(callsite.user_site(), how=how))
+        known.again()
         for tensor in changed:
             if id(tensor) not in known.tensors:
                 known.tensors[id(tensor)] = refer(tensor)
 
 
 def _due(walked: int, count: int) -> bool:
-    """Whether a place that is passed for the `count`-th time is looked at closely."""
+    """Whether the `count`-th event of a call site is examined."""
     return walked < _WALKED or count & (count - 1) == 0
 
 
 def needs_grad(tensor: Any) -> bool:
-    """Whether `tensor` requires grad; cheap, and runs no code of a subclass."""
+    """Whether `tensor` requires grad, without running code of a subclass."""
     return tensors.requires_grad(tensor)
 
 
 def is_transformed(tensor: Any) -> bool:
-    """Whether a transform of `torch.func` has wrapped `tensor`; it may have ended, as `vjp` has
-    when the function that it returned is called."""
+    """Whether a transform of `torch.func` wraps `tensor`, also one that has ended (`vjp`)."""
     return isinstance(tensor, torch.Tensor) and bool(
         torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
@@ -496,7 +455,7 @@ _LOOKED_AT = 10_000
 
 
 def sources(data: Any, depth: int = 3) -> list[Any]:
-    """The tensors in `data` that require grad."""
+    """Tensors in `data` that require grad, at most `depth` containers deep."""
     if isinstance(data, torch.Tensor):
         return [data] if needs_grad(data) else []
     if type(data) in CONTAINERS and depth:
@@ -504,17 +463,17 @@ def sources(data: Any, depth: int = 3) -> list[Any]:
     return []
 
 
-log: Log | None = None
+recorder: Recorder[Log] = Recorder(Log)
 
 
 def current() -> Log | None:
-    """The log that is written now; None while a compiler traces, which is to see nothing of it."""
-    return None if log is None or _compiling() else log
+    """The log that is being written; None while a compiler traces."""
+    return None if recorder.log is None or _compiling() else recorder.log
 
 
 def noted(note: Callable[..., Any], *, before: bool = False) -> Callable[[Any], Any]:
-    """A wrapper of a function of torch's, each call of which is noted; see `noting`."""
-    return noting.noted(current, note, before=before)
+    """Make a wrapper that records each call of a function of torch (see `recording.noted`)."""
+    return recording.noted(current, note, before=before)
 
 
 def caller() -> FrameType:

@@ -1,4 +1,4 @@
-"""Which of torch's own names are replaced while something is watched, to report to the log."""
+"""The patches of torch that write the log while a watch is open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd.function import Function, _SingleLevelFunction
 
-from pytest_gradguard.gradients import torch_changes, torch_grad_mode, torch_log, torch_ways_out
+from pytest_gradguard.gradients import torch_changes, torch_grad_mode, torch_ways_out
 from pytest_gradguard.gradients.torch_exits import (
     ARRAY,
     COMPLEX,
@@ -20,15 +20,15 @@ from pytest_gradguard.gradients.torch_exits import (
     operations,
     whole,
 )
+from pytest_gradguard.gradients.torch_log import Listener, Log, recorder
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.kernel.faults import attempt
-from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 
 def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
-    log = torch_log.log
+    log = recorder.log
     if log is None:
         return None
     for listener in list(log.listeners):
@@ -44,7 +44,7 @@ def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
 
 
 def _applied_by() -> Any:
-    """The class whose `apply` runs custom functions: since torch 2.15, that which people derive."""
+    """The class whose `apply` runs custom functions: `Function` itself since torch 2.15."""
     in_python = isinstance(vars(Function)["apply"], classmethod)
     return _SingleLevelFunction if in_python else Function
 
@@ -129,7 +129,7 @@ _patches = Patches(
 
 
 def _teach_script() -> None:
-    """Tell TorchScript, which knows torch's functions by identity, what the wrappers stand for."""
+    """Register the wrappers with TorchScript, which looks functions up by identity."""
     table = torch.jit._builtins._get_builtin_table()
     for wrapper in _patches.wrappers():
         operator = table.get(id(getattr(wrapper, "__wrapped__", None)))
@@ -145,19 +145,17 @@ def _forget_script() -> None:
 
 
 _taught: list[int] = []
-_lock = Lock()
 
 
-def _begin() -> None:
-    torch.jit._builtins._get_builtin_table()  # built once, of what stands there now
+def _patch(log: Log) -> None:
+    torch.jit._builtins._get_builtin_table()  # built once, from the unpatched functions
     _patches.apply()
     torch_engine.subscribe(_backward)
     _teach_script()
     steps.after.subscribe(torch_changes.stepped)
 
 
-def _end() -> None:
-    torch_log.log = None
+def _undo(log: Log) -> None:
     attempt(steps.after.unsubscribe, torch_changes.stepped)
     attempt(_forget_script)
     attempt(torch_engine.unsubscribe, _backward)
@@ -165,28 +163,11 @@ def _end() -> None:
     attempt(torch_grad_mode.close)
 
 
-def start(listener: torch_log.Listener) -> torch_log.Log:
-    """Begin to note what happens, for `listener`; the log is shared by all that listen."""
-    with _lock:
-        log = torch_log.log
-        if log is None:
-            log = torch_log.log = torch_log.Log()
-            try:
-                _begin()
-            except BaseException:
-                _end()
-                raise
-        log.listeners.append(listener)
-        log.heard.add(listener)
-        return log
+def start(listener: Listener) -> Log:
+    """Begin to record for `listener` (see `Recorder`)."""
+    return recorder.start(listener, _patch, _undo)
 
 
-def stop(listener: torch_log.Listener) -> None:
-    """Undo one `start`; the last one leaves every name as it was."""
-    with _lock:
-        log = torch_log.log
-        if log is None or listener not in log.listeners:
-            return
-        log.listeners.remove(listener)
-        if not log.listeners:
-            _end()
+def stop(listener: Listener) -> None:
+    """Undo one `start`."""
+    recorder.stop(listener, _undo)

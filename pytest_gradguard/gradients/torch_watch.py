@@ -1,24 +1,24 @@
-"""Watches torch tensors: which of them receive a gradient, and what they were when they did not.
+"""Watches torch tensors: which of them receive a gradient.
 
-Everything is weak. What a tensor was is kept as plain values, so that a tensor that is gone by the
-end of the watch still gets its reason.
+References are weak. The state of a tensor is kept as plain values, so that a tensor that is gone at
+the end of the watch still gets its reason.
 """
 
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from pytest_gradguard.details import Details
-from pytest_gradguard.gradients import targets, torch_exits, torch_log, torch_patches
-from pytest_gradguard.gradients.clock import now
+from pytest_gradguard.gradients import targets, torch_exits, torch_patches, watched
+from pytest_gradguard.gradients.recording import now
+from pytest_gradguard.gradients.torch_log import Log
 from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.kernel import references
-from pytest_gradguard.runtime.kernel.callsite import Site, user_site
+from pytest_gradguard.runtime.kernel.callsite import user_site
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.references import refer
 
@@ -29,7 +29,7 @@ _plain = torch._C.DisableTorchFunctionSubclass
 
 
 class State(NamedTuple):
-    """What a tensor was when it was last looked at."""
+    """Properties of a tensor at the last look."""
 
     requires_grad: bool
     is_leaf: bool
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 def state_of(tensor: Any) -> State:
-    """What `tensor` is now."""
+    """The current properties of `tensor`."""
     with _plain():
         history = tensor.grad_fn
         return State(
@@ -55,35 +55,31 @@ def state_of(tensor: Any) -> State:
         )
 
 
-class Entry:
+class Entry(watched.Entry):
     """One watched tensor.
 
     Attributes:
-        name: its dotted name.
-        received: whether a gradient has reached it since it was watched, under its name.
-        received_late: whether one reached it after another object had taken its name.
-        arrived: where the backward ran that brought the last gradient.
-        state: what the tensor was in the last backward; before there is one, what it is.
-        thawed: whether it did not require grad when it was first looked at, and did later.
+        received_late: whether a gradient arrived after another object had taken the name.
+        state: its properties in the last backward pass; before the first, at the last look.
+        thawed: whether it required grad only after the first look.
     """
 
     def __init__(self, name: str, tensor: Any) -> None:
-        self.name = name
-        self.ref: Callable[[], Any] = lambda: tensor
+        super().__init__(name)
+        self.ref = lambda: tensor
+        self.description = {}
         self.state: State | None = None
         self.thawed = False
         self.since = now()
         self.current = True
-        self.received = False
         self.received_late = False
-        self.arrived: Site | None = None
         self.measured = False
         self.bounds: tuple[Any, Any] | None = None
         self.hook: Any = None
         self._old: tuple[Any, int, tuple[float, ...]] | None = None
 
     def begin(self, arrived: list[Entry], *, appeared: bool, measure: bool) -> None:
-        """Begin to watch; from here on, the tensor lives only as long as the program keeps it."""
+        """Begin to watch, and keep only a weak reference from now on."""
         tensor = self.ref()
         self.ref = refer(tensor)
         if not appeared:
@@ -92,7 +88,7 @@ class Entry:
         self.watch(arrived, measure=measure)
 
     def _know_old(self, tensor: Any) -> None:
-        """Take the gradient that is there now for one that no backward of the watch has brought."""
+        """Remember the current gradient as one from before the watch."""
         gradient = gradient_of(tensor)
         self._old = (
             None
@@ -101,12 +97,13 @@ class Entry:
         )
 
     def look(self, *, state: bool = True) -> None:
-        """Note whether the tensor's `.grad` is a new one, and what the tensor is (`state`)."""
+        """Check whether `.grad` is new, and update `state`."""
         tensor = self.ref()
         if tensor is None:
             return
         if self.state is None or (state and not self.received):
             before, self.state = self.state, state_of(tensor)
+            self.description = self.state.description
             if before is not None and self.state.requires_grad and not before.requires_grad:
                 self.thawed = True
         if not self.received and self.current:
@@ -119,7 +116,7 @@ class Entry:
                 self.take()
 
     def _is_old(self, gradient: Any) -> bool:
-        """Whether `gradient` is the one that was there when the watch began, unchanged."""
+        """Whether `gradient` is the one from before the watch, unchanged."""
         if self._old is None:
             return False
         reference, version, shared = self._old
@@ -128,14 +125,14 @@ class Entry:
         return not shared or _shared_content(gradient) == shared
 
     def take(self) -> None:
-        """A gradient has arrived."""
+        """Record that a gradient arrived."""
         if self.current:
             self.received = True
         else:
             self.received_late = True
 
     def watch(self, arrived: list[Entry], *, measure: bool) -> None:
-        """Have torch report the gradients that arrive, as soon as that is possible."""
+        """Register a hook that reports gradients, if the tensor can have one now."""
         tensor = self.ref()
         if tensor is None or self.hook is not None:
             return
@@ -165,13 +162,13 @@ class Entry:
             hooks[key] = hooks.pop(key)  # after ours: a user's hook may use the gradient up
 
     def look_after_swap(self) -> None:
-        """See that a gradient from before the watch is still one, with the content it has now."""
+        """Update the remembered gradient after `swap_tensors` has moved its content."""
         tensor = self.ref()
         if tensor is not None and self._old and self._old[0]() is gradient_of(tensor):
             self._know_old(tensor)
 
     def release(self) -> None:
-        """Take the hook off."""
+        """Remove the hook."""
         if self.hook is None:
             return
         self.hook.remove()
@@ -195,39 +192,16 @@ def _uninitialised(tensor: Any) -> bool:
     return isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
 
 
-class TorchWatch:
-    """The torch part of one watch, but for the verdict (`torch_diagnosis`)."""
+class TorchWatch(watched.FrameworkWatch[Entry, Log]):
+    """The torch part of one watch, but for the verdicts (`torch_diagnosis`)."""
 
     def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:
-        self._check_values = check_values
-        self._modules: list[tuple[str, weakref.ref[Any]]] = []
-        self._entries: dict[int, Entry] = {}
-        self._tensors = False
         self._replaced: list[Entry] = []
-        self._by_name: dict[str, Entry] = {}
         self._arrived: list[Entry] = []
         self._nothing_missing = False
         self._swapped = False
         self._ran = False
-        self.began = now()
-        self.log: torch_log.Log | None = None
-        for item in items:
-            if item.kind == "module":
-                module = targets.unwrapped(item.value)
-                self._modules.append((item.name, weakref.ref(module)))
-                self._look_for_new()
-            else:
-                self._tensors = True
-                self._add(item.name, item.value)
-
-    def unread(self) -> list[str]:
-        """None: the values of torch's gradients can be looked at."""
-        return []
-
-    def description(self, name: str) -> Details:
-        """Type, shape, dtype and device of the tensor of that name."""
-        entry = self._by_name.get(name)
-        return {} if entry is None or entry.state is None else entry.state.description
+        super().__init__(items, check_values=check_values)
 
     # -- what is watched -----------------------------------------------------------------------
 
@@ -250,15 +224,12 @@ class TorchWatch:
             entry.begin(self._arrived, appeared=True, measure=self._check_values)
 
     def _look_for_new(self) -> None:
-        """Find parameters that were added, replaced or swapped since the last time."""
+        """Find parameters that were added, replaced or swapped since the last look."""
         if self._swapped:
             self._swapped = False
             for entry in self.entries:
                 entry.look_after_swap()
-        for prefix, reference in self._modules:
-            module = reference()
-            if module is None:
-                continue
+        for prefix, module in self._live_owners():
             known = self._entries
             if all(
                 id(parameter) in known and known[id(parameter)].ref() is parameter
@@ -277,16 +248,11 @@ class TorchWatch:
 
     @property
     def whole_modules(self) -> bool:
-        """Whether modules are watched, and nothing else."""
-        return bool(self._modules) and not self._tensors
-
-    @property
-    def entries(self) -> list[Entry]:
-        """One entry a name: what stands under it now."""
-        return list(self._by_name.values())
+        """Whether only modules are watched."""
+        return bool(self._owners) and not self._tensors
 
     def replaced(self, name: str) -> list[Entry]:
-        """What stood under `name` before."""
+        """Earlier entries of `name`."""
         return [
             entry
             for entry in [*self._entries.values(), *self._replaced]
@@ -303,7 +269,7 @@ class TorchWatch:
             entry.begin(self._arrived, appeared=False, measure=self._check_values)
 
     def stop(self) -> None:
-        """Look a last time, and leave every tensor as it was."""
+        """Look a last time, and remove all hooks."""
         if self.log is None:
             return
         torch_patches.stop(self)
@@ -314,17 +280,13 @@ class TorchWatch:
             entry.release()
 
     def look(self) -> None:
-        """See what has arrived."""
+        """Update all entries."""
         self._look_for_new()
         for entry in [*self._entries.values(), *self._replaced]:
             entry.look(state=not self._ran)
 
-    def watches(self, tensor: Any) -> bool:
-        """Whether `tensor` is one of those that are watched."""
-        return self.entry_of(tensor) is not None
-
     def _before_swap(self, tensor: Any) -> None:
-        """Take the hook off `tensor`: it would go with the content. The next backward needs one."""
+        """Remove the hook of `tensor`, which would move with the content."""
         entry = self.entry_of(tensor)
         if entry is not None:
             entry.release()
@@ -332,7 +294,7 @@ class TorchWatch:
         self._nothing_missing = False
 
     def before_backward(self) -> None:
-        """See what is new before a backward begins, so that its gradient is noticed."""
+        """Find new tensors before a backward pass, so that their gradients are seen."""
         self._look_for_new()
         if not self._nothing_missing:
             for entry in list(self._by_name.values()):
@@ -340,7 +302,7 @@ class TorchWatch:
                     entry.watch(self._arrived, measure=self._check_values)
 
     def look_at_gradients(self) -> None:
-        """See what the program itself has put into `.grad`, which is used or cleared now."""
+        """Look at `.grad` where the program itself may have set it."""
         if self._nothing_missing:
             return
         for entry in list(self._by_name.values()):
@@ -352,7 +314,7 @@ class TorchWatch:
                     _measure(entry, gradient)
 
     def after_backward(self, inputs: Any, outcome: Any) -> None:
-        """See what a backward has brought."""
+        """Record the gradients of a backward pass."""
         self._ran = True
         arrived = self._arrived[:]
         del self._arrived[: len(arrived)]
@@ -383,16 +345,10 @@ class TorchWatch:
             for entry, gradient in returned:
                 _measure(entry, gradient)
 
-    def entry_of(self, tensor: Any) -> Entry | None:
-        """The entry of `tensor`."""
-        entry = self._entries.get(id(tensor))
-        return entry if entry is not None and entry.ref() is tensor else None
-
     def _asked_for(self, tensor: Any) -> Entry | None:
-        """The entry of the tensor whose gradient was asked for by `tensor`.
+        """The entry that `tensor`, an input of `autograd.grad`, stands for.
 
-        That is itself, or what functions of torch that differentiate make of their arguments: a
-        wrapper, a view of the whole, or a detached one.
+        Functions of torch that differentiate wrap, view or detach their arguments first.
         """
         entry = self.entry_of(tensor)
         if entry is not None or not isinstance(tensor, torch.Tensor):
@@ -411,7 +367,7 @@ class TorchWatch:
         return self.entry_of(tensor)
 
     def missing(self) -> list[Any]:
-        """The live watched tensors that have received no gradient so far."""
+        """Live watched tensors without a gradient so far."""
         if self._nothing_missing:
             return []
         live = (entry.ref() for entry in self._by_name.values() if not entry.received)
@@ -431,10 +387,7 @@ def _modules_of(module: Any) -> Iterator[Any]:
 
 
 def _is_computed(module: Any, name: str) -> bool:
-    """Whether a name of `module` is computed from parameters of other names.
-
-    So it is once a parametrization, a weight norm or a pruning has been put on a parameter.
-    """
+    """Whether an attribute of `module` is computed: by a parametrization or a pruning."""
     path, _, last = name.rpartition(".")
     try:
         owner = module.get_submodule(path)
@@ -449,10 +402,10 @@ def _is_computed(module: Any, name: str) -> bool:
 
 
 def _make_bounds(entry: Entry, like: Any) -> None:
-    """Room for the least and the largest value of a gradient, made before there is one.
+    """Allocate the minimum and maximum of a gradient before the first backward pass.
 
-    What is allocated during a backward and kept lies between the activations that are freed then,
-    and breaks the room that the next step takes up again: measured, 3 % of a training step.
+    Memory that is allocated during a backward pass and kept fragments what the activations leave:
+    measured, 3 % of a training step.
     """
     dtype = like.dtype.to_real() if like.is_complex() else like.dtype
     low, high = (torch.empty((), dtype=dtype, device=like.device) for _ in range(2))
@@ -460,15 +413,15 @@ def _make_bounds(entry: Entry, like: Any) -> None:
 
 
 def _measure(entry: Entry, gradient: Any) -> None:
-    """Keep the range of a gradient's values, where it lies: no device is waited for."""
+    """Keep the range of a gradient's values on its device, without synchronizing."""
     if _extremes(gradient, entry) is not None:
         entry.measured = True
 
 
 def _extremes(gradient: Any, entry: Entry | None = None) -> Any:
-    """The least and the largest value of `gradient`, as tensors, in the room of `entry` if given.
+    """Minimum and maximum of `gradient` as tensors, written to `entry.bounds` if given.
 
-    None where torch has none for it.
+    None if torch cannot order its values.
     """
     plain = gradient._values() if gradient.layout is torch.sparse_coo else gradient
     if type(plain) not in _MEASURED or plain.is_meta or not plain.numel():
@@ -492,9 +445,9 @@ def _extremes(gradient: Any, entry: Entry | None = None) -> Any:
 
 
 def _shared_content(gradient: Any) -> tuple[float, ...]:
-    """What shows that another process has written to `gradient`; empty where none can.
+    """Sums that change if another process writes to `gradient`; empty if none can.
 
-    Its version counts what this process does alone.
+    The version counter sees writes of this process alone.
     """
     with _plain():
         if gradient.layout is not torch.strided or gradient.device.type != "cpu":
@@ -506,22 +459,22 @@ def _shared_content(gradient: Any) -> tuple[float, ...]:
 
 
 def largest(entry: Entry) -> float | None:
-    """The largest absolute value of the last gradient of `entry`; None where it is not known.
+    """Largest absolute value of the last gradient of `entry`; None if unknown.
 
-    What the program has made of `.grad` counts, but not that it has cleared it in place.
+    Changes of `.grad` by the program count, unless they cleared it in place.
     """
     came, stands = _came_and_stands(entry)
     return came if stands is None or (stands == 0 and came is not None) else stands
 
 
 def cleared_in_place(entry: Entry) -> bool:
-    """Whether a gradient arrived whose `.grad` is all zero now, but was not then."""
+    """Whether a gradient other than zero arrived and `.grad` is all zero now."""
     came, stands = _came_and_stands(entry)
     return stands == 0 and bool(came)
 
 
 def _came_and_stands(entry: Entry) -> tuple[float | None, float | None]:
-    """The largest absolute values of what arrived last, and of what `.grad` holds."""
+    """Largest absolute values of the last gradient and of `.grad`."""
     came = _largest(entry.bounds) if entry.measured else None
     tensor = entry.ref()
     gradient = None if tensor is None else gradient_of(tensor)
@@ -529,7 +482,7 @@ def _came_and_stands(entry: Entry) -> tuple[float | None, float | None]:
 
 
 def largest_of(gradient: Any) -> float | None:
-    """The largest absolute value of `gradient`; None where it is not known."""
+    """Largest absolute value of `gradient`; None if unknown."""
     return _largest(_extremes(gradient))
 
 

@@ -1,4 +1,4 @@
-"""Ways out of the graph: what stands in for them while something is watched."""
+"""Wrappers that record operations leaving the graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_gradguard.gradients.torch_exits import (
     new,
     whole,
 )
-from pytest_gradguard.gradients.torch_log import Log, noted
+from pytest_gradguard.gradients.torch_log import Log, noted, recorder
 from pytest_gradguard.runtime.kernel.faults import Beside, attempt, fault, without_this_frame
 from pytest_gradguard.runtime.kernel.patching import on_class
 
@@ -32,7 +32,7 @@ _Wrap = Callable[[Any], Any]
 
 
 def reading(way: Exit) -> _Wrap:
-    """A tensor's method that takes its value out of the graph."""
+    """Wrap a tensor method that takes the value out of the graph."""
 
     @noted
     def read(log: Log, frame: Any, result: Any, self: Any, *_: Any, **__: Any) -> None:
@@ -46,14 +46,14 @@ def reading(way: Exit) -> _Wrap:
 
 @noted
 def pickling(log: Log, frame: Any, result: Any, self: Any, protocol: Any) -> None:
-    """What pickle asks of a tensor, and `copy.copy`."""
+    """`__reduce_ex__`, called by `pickle` and `copy.copy`."""
     if _needs_grad(self):
         copied = frame.f_code.co_filename == copy.__file__
         log.cut(COPY if copied else PICKLE, (self,), result, frame)
 
 
 def operating(operation: Operation) -> _Wrap:
-    """An operation that has no derivative, or one that is zero everywhere."""
+    """Wrap an operation without a derivative, or with one that is zero everywhere."""
     way, flat = operation.exit, operation.flat
 
     def wrap(original: Any) -> Any:
@@ -64,7 +64,7 @@ def operating(operation: Operation) -> _Wrap:
             except BaseException as error:
                 without_this_frame(error)
                 raise
-            if torch_log.log is None or _compiling() or not _grad_enabled():
+            if recorder.log is None or _compiling() or not _grad_enabled():
                 return result
             for one in args:  # quick, as it runs at each comparison of the program
                 if type(one) in _PLAIN and not one.requires_grad:
@@ -78,12 +78,12 @@ def operating(operation: Operation) -> _Wrap:
                 if flat or _leaves_the_graph(result):
                     sources = torch_log.sources([*args, *kwargs.values()])
                     if sources:
-                        torch_log.log.cut(way, sources, result, torch_log.caller(), flat=flat)
+                        recorder.log.cut(way, sources, result, torch_log.caller(), flat=flat)
             except Exception as error:
                 fault(error)
             return result
 
-        # What is pickled by its name is found by it in a worker too.
+        # Pickled by name, it has to be found by that name in a worker.
         owner, name = operation.owner, operation.name
         of_class = isinstance(owner, type)
         function.__module__ = owner.__module__ if of_class else owner.__name__
@@ -100,7 +100,7 @@ def _leaves_the_graph(result: Any) -> bool:
 
 
 def applying(original: Any) -> Any:
-    """`Function.apply`, whose outputs may be marked as not differentiable."""
+    """Wrap `Function.apply`, whose outputs may be marked as non-differentiable."""
 
     @functools.wraps(original)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -116,7 +116,7 @@ def applying(original: Any) -> Any:
         except BaseException as error:
             without_this_frame(error)
             raise
-        if log is not None and torch_log.log is log:
+        if log is not None and recorder.log is log:
             try:
                 _called(log, f"{cls.__name__}.apply()", args, result, torch_log.caller())
             except Exception as error:
@@ -128,13 +128,13 @@ def applying(original: Any) -> Any:
 
 @noted
 def scripted(log: Log, frame: Any, result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """A call of TorchScript: of what happens inside, only arguments and result are seen."""
+    """A call of TorchScript, of which only arguments and result are seen."""
     log.changed(torch_log.SCRIPTED, (), frame)
     _called(log, f"{self.name}() (TorchScript)", [*args, *kwargs.values()], result, frame)
 
 
 def _called(log: Log, how: str, given: Any, result: Any, frame: Any) -> None:
-    """Note a call of what the program has made itself, if its result leaves the graph."""
+    """Record a call of a custom function whose result leaves the graph."""
     if torch.is_grad_enabled() and _leaves_the_graph(result):
         sources = torch_log.sources(list(given))
         if sources:
@@ -142,13 +142,13 @@ def _called(log: Log, how: str, given: Any, result: Any, frame: Any) -> None:
 
 
 def writing(original: Any) -> Any:
-    """An operation in place: into what `.data` gave, it writes without a graph."""
+    """Wrap an in-place operation, which writes to `.data` without a graph."""
     name = original.__name__
     how = ".data[…] = …" if name == "__setitem__" else f".data.{name}()"
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        log = torch_log.log  # quick, as optimizers write into each parameter
+        log = recorder.log  # quick, as optimizers write into each parameter
         identity = id(self)
         if (
             log is not None
@@ -166,7 +166,7 @@ def writing(original: Any) -> Any:
 
 
 def _into_data(log: Log, how: str, data: Any, values: Any, frame: Any) -> None:
-    """Note that `values` are written into `data`, if that is what `.data` gave."""
+    """Record that `values` are written to `data`, if it is the `.data` of a tensor."""
     made, target = log.made.get(id(data)), log.original_of(data)
     if made is not None and made.produced(data) and made.how == ".data":
         target = made.original_of(data)
@@ -175,7 +175,7 @@ def _into_data(log: Log, how: str, data: Any, values: Any, frame: Any) -> None:
 
 
 def _written(log: Log, how: str, target: Any, values: Any, frame: Any) -> None:
-    """Note that `values` were written into `target` without a graph."""
+    """Record that `values` were written to `target` without a graph."""
     sources = torch_log.sources(list(values))
     if sources:
         log.cut(Exit(how), sources, target, frame)
@@ -190,7 +190,7 @@ def detaching_in_place(log: Log, frame: Any, _: Any, self: Any) -> None:
 
 
 def converting(how: str) -> _Wrap:
-    """A conversion; it cuts the graph where the new dtype is an integer one."""
+    """Wrap a conversion, which leaves the graph if the new dtype is an integer."""
 
     @noted
     def convert(log: Log, frame: Any, result: Any, self: Any, *_: Any, **__: Any) -> None:
@@ -208,7 +208,7 @@ def converting(how: str) -> _Wrap:
 
 
 def constructing(how: str) -> _Wrap:
-    """A function that makes a new tensor of the values of others."""
+    """Wrap a function that makes a new tensor from the values of others."""
 
     @noted
     def construct(log: Log, frame: Any, result: Any, *args: Any, **kwargs: Any) -> None:
@@ -222,7 +222,7 @@ def constructing(how: str) -> _Wrap:
 
 @noted
 def renewing(log: Log, frame: Any, result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """`new_tensor`, which does the same."""
+    """`Tensor.new_tensor`."""
     sources = torch_log.sources(args[0] if args else kwargs.get("data"))
     if sources:
         log.cut(new(".new_tensor()"), sources, result, frame)

@@ -1,4 +1,4 @@
-"""One watch, whatever the framework: it begins, it ends, and it says what is missing and why."""
+"""A watch of any framework: its options, its begin and end, and its findings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_gradguard.details import Details
 from pytest_gradguard.disabled import is_disabled
@@ -17,6 +17,7 @@ from pytest_gradguard.findings import Finding
 from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.gradients.report import Missing, findings_of, shown
 from pytest_gradguard.gradients.targets import Item, items_of, written_at
+from pytest_gradguard.gradients.watched import FrameworkWatch
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.reports import printable
 from pytest_gradguard.runtime.frameworks.torch import engine, steps
@@ -24,45 +25,21 @@ from pytest_gradguard.runtime.kernel import callsite, collector, watching
 from pytest_gradguard.runtime.kernel.announcing import emit
 from pytest_gradguard.runtime.kernel.faults import attempt, checked, fault, theirs_only
 
-
-class Part(Protocol):
-    """What watches the tensors of one framework."""
-
-    def start(self) -> None:
-        """Begin to watch."""
-
-    def watches(self, tensor: Any) -> bool:
-        """Whether `tensor` is one of those that are watched."""
-
-    def look(self) -> None:
-        """See what has arrived."""
-
-    def stop(self) -> None:
-        """Look a last time, and leave everything as it was."""
-
-    def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, Reason | None]:
-        """The reason why each name has no gradient; None where it has one."""
-
-    def unread(self) -> list[str]:
-        """The names whose last gradient had no values that could be looked at."""
-
-    def description(self, name: str) -> Details:
-        """Type, shape, dtype and device of the tensor of that name."""
+Part = FrameworkWatch[Any, Any]
 
 
 class Watch:
-    """The watched tensors of one call of `watch_gradients`; also a context manager.
+    """The watched tensors of one call of `watch_gradients`; a context manager.
 
     Args:
-        watched, allow_none, finite, nonzero, steps: as `watch_gradients` takes them.
-        raises: what is missing after `steps` steps is raised there.
-        permitted: nothing that is missing is a finding; so it is also where an `allow` block
-            permits GG104 as the watch begins.
+        watched, allow_none, finite, nonzero, steps: see `watch_gradients`.
+        raises: raise findings after `steps` steps.
+        permitted: report no findings, as inside an `allow` block for GG104.
 
     Attributes:
-        close: called without arguments, it ends the watch without a verdict.
-        label: how the program writes what is watched; empty where it has no plain name for it.
-        judged: it was judged after `steps` steps, before its end.
+        close: ends the watch without a verdict.
+        label: the watched expression in the source; empty if it is not a plain name.
+        judged: the verdict was given after `steps` steps, before the end.
         reasons: after the end, the reason for every name without a gradient.
         findings: after the end, the GG104 findings.
     """
@@ -91,13 +68,13 @@ class Watch:
         self._open = False
         self.judged = False
         self._failed = False
-        # A stack of the standard library's: it comes to its end whichever part of the guard fails.
+        # Runs every callback, whichever part of the guard fails.
         self._ending = contextlib.ExitStack()
         self.close: Callable[[], None] = self._ending.close
         self._listener = collector.Collector()
         items = items_of(watched, frame)
         self._parts = self._parts_for(items)
-        # No references to tensors of torch's stay when a watch ends: it would not swap them.
+        # Weak: torch does not swap a tensor that has other references.
         self._weakly = [
             (item.kind, item.name, None if item.kind == "tensor" else weakref.ref(item.value))
             for item in items
@@ -120,7 +97,7 @@ class Watch:
 
     @classmethod
     def idle(cls) -> Watch:
-        """One that watches nothing, for where the guard itself fails."""
+        """A watch of nothing, used if the guard itself fails."""
         watch = cls.__new__(cls)
         watch._failed, watch._open, watch.judged = True, False, False
         watch.reasons, watch.findings = {}, []
@@ -133,10 +110,10 @@ class Watch:
         check_values = self._finite or self._nonzero
         parts: list[Part] = []
         for make, kinds in ((_torch_part, _OF_TORCH), (_tensorflow_part, _OF_TENSORFLOW)):
-            those = [item for item in items if item.kind in kinds]
-            if not those:
+            matching = [item for item in items if item.kind in kinds]
+            if not matching:
                 continue
-            part = self._asked(make, those, those == items, check_values)
+            part = self._guarded(make, matching, matching == items, check_values)
             if part is not None:
                 parts.append(part)
             elif not self._failed:
@@ -146,8 +123,8 @@ class Watch:
                 )
         return parts
 
-    def _asked(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What a function of the guard's own returns; where it fails, there will be no verdict."""
+    def _guarded(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function of the guard; after a failure there is no verdict."""
         try:
             return function(*args, **kwargs)
         except Exception as error:
@@ -159,10 +136,10 @@ class Watch:
         fault(error)
 
     def start(self) -> Watch:
-        """Begin to watch, anew after an end; where the guard itself fails, nothing is watched.
+        """Begin to watch, also again after an end.
 
         Raises:
-            ValueError: it has ended, and cannot begin anew.
+            ValueError: it has ended, and the tensors no longer exist.
         """
         __tracebackhide__ = True
         self._unused = False
@@ -178,10 +155,10 @@ class Watch:
         return self
 
     def _renew(self) -> None:
-        """Forget what an earlier use has seen.
+        """Reset the watch for another use.
 
         Raises:
-            ValueError: what was watched is not known any longer.
+            ValueError: the watched tensors no longer exist.
         """
         __tracebackhide__ = True
         found = [
@@ -202,19 +179,19 @@ class Watch:
         self._ending.callback(attempt, watching.stop, self._listener)
         self._ending.callback(attempt, collector.leave, self._listener)
         self._ending.callback(attempt, self._leave)
-        # The guard knows what went through workers; findings go to whoever listens already.
-        self._asked(watching.start, self._listener)
+        # The guard records what passes through workers; an open guard keeps the findings.
+        self._guarded(watching.start, self._listener)
         attempt(collector.enter_first, self._listener)
         for part in self._parts:
-            self._asked(part.start)
+            self._guarded(part.start)
         if self._steps is not None:
-            self._asked(steps.after.subscribe, self._stepped, raises=(ValueError,))
+            self._guarded(steps.after.subscribe, self._stepped, raises=(ValueError,))
 
     def _stepped(self, optimizer: Any) -> None:
-        """An optimizer has stepped.
+        """Called after each optimizer step.
 
         Raises:
-            GradGuardError: it was the last step to wait for, and a tensor has no gradient.
+            GradGuardError: after the last of `steps` steps, a tensor has no gradient.
             ValueError: a pattern of `allow_none` matches no watched name.
         """
         __tracebackhide__ = True
@@ -229,7 +206,7 @@ class Watch:
         self.judged = True
         try:
             for part in self._parts:
-                self._asked(part.look)
+                self._guarded(part.look)
             checked((ValueError,), self._judge)
         except BaseException:
             self.close()
@@ -238,14 +215,14 @@ class Watch:
             self.close()
             attempt(_report, self.findings)
             raise GradGuardError(self.findings)
-        # Torch goes through its hooks now: ours is taken off as the next backward begins.
+        # Torch iterates over its hooks now, so ours is removed at the next backward pass.
         engine.subscribe(self._close_at)
 
     def _close_at(self, backward: Any) -> None:
         self.close()
 
     def stop(self) -> list[Finding]:
-        """End the watch, and find out what is missing and why. Ending twice is ending once.
+        """End the watch and give the verdict; a second call does nothing.
 
         Raises:
             ValueError: a pattern of `allow_none` matches no watched name.
@@ -256,14 +233,14 @@ class Watch:
             return self.findings
         try:
             for part in self._parts:
-                self._asked(part.stop)
+                self._guarded(part.stop)
             checked((ValueError,), self._judge)
         finally:
             self.close()
         return self.findings
 
     def _judge(self) -> None:
-        """Find out what is missing so far, and why.
+        """Give the verdict for what happened so far.
 
         Raises:
             ValueError: a pattern of `allow_none` matches no watched name.
@@ -271,7 +248,7 @@ class Watch:
         __tracebackhide__ = True
         verdicts: dict[str, Reason | None] = {}
         for part in self._parts:
-            told = self._asked(part.verdicts, finite=self._finite, nonzero=self._nonzero)
+            told = self._guarded(part.verdicts, finite=self._finite, nonzero=self._nonzero)
             verdicts.update(told or {})
         if self._failed or not verdicts:
             return
@@ -294,7 +271,7 @@ class Watch:
         ]
         if not (self._permitted or self._allowed_here):
             self.findings = findings_of(missing, verdicts, self._site)
-        if unknown and self.findings:  # what is missing must not hide behind a wrong pattern
+        if unknown and self.findings:  # a wrong pattern must not hide findings
             first = self.findings[0]
             self.findings[0] = replace(first, message=f"{first.message} (Also, {unknown}.)")
         unread = [name for part in self._parts for name in part.unread()] if self._nonzero else []
@@ -307,13 +284,13 @@ class Watch:
             )
 
     def _tell(self, text: str) -> None:
-        """Warn at the line where the watch began."""
+        """Emit a warning at the line where the watch began."""
         if self._site is not None:
             emit(GradGuardWarning(text), self._site.path, self._site.line)
 
     @property
     def is_open(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Whether the watch is running."""
         return self._open
 
     def _leave(self) -> None:
@@ -356,7 +333,7 @@ class Watch:
                 checked((ValueError,), self.check)
 
     def _allowed(self, names: list[str]) -> tuple[set[str], str]:
-        """The names that `allow_none` permits, and what is wrong with it."""
+        """The names that `allow_none` permits, and an error text for unmatched patterns."""
         allowed: set[str] = set()
         strange = []
         for pattern in self._allow:
@@ -380,15 +357,15 @@ class Watch:
 
 
 def _is_allowed() -> bool:
-    """Whether GG104 is permitted at this place."""
+    """Whether GG104 is allowed here."""
     home = collector.innermost()
     return "GG104" in collector.allowed_now() or (home is not None and "GG104" in home.ignore)
 
 
 def _report(findings: list[Finding]) -> None:
-    """Give what is raised here to the guard around this place, whose report lists it too.
+    """Add raised findings to the report of the surrounding guard.
 
-    A test may catch it: of a guarded one, the plugin hears if it does not.
+    Not in a guarded test, which may catch the error; the plugin sees it if it doesn't.
     """
     home = collector.innermost()
     if home is not None and home.test is None:
@@ -397,7 +374,7 @@ def _report(findings: list[Finding]) -> None:
 
 
 REFUSED = (TypeError, ValueError)
-"""What says that what was given is not to be watched."""
+"""Errors for arguments that cannot be watched."""
 _NEVER_ENTERED = (
     "watch_gradients watches nothing here: what it returned was never entered. Write "
     "`with watch_gradients(…):` around the forward and backward pass, or, in a test, use the "
@@ -407,10 +384,10 @@ _BAD_VALUES = ("not-finite", "all-zero")
 
 
 def patterns(allow_none: str | Iterable[str]) -> list[str]:
-    """The patterns of `allow_none`.
+    """The patterns in `allow_none`.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it is neither a string nor an iterable of strings.
     """
     __tracebackhide__ = True
     given = [allow_none] if isinstance(allow_none, str) else allow_none
@@ -425,10 +402,10 @@ def patterns(allow_none: str | Iterable[str]) -> list[str]:
 
 
 def switch(name: str, value: Any) -> bool:
-    """The `value` of the option `name`, which is on or off.
+    """Check the value of a boolean option.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it is not a bool.
     """
     __tracebackhide__ = True
     if not isinstance(value, bool):
@@ -439,10 +416,10 @@ def switch(name: str, value: Any) -> bool:
 
 
 def step_count(steps: Any) -> int:
-    """A number of optimizer steps.
+    """Check a number of optimizer steps.
 
     Raises:
-        TypeError: `steps` is something else.
+        TypeError: `steps` is not a positive integer.
     """
     __tracebackhide__ = True
     if type(steps) is int and steps > 0:
@@ -458,7 +435,7 @@ _OF_TENSORFLOW = ("model", "variable")
 
 
 def _torch_part(items: list[Item], alone: bool, check_values: bool) -> Part | None:
-    """What watches `items`; None where they stand `alone`, and have no parameters."""
+    """Watch `items` of torch; None if they are `alone` and have no parameters."""
     from pytest_gradguard.gradients.torch_diagnosis import JudgedWatch
 
     watch = JudgedWatch(items, check_values=check_values)

@@ -25,7 +25,7 @@ __all__ = ["Parallel", "UnsupportedGradientError", "delayed"]
 
 
 class Parallel(joblib.Parallel):  # type: ignore[misc]
-    """joblib's `Parallel`: the same arguments, the same results, and their gradients.
+    """joblib's `Parallel`, with its arguments and results, and gradients of the results.
 
     Tensors that require grad, and modules with such parameters, may be anywhere in the
     arguments of a task. A backward pass through the results runs the tasks once more in the
@@ -40,11 +40,11 @@ class Parallel(joblib.Parallel):  # type: ignore[misc]
         """
         if "torch" not in sys.modules:
             return super().__call__(iterable)
-        from pytest_gradguard.parallel.call import Call, Tasks, Unsized
+        from pytest_gradguard.parallel.call import Call, SizedTasks, Tasks
 
         call = Call(self)
-        tasks = (Tasks if hasattr(iterable, "__len__") else Unsized)(iterable, call)
+        tasks = (SizedTasks if hasattr(iterable, "__len__") else Tasks)(iterable, call)
         outputs = super().__call__(tasks)
         if getattr(self, "return_generator", False):
-            return call.restored_one_by_one(outputs)
-        return call.restored(outputs)
+            return call.restore_one_by_one(outputs)
+        return call.restore(outputs)

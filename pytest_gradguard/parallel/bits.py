@@ -1,4 +1,4 @@
-"""Tensors and arrays by their bytes: two runs are the same run where these are equal."""
+"""Compare tensors and arrays by their bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def digest(items: Iterable[Any]) -> bytes:
-    """A digest of kinds, shapes and bytes of tensors and arrays."""
+    """A digest of types, shapes and bytes of tensors and arrays."""
     torch = sys.modules["torch"]
     hashed = hashlib.blake2b(digest_size=16)
     for item in items:
@@ -19,7 +19,7 @@ def digest(items: Iterable[Any]) -> bytes:
             hashed.update(item.tobytes())
             continue
         hashed.update(repr((tuple(item.shape), item.dtype, item.layout)).encode())
-        for part in map(_bytes, _dense(item.detach())):
+        for part in map(_bytes, _strided_parts(item.detach())):
             if part.numel():
                 hashed.update((ctypes.c_char * part.numel()).from_address(part.data_ptr()))
     return hashed.digest()
@@ -29,8 +29,8 @@ def same_tensor(one: Any, other: Any) -> bool:
     """Whether two tensors hold the same bytes."""
     if (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
         return False
-    parts = zip(_dense(one.detach()), _dense(other.detach()), strict=True)
-    return all(_equal(some, others) for some, others in parts)
+    parts = zip(_strided_parts(one.detach()), _strided_parts(other.detach()), strict=True)
+    return all(_same_bytes(some, others) for some, others in parts)
 
 
 def same_array(one: Any, other: Any) -> bool:
@@ -44,14 +44,14 @@ def same_array(one: Any, other: Any) -> bool:
     return bool((next(flat) == next(flat)).all())
 
 
-def _dense(tensor: Any) -> Iterator[Any]:
+def _strided_parts(tensor: Any) -> Iterator[Any]:
     """The strided tensors that a tensor consists of."""
     torch = sys.modules["torch"]
     if tensor.device.type == "meta":
         return
     if tensor.is_nested:
         for one in tensor.unbind():
-            yield from _dense(one)
+            yield from _strided_parts(one)
     elif tensor.is_quantized:
         yield tensor.dequantize()
     elif tensor.layout is torch.strided:
@@ -67,16 +67,16 @@ def _dense(tensor: Any) -> Iterator[Any]:
 
 
 def _bytes(tensor: Any) -> Any:
-    """The bytes of a strided tensor, element after element."""
+    """The bytes of a strided tensor, element by element."""
     torch = sys.modules["torch"]
     value = tensor.cpu().resolve_conj().resolve_neg().contiguous()
-    return value.reshape(-1).view(torch.uint8)
+    flat = value.as_strided((value.numel(),), (1,))  # the stride of one element may be 0
+    return flat.view(torch.uint8)
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two strided tensors hold the same bytes."""
+def _same_bytes(one: Any, other: Any) -> bool:
     torch = sys.modules["torch"]
     some, others = _bytes(one), _bytes(other)
     if not any((part.numel() | part.storage_offset()) % 8 for part in (some, others)):
-        some, others = some.view(torch.int64), others.view(torch.int64)  # many times as fast
-    return some.shape == others.shape and bool((some == others).all())  # so is this than `equal`
+        some, others = some.view(torch.int64), others.view(torch.int64)  # much faster
+    return some.shape == others.shape and bool((some == others).all())  # faster than `torch.equal`

@@ -1,7 +1,7 @@
-"""The gradients that the results of a task receive, learnt from call to call.
+"""Predict the gradients that the results of a task will receive.
 
-In a training loop they are the same in each step where the loss is linear in the results, as a sum
-or mean of losses is. Only equal ones are used; a wrong guess costs a backward pass.
+In a training loop they are equal in every step if the loss is linear in the results, as a sum or a
+mean of losses is. A prediction is used only where it is exact; a wrong one costs a backward pass.
 """
 
 from __future__ import annotations
@@ -12,79 +12,75 @@ from typing import Any
 
 import torch
 
+from pytest_gradguard.parallel import bits
 from pytest_gradguard.parallel.shipping import pack, unpack
 
 
-class _Expected:
-    """Gradients that a task's results receive, remembered from call to call."""
+class _History:
+    """The gradients that the results of one task received."""
 
-    def __init__(self) -> None:
-        self.last: Any = None
-        self.misses: int | None = None
-        self.unused = False
+    last: Any = None
+    misses: int | None = None
+    unused = False
+    """The last prediction led to no backward pass yet."""
 
 
-_MISSES = 2
-_KEPT, _KEPT_ELEMENTS = 4096, 1024
-_expected: OrderedDict[Any, _Expected] = OrderedDict()
+_MAX_MISSES = 2
+_MAX_TASKS, _MAX_ELEMENTS = 4096, 1024
+_histories: OrderedDict[Any, _History] = OrderedDict()
 _lock = threading.Lock()
 
 
-def guess(key: Any) -> Any:
-    """The gradients to expect for the results of this task: see `Spec`."""
+def predict(key: Any) -> Any:
+    """The gradients to expect for the results of a task: see `TaskSpec.guess`."""
     with _lock:
-        expected = _expected.setdefault(key, _Expected())
-        _expected.move_to_end(key)
-        if len(_expected) > _KEPT:
-            _expected.popitem(last=False)
-        if expected.unused:  # the last guess led to no backward pass
-            expected.misses = (expected.misses or 0) + 1
-        if expected.misses is None:
-            expected.unused = True
+        history = _histories.setdefault(key, _History())
+        _histories.move_to_end(key)
+        if len(_histories) > _MAX_TASKS:
+            _histories.popitem(last=False)
+        if history.unused:
+            history.misses = (history.misses or 0) + 1
+        history.unused = True
+        if history.misses is None:
             return "ones"
-        if expected.misses >= _MISSES or expected.last is None:
-            expected.unused = False
-            return None
-        expected.unused = True
-        return [one if one is None else pack(one) for one in expected.last]
+        if history.misses < _MAX_MISSES and history.last is not None:
+            return [one if one is None else pack(one) for one in history.last]
+        history.unused = False
+        return None
 
 
-def observed(key: Any, guessed: Any, cotangents: list[Any]) -> bool:
-    """Note the gradients that the results of a task have received.
+def record(key: Any, predicted: Any, cotangents: list[Any]) -> bool:
+    """Record the gradients that the results of a task received.
 
     Returns:
-        Whether they are those that were expected.
+        Whether they are the predicted ones.
     """
-    if guessed == "ones":
-        before: Any = [one if one is None else torch.ones_like(one) for one in cotangents]
+    if predicted == "ones":
         right = len(cotangents) == 1 and cotangents[0] is not None and cotangents[0].numel() == 1
-        right = right and _equal(before, cotangents)
+        right = right and _same(cotangents, [torch.ones_like(cotangents[0])])
     else:
-        before = guessed and [one if one is None else unpack(*one) for one in guessed]
-        right = before is not None and _equal(before, cotangents)
+        right = bool(predicted) and _same(
+            cotangents, [one if one is None else unpack(*one) for one in predicted]
+        )
     with _lock:
-        expected = _expected.setdefault(key, _Expected())
-        expected.unused = False
-        if sum(one.numel() for one in cotangents if one is not None) > _KEPT_ELEMENTS:
-            expected.misses = _MISSES
+        history = _histories.setdefault(key, _History())
+        history.unused = False
+        if sum(one.numel() for one in cotangents if one is not None) > _MAX_ELEMENTS:
+            history.misses = _MAX_MISSES
             return right
-        if right or (expected.last is not None and _equal(expected.last, cotangents)):
-            expected.misses = 0
-        elif expected.misses is None:
+        if right or (history.last is not None and _same(cotangents, history.last)):
+            history.misses = 0
+        elif history.misses is None:
             scalars = all(one is None or one.numel() == 1 for one in cotangents)
-            expected.misses = 1 if scalars else _MISSES
+            history.misses = 1 if scalars else _MAX_MISSES
         else:
-            expected.misses = min(_MISSES, expected.misses + 1)
-        expected.last = [one if one is None else one.clone() for one in cotangents]
+            history.misses = min(_MAX_MISSES, history.misses + 1)
+        history.last = [one if one is None else one.clone() for one in cotangents]
     return right
 
 
-def _equal(some: list[Any], others: list[Any]) -> bool:
-    if len(some) != len(others):
-        return False
-    for one, other in zip(some, others, strict=True):
-        if (one is None) != (other is None):
-            return False
-        if one is not None and (one.dtype != other.dtype or not torch.equal(one, other)):
-            return False
-    return True
+def _same(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(
+        other is None if one is None else other is not None and bits.same_tensor(one, other)
+        for one, other in zip(some, others, strict=True)
+    )

@@ -1,10 +1,10 @@
-"""The parent's side of autograd: the nodes that stand for the tasks of a call.
+"""The nodes that stand for the tasks of a call in the caller's graph.
 
-Each task has a node for each of its results, and one for its arguments. A backward pass runs the
-first ones before any of the second, as the engine takes the youngest node that is ready; they
-only note what they are given. The first of the second kind then finds all the tasks that gradients
-have reached, and has them run again in one parallel call. With `create_graph` that call has nodes
-of its own, for derivatives of any order.
+Each task has one node for each of its results, and one for its arguments. The engine runs the
+youngest ready node first, so in a backward pass the result nodes of all tasks run before any
+argument node; they only record their gradients. The first argument node then runs all tasks that
+gradients have reached again, in one parallel call. With `create_graph` that call has nodes of its
+own, for derivatives of any order.
 """
 
 from __future__ import annotations
@@ -14,133 +14,132 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.parallel import modes
+from pytest_gradguard.parallel import expectations, modes
 from pytest_gradguard.parallel.refusals import UnsupportedGradientError
-from pytest_gradguard.parallel.shipping import Level, unpack
+from pytest_gradguard.parallel.shipping import BackwardPass, unpack
 from pytest_gradguard.parallel.worker import Answer
 
 
-class Backward:
-    """The backward passes of one call.
+class BackwardPasses:
+    """The backward passes through the results of one call.
 
     Args:
-        run: what runs tasks again, with their backward passes.
+        run_again: runs tasks again, with their backward passes.
     """
 
-    def __init__(self, run: Any) -> None:
-        self._run = run
+    def __init__(self, run_again: Any) -> None:
+        self._run_again = run_again
         self._lock = threading.Lock()
-        self._given: dict[tuple[int, int], tuple[TaskNode, dict[int, Any]]] = {}
-        self._done: dict[tuple[int, int], list[Any]] = {}
+        self._recorded: dict[tuple[int, int], tuple[TaskNode, dict[int, Any]]] = {}
+        self._computed: dict[tuple[int, int], list[Any]] = {}
 
-    def given(self, task: TaskNode, slot: int, cotangent: Any, batched: bool) -> None:
-        """Note the gradient of one of a task's results."""
-        key = _pass(), task.index
+    def record(self, task: TaskNode, slot: int, cotangent: Any, batched: bool) -> None:
+        """Record the gradient of one of a task's results."""
+        key = _current_pass(), task.index
         with self._lock:
-            self._given.setdefault(key, (task, {}))[1][slot] = cotangent, batched
+            self._recorded.setdefault(key, (task, {}))[1][slot] = cotangent, batched
 
     def gradients(self, index: int) -> list[Any]:
-        """The gradients of a task's inputs, once its results have theirs."""
-        now = _pass()
+        """The gradients of a task's inputs, from the recorded ones."""
+        now = _current_pass()
         with self._lock:
-            if (now, index) not in self._done:
-                mine = [key for key in self._given if key[0] == now]
-                given = [self._given.pop(key) for key in mine]
-                for task, gradients in self._computed(given):
-                    self._done[now, task.index] = gradients
-            return self._done.pop((now, index))
+            if (now, index) not in self._computed:
+                mine = [key for key in self._recorded if key[0] == now]
+                recorded = [self._recorded.pop(key) for key in mine]
+                for task, gradients in self._compute(recorded):
+                    self._computed[now, task.index] = gradients
+            return self._computed.pop((now, index))
 
-    def _computed(self, given: list[tuple[TaskNode, dict[int, Any]]]) -> Any:
-        again: list[Any] = []
-        for task, slots in given:
+    def _compute(self, recorded: list[tuple[TaskNode, dict[int, Any]]]) -> Any:
+        rerun: list[Any] = []
+        for task, slots in recorded:
             cotangents, batched = task.cotangents(slots)
-            known = task.known(cotangents, batched)
-            if known is not None:
-                yield task, known
+            predicted = task.predicted_gradients(cotangents, batched)
+            if predicted is not None:
+                yield task, predicted
             else:
-                again.append((task, task.again(cotangents, batched)))
-        if again:
-            results = self._run([shipped for _, shipped in again])
-            yield from zip([task for task, _ in again], results, strict=True)
+                rerun.append((task, task.second_run(cotangents, batched)))
+        if rerun:
+            results = self._run_again([sent for _, sent in rerun])
+            yield from zip([task for task, _ in rerun], results, strict=True)
 
 
-def _pass() -> int:
-    """Which backward pass this is."""
+def _current_pass() -> int:
+    """The identity of the running backward pass."""
     current = getattr(torch._C, "_current_graph_task_id", threading.get_ident)
     return int(current())
 
 
 class TaskNode:
-    """A task whose results carry gradients, once it has answered.
+    """A task whose results carry gradients.
 
     Attributes:
         index: its number in the call.
-        inner: references to the results that other results depend on.
+        inner: weak references to the results that other results depend on.
 
     Args:
-        backward: the backward passes of its call.
-        shipped: what was sent; None if nothing that requires grad was.
-        answer: what came back.
-        last: in a backward pass it runs after all else, for it was not made before the results of
-            other tasks.
+        passes: the backward passes of its call.
+        sent: the task as it was sent; None if nothing in it requires grad.
+        answer: its answer.
+        last: its argument node runs last although other tasks' results are younger.
     """
 
-    def __init__(self, backward: Backward, shipped: Any, answer: Answer, *, last: bool) -> None:
+    def __init__(self, passes: BackwardPasses, sent: Any, answer: Answer, *, last: bool) -> None:
         self.index = answer.task
-        self._shipped, self._answer, self._backward = shipped, answer, backward
+        self._sent, self._answer, self._passes = sent, answer, passes
         self.inner: list[Any] = []
         for index, _ in answer.inputs:
-            tensor = shipped.found[index]
-            shipped.refuse_change(index, "while its task ran")
+            tensor = sent.items[index]
+            sent.refuse_change(index, "while its task ran")
             if not tensor.requires_grad:  # the task has called `requires_grad_()` on it
                 tensor.requires_grad_()
-        inputs = [shipped.found[index] for index, uses in answer.inputs for _ in range(uses)]
+        inputs = [sent.items[index] for index, uses in answer.inputs for _ in range(uses)]
         anchor = torch.zeros((), requires_grad=True)
         self._ticket = _Arguments.apply(self, anchor, *inputs)
         if last and self.index >= 0 and hasattr(self._ticket.grad_fn, "_set_sequence_nr"):
             self._ticket.grad_fn._set_sequence_nr(self.index)
 
     def outputs(self, values: list[Any]) -> tuple[Any, ...]:
-        """The results that have a graph: these values, on this task."""
+        """These values, as differentiable results of the task."""
         found: dict[int, Any] = {}
         is_inner = [index in self._answer.inner for index in self._answer.outputs]
         for slot in sorted(range(len(values)), key=is_inner.__getitem__, reverse=True):
-            # with an edge to each inner result, a backward pass to that alone comes by this node
+            # an edge to each inner result, so a backward pass to one of them runs this node
             inner = () if is_inner[slot] else [found[one] for one in found if is_inner[one]]
             found[slot] = ParallelResult.apply(self, slot, self._ticket, [values[slot]], *inner)
         del self._ticket
         return tuple(found[slot] for slot in range(len(values)))
 
     def cotangents(self, slots: dict[int, Any]) -> tuple[list[Any], bool]:
-        """The gradients of all results, and whether they are many at once."""
+        """The gradients of all results, and whether they are batched."""
         size = next((one.shape[0] for one, batched in slots.values() if batched), None)
         cotangents: list[Any] = [None] * len(self._answer.outputs)
         for slot, (one, batched) in slots.items():
             cotangents[slot] = one if size is None or batched else one.expand(size, *one.shape)
         return cotangents, size is not None
 
-    def given(self, slot: int, cotangent: Any, batched: bool) -> None:
-        """Note the gradient of one of the results.
+    def record(self, slot: int, cotangent: Any, batched: bool) -> None:
+        """Record the gradient of one of the results.
 
         Raises:
-            UnsupportedGradientError: they would be lost.
+            UnsupportedGradientError: it would be lost.
         """
         if self._answer.lost is not None:
             raise UnsupportedGradientError(self._answer.lost)
         for one in (reference() for reference in self.inner):
             if one is not None and (one.retains_grad or one._backward_hooks):
-                raise _refused_inner("a result with a hook, or with `retain_grad()`,")
+                raise _inner_refused("a result with a hook, or with `retain_grad()`,")
         if self._answer.inputs:
-            self._backward.given(self, slot, cotangent, batched)
+            self._passes.record(self, slot, cotangent, batched)
 
     def gradients(self, nesting: int | None) -> list[Any]:
         """The gradients of each use of each input.
 
         Args:
-            nesting: the vmap that they are batched by.
+            nesting: the level of the vmap that batches them, if any.
         """
         every = []
-        gradients = self._backward.gradients(self.index)
+        gradients = self._passes.gradients(self.index)
         for (_, uses), found in zip(self._answer.inputs, gradients, strict=True):
             parts: list[Any] = []
             if found is not None:
@@ -151,39 +150,30 @@ class TaskNode:
             every += parts + [None] * (uses - len(parts))
         return every
 
-    def known(self, cotangents: list[Any], batched: bool) -> list[Any] | None:
-        """The gradients that came with the results, where they are the ones asked for."""
-        shipped, now = self._shipped, modes.current()
-        for index in range(len(shipped.found)):
+    def predicted_gradients(self, cotangents: list[Any], batched: bool) -> list[Any] | None:
+        """The gradients that came with the results, if the prediction was right."""
+        sent, now = self._sent, modes.current()
+        for index in range(len(sent.items)):
             aliased = index in self._answer.aliased
-            shipped.refuse_change(
-                index, "between the forward and the backward pass", aliased=aliased
-            )
-        if batched or now.grad or shipped.spec.levels:
+            sent.refuse_change(index, "between the forward and the backward pass", aliased=aliased)
+        if batched or now.grad or sent.spec.passes:
             return None
-        expected = shipped.observed(cotangents)
-        same = now._replace(grad=False) == shipped.spec.modes._replace(grad=False, autocast=())
-        if not expected or not same or self._answer.gradients is None:
+        right = expectations.record(sent.key, sent.spec.guess, cotangents)
+        same = now._replace(grad=False) == sent.spec.modes._replace(grad=False, autocast=())
+        if not right or not same or self._answer.gradients is None:
             return None
         return [one and (one[0], unpack(*one[1:])) for one in self._answer.gradients]
 
-    def again(self, cotangents: list[Any], batched: bool) -> Any:
-        """What to send for a second run."""
-        answer = self._answer
-        level = Level(
-            answer.drawn,
-            answer.threads,
-            answer.digest,
-            answer.inputs,
-            (),
-            modes.current(),
-            batched,
-        )
-        return self._shipped.again(level, cotangents)
+    def second_run(self, cotangents: list[Any], batched: bool) -> Any:
+        """The task to send again, with this backward pass."""
+        one = self._answer
+        first = (one.drawn, one.threads, one.digest, one.inputs)
+        backward = BackwardPass(*first, cotangents=(), modes=modes.current(), batched=batched)
+        return self._sent.with_pass(backward, cotangents)
 
 
 class _Arguments(torch.autograd.Function):  # type: ignore[misc]
-    """A task's arguments; gives their gradients."""
+    """The arguments of a task; its backward returns their gradients."""
 
     @staticmethod
     def forward(ctx: Any, task: TaskNode, anchor: Any, *inputs: Any) -> Any:
@@ -194,7 +184,7 @@ class _Arguments(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, ticket: Any) -> Any:
-        inputs = ctx.saved_tensors  # raises where they were changed, or the graph was freed
+        inputs = ctx.saved_tensors  # raises if they were changed, or the graph was freed
         if ticket is None or not inputs:
             return (None, None, *(None for _ in inputs))
         nesting = _nesting() if _is_batched(ticket) else None
@@ -202,7 +192,7 @@ class _Arguments(torch.autograd.Function):  # type: ignore[misc]
 
 
 class ParallelResult(torch.autograd.Function):  # type: ignore[misc]
-    """A result of a task; takes its gradient."""
+    """A result of a task; its backward records the gradient."""
 
     @staticmethod
     def forward(
@@ -219,7 +209,7 @@ class ParallelResult(torch.autograd.Function):  # type: ignore[misc]
         if cotangent is None:
             return None, None, None, None, *others
         if not _will_run(ticket_node) and any(_will_run(node) for node, _ in inner):
-            raise _refused_inner("a result that a gradient is asked for")
+            raise _inner_refused("a result that a gradient is asked for")
         ticket, batched = torch.zeros(()), _is_batched(cotangent)
         if batched:
             nesting = _nesting()
@@ -227,7 +217,7 @@ class ParallelResult(torch.autograd.Function):  # type: ignore[misc]
             ticket = torch._add_batch_dim(torch.zeros(cotangent.shape[0]), 0, nesting)
         if not torch.is_grad_enabled():
             cotangent = cotangent.detach()
-        ctx.task.given(ctx.slot, cotangent, batched)
+        ctx.task.record(ctx.slot, cotangent, batched)
         return None, None, ticket, None, *others
 
 
@@ -235,7 +225,7 @@ def _will_run(node: Any) -> bool:
     return bool(torch._C._will_engine_execute_node(node))
 
 
-def _refused_inner(what: str) -> UnsupportedGradientError:
+def _inner_refused(what: str) -> UnsupportedGradientError:
     return UnsupportedGradientError(
         f"Parallel: {what} is one that another result of its task depends on, and that part of its "
         "gradient stays in the worker; return the first one only, and compute the other from it."
@@ -243,10 +233,10 @@ def _refused_inner(what: str) -> UnsupportedGradientError:
 
 
 def _is_batched(tensor: Any) -> bool:
-    """Whether a tensor stands for many, as with `is_grads_batched`.
+    """Whether a tensor is batched by a vmap, as with `is_grads_batched`.
 
     Raises:
-        UnsupportedGradientError: by a transform of `torch.func`.
+        UnsupportedGradientError: it is inside a transform of `torch.func`.
     """
     functorch = torch._C._functorch
     if functorch.is_functorch_wrapped_tensor(tensor):
@@ -258,6 +248,6 @@ def _is_batched(tensor: Any) -> bool:
 
 
 def _nesting() -> int:
-    """How many vmaps are in force."""
+    """The level of the current vmap."""
     torch._C._vmapmode_increment_nesting()
     return int(torch._C._vmapmode_decrement_nesting())

@@ -1,4 +1,4 @@
-"""The caller's modes of torch, and the random states of a task, wherever it runs."""
+"""torch modes and random states, to be restored in workers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 
 class Modes(NamedTuple):
-    """What is in force where a parallel call begins.
+    """torch's modes and settings where a parallel call begins.
 
     Attributes:
         grad: gradients are recorded.
-        inference: the inference mode.
-        autocast: device, data type and cache of each autocast in force.
-        device: the default device, where it is not the CPU.
-        dtype, deterministic, precision: the settings that hold for the whole process.
+        inference: inference mode.
+        autocast: device, data type and cache of each active autocast.
+        device: the default device, unless it is the CPU.
+        dtype, deterministic, precision: process-wide settings.
     """
 
     grad: bool
@@ -32,10 +32,10 @@ class Modes(NamedTuple):
 
     @contextlib.contextmanager
     def applied(self, *, own_process: bool = True) -> Iterator[None]:
-        """Have these modes in force.
+        """Apply these modes in a block.
 
         Args:
-            own_process: set what holds for the whole process, too; threads of one share it.
+            own_process: apply the process-wide settings, too; threads share the caller's.
         """
         import torch
 
@@ -54,12 +54,19 @@ class Modes(NamedTuple):
             yield
 
     def set_for_process(self) -> None:
-        """Set what holds for a whole process."""
+        """Apply the process-wide settings."""
         import torch
 
         torch.set_default_dtype(self.dtype)
         torch.use_deterministic_algorithms(self.deterministic[0], warn_only=self.deterministic[1])
         torch.set_float32_matmul_precision(self.precision)
+
+    def is_default(self) -> bool:
+        """Whether a new process has these modes."""
+        import torch
+
+        thread = (True, False, (), None)
+        return self[:4] == thread and self[4:] == (torch.float32, (False, False), "highest")
 
 
 def current() -> Modes:
@@ -85,19 +92,11 @@ def current() -> Modes:
     )
 
 
-def plain(modes: Modes) -> bool:
-    """Whether workers have these modes without being told."""
-    import torch
-
-    thread = (True, False, (), None)
-    return modes[:4] == thread and modes[4:] == (torch.float32, (False, False), "highest")
-
-
 class RandomStates(NamedTuple):
-    """The states of the global random generators of a process.
+    """The states of a process's global random generators.
 
     Attributes:
-        entropy: what a task has drawn of the system from there on.
+        entropy: the system randomness that a task drew from there on.
     """
 
     python: Any
@@ -119,7 +118,7 @@ class RandomStates(NamedTuple):
         )
 
     def restore(self) -> None:
-        """Let the generators go on from here."""
+        """Set the generators to these states."""
         import torch
 
         random.setstate(self.python)
@@ -129,16 +128,16 @@ class RandomStates(NamedTuple):
         if self.cuda:
             torch.cuda.set_rng_state_all(self.cuda)
 
-    def same(self, other: RandomStates) -> bool:
+    def equals(self, other: RandomStates) -> bool:
         """Whether no number was drawn between the two."""
         import torch
 
-        def arrays(one: RandomStates) -> list[bytes]:
-            return [part.tobytes() if hasattr(part, "tobytes") else part for part in one.numpy]
+        def parts(one: RandomStates) -> list[Any] | None:
+            return one.numpy and [
+                part.tobytes() if hasattr(part, "tobytes") else part for part in one.numpy
+            ]
 
-        if (self.numpy is None) != (other.numpy is None) or self.python != other.python:
-            return False
-        if self.numpy and arrays(self) != arrays(other):
+        if self.python != other.python or parts(self) != parts(other):
             return False
         if (self.cuda is None) != (other.cuda is None):
             return False
@@ -149,8 +148,8 @@ class RandomStates(NamedTuple):
 
 
 @contextlib.contextmanager
-def random_states_kept() -> Iterator[None]:
-    """Leave the random generators as they were."""
+def preserve_random_states() -> Iterator[None]:
+    """Restore the random generators after a block."""
     before = RandomStates.now()
     try:
         yield
@@ -159,13 +158,13 @@ def random_states_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def entropy(again: tuple[bytes, ...] = ()) -> Iterator[list[bytes]]:
-    """Record what `secrets` and NumPy's generators without a seed draw of the system.
+def record_entropy(replayed: tuple[bytes, ...] = ()) -> Iterator[list[bytes]]:
+    """Record the system randomness that `secrets` and unseeded NumPy generators draw.
 
     Args:
-        again: what to give them first, where the task runs once more.
+        replayed: what an earlier run drew, to be drawn again.
     """
-    drawn, rest, thread = [], list(again), threading.get_ident()
+    drawn, rest, thread = [], list(replayed), threading.get_ident()
     original = random._urandom  # type: ignore[attr-defined]
 
     def urandom(size: int) -> bytes:
@@ -183,8 +182,8 @@ def entropy(again: tuple[bytes, ...] = ()) -> Iterator[list[bytes]]:
 
 
 @contextlib.contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let torch compute with so many threads: sums are rounded by how they are divided."""
+def num_threads(count: int) -> Iterator[None]:
+    """Use `count` threads of torch: they decide how sums round."""
     import torch
 
     before = torch.get_num_threads()

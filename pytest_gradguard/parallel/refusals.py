@@ -1,4 +1,4 @@
-"""What `Parallel` refuses, in one line that names it."""
+"""The error for unsupported tasks, and the names in its messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class UnsupportedGradientError(RuntimeError):
-    """The gradients of a task would not be those of the same program in one process."""
+    """The gradients of a task would differ from those of one process."""
 
 
 def name_of(function: Any) -> str:
-    """How the user calls a task's function."""
+    """The name of a task's function in the user's code."""
     inner = function
     while not hasattr(inner, "__qualname__") and hasattr(inner, "func"):
         inner = inner.func  # a functools.partial
@@ -27,8 +27,8 @@ def path_to(wanted: Any, roots: Iterable[tuple[str, Any]]) -> str:
     return found.get(id(wanted), "a tensor")
 
 
-def parameters(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The arguments of a call, each under the name that the function gives it."""
+def named_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The arguments of a call with their parameter names, and the function."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
     if getattr(function, "__func__", None) is not None:

@@ -1,8 +1,8 @@
-"""Tasks and their results as bytes, with the tensors and arrays beside them.
+"""Tasks and results as bytes, with their tensors and arrays apart.
 
 One pickling finds every tensor, in containers, modules and other objects alike. joblib ships the
-tensors and arrays themselves, so that it maps the large ones into memory as ever; no tensor that
-travels requires grad.
+tensors and arrays themselves, so it still memory-maps the large ones; no tensor that travels
+requires grad.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import mmap
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pytest_gradguard.parallel.refusals import UnsupportedGradientError
@@ -23,22 +23,23 @@ try:
 except ImportError:  # joblib 1.6 and newer depend on it
     import cloudpickle  # type: ignore[no-redef,unused-ignore]
 
-_SPAN = 1 << 20
-_PLAIN = frozenset(
+_MAX_GAPS = 1 << 20
+"""Tensors that span more bytes are sent without their gaps."""
+_ATOMS = frozenset(
     {int, float, complex, bool, str, bytes, type(None), type, range, slice, bytearray}
     | {types.BuiltinFunctionType, types.ModuleType}
 )
 
 
-class Leaf(NamedTuple):
-    """What a tensor is, besides its numbers.
+class TensorInfo(NamedTuple):
+    """What rebuilds a tensor from its values.
 
     Attributes:
         kind: its class.
         requires_grad, is_leaf: as for the tensor.
-        dtype, size, stride: how its numbers lie; without a stride it travels as a tensor.
-        attributes: those that the program has given it.
-        inference: it was made under the inference mode.
+        dtype, size, stride: its layout; without a stride it travels as a tensor.
+        attributes: those that the program has set.
+        inference: it was made in inference mode.
     """
 
     kind: type
@@ -51,17 +52,17 @@ class Leaf(NamedTuple):
     inference: bool = False
 
 
-class Level(NamedTuple):
-    """A backward pass over the results of a task, or over the gradients of the level before.
+class BackwardPass(NamedTuple):
+    """A backward pass through a task's results, or through the gradients of the previous pass.
 
     Attributes:
-        drawn: the random states before the task, where it has drawn numbers.
-        threads: how many threads of torch's the first run had.
+        drawn: the random states before the task, if it drew numbers.
+        threads: torch's threads in the first run.
         digest: of the results.
-        inputs: the arguments that the gradients are for, and how often each is used.
-        cotangents: what was sent as gradients of the results, by number; None without one.
+        inputs: the arguments to differentiate by, with their numbers of uses.
+        cotangents: the stored items that are gradients of the results; None without one.
         modes: those of the backward pass.
-        batched: the gradients of the results are many, along their first dimension.
+        batched: the gradients of the results have a batch dimension, their first.
     """
 
     drawn: Any
@@ -73,17 +74,39 @@ class Level(NamedTuple):
     batched: bool
 
 
-def pack(tensor: Any, *, copy: bool = False) -> tuple[Any, Leaf]:
-    """A tensor without its graph, as what pickles best, and what it takes to rebuild it.
+class TaskSpec(NamedTuple):
+    """A task without its tensors and arrays.
+
+    Attributes:
+        task: its number in the call.
+        data: the arguments, the function, and the modules among them.
+        infos: of the stored items; None for an array.
+        captured: the first stored item that the function captures, after the arguments.
+        modes: those of the caller.
+        passes: the backward passes to run after the task.
+        guess: the predicted gradients of its results: "ones", packed tensors, or None.
+    """
+
+    task: int
+    data: bytes
+    infos: tuple[TensorInfo | None, ...]
+    captured: int
+    modes: Any
+    passes: tuple[BackwardPass, ...] = ()
+    guess: Any = None
+
+
+def pack(tensor: Any, *, copy: bool = False) -> tuple[Any, TensorInfo]:
+    """Separate a tensor's values from its info, without its graph.
 
     Args:
         tensor: the tensor.
-        copy: keep its values as they are now, and its memory free of exports.
+        copy: copy the values, so that later changes do not show.
     """
     import torch
 
     kind = type(tensor)
-    leaf = Leaf(
+    info = TensorInfo(
         kind,
         tensor.requires_grad,
         tensor.is_leaf,
@@ -100,61 +123,60 @@ def pack(tensor: Any, *, copy: bool = False) -> tuple[Any, Leaf]:
         or value.is_neg()
         or "numpy" not in sys.modules
     ):
-        return value.clone() if copy else value, leaf
+        return value.clone() if copy else value, info
     size, stride = tuple(value.shape), value.stride()
     pairs = list(zip(size, stride, strict=True))
     span = 1 + sum((n - 1) * step for n, step in pairs) if value.numel() else 0
-    if span > max(2 * value.numel(), _SPAN // value.element_size()):
+    if span > max(2 * value.numel(), _MAX_GAPS // value.element_size()):
         value = value.contiguous()
         stride, span = value.stride(), value.numel()
     flat = value.as_strided((span,), (1,), value.storage_offset())
     if copy:
         flat = flat.clone()
-    return flat.view(torch.uint8).numpy(), leaf._replace(
-        dtype=value.dtype, size=size, stride=stride
-    )
+    info = info._replace(dtype=value.dtype, size=size, stride=stride)
+    return flat.view(torch.uint8).numpy(), info
 
 
-def unpack(payload: Any, leaf: Leaf, *, copy: bool = True) -> Any:
-    """The values of a tensor that was packed, in memory of their own unless `copy` is false."""
+def unpack(payload: Any, info: TensorInfo, *, copy: bool = True) -> Any:
+    """The values of a packed tensor, by default in new memory."""
     import torch
 
-    if leaf.stride is None:
+    if info.stride is None:
         return payload.clone() if copy else payload
     if not copy and len(payload):
-        return torch.from_numpy(payload).view(leaf.dtype).as_strided(leaf.size, leaf.stride)
-    value = torch.empty_strided(leaf.size, leaf.stride, dtype=leaf.dtype, device="cpu")
+        return torch.from_numpy(payload).view(info.dtype).as_strided(info.size, info.stride)
+    value = torch.empty_strided(info.size, info.stride, dtype=info.dtype, device="cpu")
     span = len(payload) // value.element_size()
     value.as_strided((span,), (1,)).view(torch.uint8).numpy()[...] = payload
     return value
 
 
-def rebuilt(payload: Any, leaf: Leaf) -> Any:
-    """The tensor that was packed, but for its graph."""
+def rebuild(payload: Any, info: TensorInfo) -> Any:
+    """The packed tensor, without its graph."""
     import torch
 
-    if leaf.inference and not torch.is_inference_mode_enabled():
+    if info.inference and not torch.is_inference_mode_enabled():
         with torch.inference_mode():
-            return rebuilt(payload, leaf)
-    value = unpack(payload, leaf)
-    if leaf.kind is torch.nn.Parameter:
-        value = torch.nn.Parameter(value, leaf.requires_grad)
-    elif issubclass(leaf.kind, torch.nn.Parameter):
-        value = torch.Tensor._make_subclass(leaf.kind, value, leaf.requires_grad)
-    elif leaf.is_leaf and leaf.requires_grad:
+            return rebuild(payload, info)
+    value = unpack(payload, info)
+    if info.kind is torch.nn.Parameter:
+        value = torch.nn.Parameter(value, info.requires_grad)
+    elif issubclass(info.kind, torch.nn.Parameter):
+        value = torch.Tensor._make_subclass(info.kind, value, info.requires_grad)
+    elif info.is_leaf and info.requires_grad:
         value.requires_grad_()
-    if leaf.attributes:
-        value.__dict__.update(leaf.attributes)
+    if info.attributes:
+        value.__dict__.update(info.attributes)
     return value
 
 
 class Packer(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """Pickles, and keeps tensors and larger arrays apart.
+    """A pickler that stores tensors and larger arrays apart.
 
     Attributes:
-        small_array: arrays of fewer bytes are not kept apart.
-        found: the tensors and arrays, in the order in which they were met.
-        modules: the modules of torch.
+        small_array: arrays of fewer bytes are pickled.
+        stored: the tensors and arrays, in the order in which pickling met them.
+        modules: the torch modules.
     """
 
     small_array = 0
@@ -162,54 +184,53 @@ class Packer(cloudpickle.CloudPickler):  # type: ignore[misc]
     def __init__(self) -> None:
         self.file = io.BytesIO()
         super().__init__(self.file, protocol=5)
-        self.found: list[Any] = []
+        self.stored: list[Any] = []
         self.modules: list[Any] = []
         self._ids: dict[int, int] = {}
         self._seen_modules: set[int] = set()
         torch = sys.modules["torch"]
         self._kinds = torch.Tensor, torch.nn.Module
-        self._arrays = tuple(_array_types())
+        self._arrays = _array_types()
 
     def persistent_id(self, item: Any) -> Any:
         kind = type(item)
-        if kind in _PLAIN:
+        if kind in _ATOMS:
             return None
         if issubclass(kind, self._kinds[0]):
-            return self.tensor(item)
+            return self.store_tensor(item)
         if kind in self._arrays:
             is_small = item.nbytes < self.small_array and item.base is None
-            return None if item.dtype.hasobject or is_small else self.apart(item)
+            return None if item.dtype.hasobject or is_small else self.store(item)
         if issubclass(kind, self._kinds[1]) and id(item) not in self._seen_modules:
             self._seen_modules.add(id(item))
             self.modules.append(item)
         return None
 
-    def tensor(self, item: Any) -> Any:
-        """What stands for a tensor in the pickle."""
-        if (transform := _transformed(item)) is not None:
+    def store_tensor(self, item: Any) -> Any:
+        """Store a tensor; returns its persistent id."""
+        if (transform := _active_transform(item)) is not None:
             raise UnsupportedGradientError(
                 f"Parallel: a tensor inside {transform} cannot go to a worker process; use the "
                 "transform inside the task."
             )
-        return self.apart(item)
+        return self.store(item)
 
-    def apart(self, item: Any) -> int:
-        """Keep an object apart; the number under which it is kept."""
+    def store(self, item: Any) -> int:
+        """Store an object; returns its number."""
         index = self._ids.get(id(item))
         if index is None:
-            index = self._ids[id(item)] = len(self.found)
-            self.found.append(item)
+            index = self._ids[id(item)] = len(self.stored)
+            self.stored.append(item)
         return index
 
 
-def _array_types() -> Iterator[type]:
+def _array_types() -> tuple[type, ...]:
     numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        yield from (numpy.ndarray, numpy.memmap)
+    return () if numpy is None else (numpy.ndarray, numpy.memmap)
 
 
-def _transformed(tensor: Any) -> str | None:
-    """What has a tensor differentiated, where that is not the graph."""
+def _active_transform(tensor: Any) -> str | None:
+    """The transform that differentiates a tensor other than by its graph."""
     torch = sys.modules["torch"]
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "a `torch.func` transform (grad, vjp, jvp, vmap)"
@@ -227,16 +248,41 @@ class Unpacker(pickle.Unpickler):
         self.persistent_load = load  # type: ignore[method-assign]
 
 
+def pack_task(function: Any, args: Any, kwargs: Any) -> tuple[Packer, int]:
+    """Pickle a task.
+
+    Returns:
+        The pickler, and how many of its stored items are arguments.
+    """
+    packer = Packer()
+    packer.dump((args, kwargs, bound_objects(function)))
+    arguments = len(packer.stored)
+    packer.dump(function)
+    packer.dump(list(packer.modules))
+    return packer, arguments
+
+
+def bound_objects(function: Any) -> list[Any]:
+    """Objects that the user bound to a callable, like arguments."""
+    if isinstance(function, functools.partial):
+        return [function.args, function.keywords, *bound_objects(function.func)]
+    if isinstance(function, types.MethodType):
+        return [function.__self__]
+    if isinstance(function, (types.FunctionType, types.BuiltinFunctionType, type)):
+        return []
+    return [function]
+
+
 def version(item: Any) -> int | None:
-    """How often a tensor was changed in place, where torch counts that."""
+    """torch's count of a tensor's in-place changes, if it has one."""
     torch = sys.modules["torch"]
     if not isinstance(item, torch.Tensor) or item.is_inference():
         return None
     return int(item._version)
 
 
-def references(item: Any) -> tuple[int, ...]:
-    """How many references there are to an array, and to the owners of its memory."""
+def reference_counts(item: Any) -> tuple[int, ...]:
+    """The reference counts of an array and its memory's owners."""
     counts = []
     while item is not None:
         counts.append(sys.getrefcount(item))
@@ -244,8 +290,8 @@ def references(item: Any) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def has_foreign_memory(item: Any) -> bool:
-    """Whether others may write the memory of a tensor or an array, so that no version tells."""
+def has_external_memory(item: Any) -> bool:
+    """Whether others may write the memory, which `version` does not show."""
     torch = sys.modules["torch"]
     if isinstance(item, torch.Tensor):
         if item.layout is not torch.strided or item.is_nested or item.device.type != "cpu":
@@ -259,67 +305,18 @@ def has_foreign_memory(item: Any) -> bool:
     return True
 
 
-def carried(function: Any) -> list[Any]:
-    """What a callable takes along that the user gave to it: as good as an argument."""
-    if isinstance(function, functools.partial):
-        return [function.args, function.keywords, *carried(function.func)]
-    if isinstance(function, types.MethodType):
-        return [function.__self__]
-    if isinstance(function, (types.FunctionType, types.BuiltinFunctionType, type)):
-        return []
-    return [function]
-
-
-class Spec(NamedTuple):
-    """A task, without its tensors.
-
-    Attributes:
-        task: its number in the call.
-        data: the arguments, the function and the modules among them.
-        leaves: what is kept apart; None for an array.
-        captured: the number from which on they are captured by the function, not arguments.
-        modes: those of the caller.
-        levels: the backward passes to run after the task.
-        guess: the gradients of its results that are expected: "ones", packed tensors, or None.
-    """
-
-    task: int
-    data: bytes
-    leaves: tuple[Leaf | None, ...]
-    captured: int
-    modes: Any
-    levels: tuple[Level, ...] = ()
-    guess: Any = None
-
-
-def pack_task(function: Any, args: Any, kwargs: Any) -> tuple[Packer, int]:
-    """Pickle a task.
-
-    Returns:
-        The pickler, and how many of what it found are arguments.
-    """
-    packer = Packer()
-    packer.dump((args, kwargs, carried(function)))
-    arguments = len(packer.found)
-    packer.dump(function)
-    packer.dump(list(packer.modules))
-    return packer, arguments
-
-
 def holds_grad(item: Any, depth: int = 10) -> bool | None:
-    """Whether something that requires grad is in `item`; None where it takes a pickling to know."""
+    """Whether anything in `item` requires grad; None: only pickling can tell."""
     torch = sys.modules["torch"]
     kind = type(item)
-    if kind in _PLAIN:
+    if kind in _ATOMS:
         return False
     if kind in _array_types():
         return None if item.dtype.hasobject else False
     if issubclass(kind, torch.Tensor):
-        return bool(item.requires_grad) or _transformed(item) is not None
+        return bool(item.requires_grad) or _active_transform(item) is not None
     if issubclass(kind, torch.nn.Module):
-        if any(parameter.requires_grad for parameter in item.parameters()):
-            return True
-        return None
+        return True if any(one.requires_grad for one in item.parameters()) else None
     if kind in (list, tuple, set, frozenset, dict) and depth:
         parts = [*item, *item.values()] if kind is dict else item
         answers = {holds_grad(part, depth - 1) for part in parts}
@@ -330,7 +327,7 @@ def holds_grad(item: Any, depth: int = 10) -> bool | None:
 
 
 def grad_tensors(item: Any) -> list[Any]:
-    """Every tensor in an object that requires grad; none where it cannot be pickled."""
+    """Tensors in an object that require grad; none if pickling fails."""
     if holds_grad(item) is False:
         return []
     packer = Packer()
@@ -338,4 +335,4 @@ def grad_tensors(item: Any) -> list[Any]:
         packer.dump(item)
     except Exception:
         return []
-    return [one for one in packer.found if getattr(one, "requires_grad", False)]
+    return [one for one in packer.stored if getattr(one, "requires_grad", False)]

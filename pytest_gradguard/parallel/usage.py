@@ -1,4 +1,4 @@
-"""Which tensors the results of a task were computed from, by their graph."""
+"""The tensors that a task's results depend on, by their graph."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pytest_gradguard.parallel import refusals, shipping
 from pytest_gradguard.parallel.received import Arguments
 from pytest_gradguard.parallel.refusals import UnsupportedGradientError
 
-_NODES, _USES_BYTES = 1000, 1 << 20
-"""Up to here, the gradients of a tensor's uses go back one by one, to be added up as ever."""
+_MAX_NODES, _MAX_USES_BYTES = 1000, 1 << 20
+"""Up to here, the caller sums the gradients of a tensor's uses."""
 
-_LOOKED_AT = 2000
-"""How many objects of a result are looked at for a graph."""
+_MAX_OBJECTS = 2000
+"""Objects of a result to search for a graph."""
 
 
 class Usage(NamedTuple):
-    """What a graph leads to.
+    """What a graph depends on.
 
     Attributes:
-        consumers: the nodes, and which of their inputs, that use each argument.
-        leaves: the nodes of tensors at which the graph ends, arguments apart.
-        nodes: the nodes of the graph.
+        consumers: for each argument, the nodes and their inputs that use it.
+        leaves: the leaf nodes of other tensors.
+        nodes: all nodes of the graph.
         inner: the nodes of results that other results depend on.
     """
 
@@ -35,19 +35,19 @@ class Usage(NamedTuple):
     inner: set[Any]
 
     def inputs(self, arguments: Arguments) -> list[tuple[int, int]]:
-        """The arguments that results depend on, and how many gradients go back for each."""
+        """The arguments that results depend on, with their gradient counts."""
         uses = {}
         for index, nodes in self.consumers.items():
-            count, tensor = len(nodes), arguments.given[index]
+            count, tensor = len(nodes), arguments.tensors[index]
             size = count * tensor.numel() * tensor.element_size()
-            uses[index] = count if count > 0 and size <= _USES_BYTES else 1
-        if len(self.nodes) > _NODES:
+            uses[index] = count if count > 0 and size <= _MAX_USES_BYTES else 1
+        if len(self.nodes) > _MAX_NODES:
             uses = dict.fromkeys(uses, 1)
         return sorted(uses.items())
 
 
 def has_graph(result: Any) -> bool:
-    """Whether a tensor with a graph is in what a task returned, found without pickling it."""
+    """Whether a result contains a tensor with a graph, without pickling it."""
     from pytest_gradguard.runtime.kernel import locate
 
     torch = sys.modules["torch"]
@@ -60,17 +60,17 @@ def has_graph(result: Any) -> bool:
             found.append(item.grad_fn is not None)
         return isinstance(item, torch.Tensor)
 
-    locate.find([("", result)], is_tensor, limit=_LOOKED_AT)
+    locate.find([("", result)], is_tensor, limit=_MAX_OBJECTS)
     return any(found)
 
 
-def usage(outs: list[Any], arguments: Arguments | None = None) -> Usage:
-    """What the graph of some results leads to."""
-    targets = arguments.differentiable() if arguments and outs else {}
+def trace(outs: list[Any], arguments: Arguments | None = None) -> Usage:
+    """Follow the graph of some results."""
+    targets = arguments.entry_nodes() if arguments and outs else {}
     found = Usage({}, [], set(), set())
     queue, seen = [], found.nodes
     for out in outs:
-        if out.grad_fn in targets:  # a result may itself be the node at which an argument enters
+        if out.grad_fn in targets:  # the result is an argument
             found.consumers[targets[out.grad_fn]] = []
         else:
             queue.append(out.grad_fn)
@@ -95,49 +95,49 @@ def usage(outs: list[Any], arguments: Arguments | None = None) -> Usage:
 
 
 def refuse_captured(arguments: Arguments, found: Usage) -> None:
-    """Refuse tensors that came with the function, or that the task has put into a module.
+    """Refuse results that depend on a captured tensor or a replaced parameter.
 
     Raises:
-        UnsupportedGradientError: results depend on one.
+        UnsupportedGradientError: they do.
     """
     function = refusals.name_of(arguments.function)
-    for index in range(arguments.spec.captured, len(arguments.spec.leaves)):
+    for index in range(arguments.spec.captured, len(arguments.spec.infos)):
         if index in found.consumers:
-            what = refusals.path_to(arguments.given[index], [("", arguments.function)])
+            what = refusals.path_to(arguments.tensors[index], [("", arguments.function)])
             what = re.sub(r".*\.(?:closure|globals)\['(\w+)'\]", r"\1", what)
             what = re.sub(r".*\.defaults\[\d+\]", "a default of its parameters", what)
             raise _not_an_argument(function, what)
     held = {id(one) for module in arguments.modules for one in module._parameters.values()}
     for node in found.leaves:
         if id(node.variable) in held:
-            path = refusals.path_to(node.variable, arguments.roots())
             raise UnsupportedGradientError(
-                f"Parallel: `{function}` replaces the parameter `{path}`, which only its copy in "
+                f"Parallel: `{function}` replaces the parameter "
+                f"`{arguments.path_to(node.variable)}`, which only its copy in "
                 "the worker would show; replace it before the call."
             )
 
 
 def refuse_hidden(function: str, leaves: list[Any], returned: list[Any]) -> str | None:
-    """Refuse tensors that results depend on, that are no arguments, and that outlive the task.
+    """Refuse results that depend on tensors that are not arguments and outlive the task.
 
     Args:
         function: its name.
-        leaves: the nodes of the tensors.
+        leaves: the leaf nodes that the results depend on.
         returned: the tensors that the task returns.
 
     Returns:
-        Why no gradient can pass the results, where one of the tensors is returned with them.
+        The reason why no gradient can pass the results, if a leaf is returned with them.
 
     Raises:
-        UnsupportedGradientError: one is a global, or an attribute of one.
+        UnsupportedGradientError: a leaf is a global, or an attribute of one.
     """
     ids = {id(one) for one in returned}
-    kept = [node for node in leaves if id(node.variable) not in ids and _is_kept(node)]
+    kept = [node for node in leaves if id(node.variable) not in ids and _outlives_task(node)]
     if kept:
-        gc.collect()  # a model of the task's own may be in a cycle
+        gc.collect()  # a model of the task may be in a reference cycle
     for node in kept:
-        if _is_kept(node):
-            raise _not_an_argument(function, refusals.path_to(node.variable, _globals()))
+        if _outlives_task(node):
+            raise _not_an_argument(function, refusals.path_to(node.variable, _user_globals()))
     if any(id(node.variable) in ids for node in leaves):
         return (
             f"Parallel: `{function}` returns a tensor that it has made together with a result "
@@ -147,21 +147,14 @@ def refuse_hidden(function: str, leaves: list[Any], returned: list[Any]) -> str 
     return None
 
 
-def _is_kept(node: Any) -> bool:
-    """Whether anything but the graph refers to the tensor of a node."""
-    return _references(node) > _graph_alone()
-
-
-def _references(node: Any) -> int:
-    return sys.getrefcount(node.variable)
-
-
-def _graph_alone() -> int:
+def _outlives_task(node: Any) -> bool:
+    """Whether the tensor of a node has references outside the graph."""
     import torch
 
     with torch.inference_mode(False), torch.enable_grad():
         result = torch.ones((), requires_grad=True) * 2
-    return _references(result.grad_fn.next_functions[0][0])
+    alone = result.grad_fn.next_functions[0][0]
+    return sys.getrefcount(node.variable) > sys.getrefcount(alone.variable)
 
 
 def _not_an_argument(function: str, what: str) -> UnsupportedGradientError:
@@ -172,8 +165,8 @@ def _not_an_argument(function: str, what: str) -> UnsupportedGradientError:
     )
 
 
-def _globals() -> Iterator[tuple[str, Any]]:
-    """What stands in the user's modules, and in their classes."""
+def _user_globals() -> Iterator[tuple[str, Any]]:
+    """The names in the user's modules and their classes."""
     from pytest_gradguard.runtime.kernel import callsite
 
     for module in list(sys.modules.values()):

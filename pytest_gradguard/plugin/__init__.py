@@ -73,6 +73,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write the findings of the whole run to this HTML page",
     )
     group.addoption(
+        "--gradguard-compare",
+        action="store_true",
+        default=False,
+        help="run each test that hands out work again, with that work done inline, and "
+        "fail it where gradients or parameters differ",
+    )
+    group.addoption(
         "--gradguard-simulate-gpu",
         metavar="N",
         default=None,
@@ -131,6 +138,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
         if not pretended():  # a conftest has named this plugin: it starts late
             _safely(start, config, simulated)
+    if option.gradguard_compare:
+        if everywhere:
+            raise pytest.UsageError(
+                "--gradguard-compare guards tests by itself: use it without --gradguard"
+            )
+        _safely(_compare, config)
     keys = ("gradguard_fail_on", "gradguard_ignore", "gradguard_report", "gradguard_html")
     if everywhere or _flag(config) is not None:
         _safely(_activate, config, everywhere=everywhere)
@@ -178,6 +191,14 @@ def _ineffective_flag(config: pytest.Config, items: list[pytest.Item]) -> str | 
         f"{flag} has no effect: --gradguard is missing, and no test uses the fixture gradguard, "
         "watch_gradients or check_gradients"
     )
+
+
+def _compare(config: pytest.Config) -> None:
+    from pytest_gradguard.plugin.comparing import NAME, ComparePlugin
+    from pytest_gradguard.plugin.unrewritten import import_as_installed
+
+    import_as_installed(config)
+    config.pluginmanager.register(ComparePlugin(), NAME)
 
 
 def _flag(config: pytest.Config) -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_gradguard.findings import Finding, Location, Reference, Severity, TraceStep
+from pytest_gradguard.runtime.kernel import plain_data
 from pytest_gradguard.tallies import Tally
 
 __all__ = ["pack", "pack_calls", "relative", "relative_call", "unpack", "unpack_calls"]
@@ -37,10 +38,15 @@ def pack_calls(tallies: Iterable[Tally]) -> str:
 
 
 def unpack_calls(text: str) -> list[Tally]:
-    """What `pack_calls` wrote."""
-    return [
-        Tally(**{**entry, "location": Location(**entry["location"])}) for entry in json.loads(text)
-    ]
+    """What `pack_calls` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError: `text` is something else.
+    """
+    entries = json.loads(text)
+    tallies = [Tally(**{**entry, "location": Location(**entry["location"])}) for entry in entries]
+    plain_data.loads(plain_data.dumps(tallies), list[Tally])
+    return tallies
 
 
 def _below(path: str, base: str) -> str:
@@ -81,7 +87,9 @@ def unpack(text: str) -> tuple[list[Finding], dict[tuple[Any, ...], str]]:
         entry["location"] = Location(**entry["location"])
         entry["trace"] = tuple(TraceStep(**step) for step in entry["trace"])
         entry["explains"] = tuple(Reference(*one) for one in entry["explains"])
+        entry["details"] = dict(entry["details"])
         finding = Finding(**entry)
+        plain_data.loads(plain_data.dumps(replace(finding, details={})), Finding)
         findings.append(finding)
         if mark:
             marks[finding.key] = mark

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_gradguard.disabled import NOTHING, VARIABLE
 from pytest_gradguard.findings import Finding, ReadError, report
@@ -47,6 +48,7 @@ def write_report(
     calls: Iterable[Tally] = (),
     *,
     guarded: str | None = None,
+    compared: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the JSON object of a whole run to `path`.
 
@@ -55,6 +57,7 @@ def write_report(
         findings: what was found.
         calls: the parallel calls.
         guarded: what the run was guarded in, where that is not all of it: the report says so.
+        compared: what came of a comparison of two runs.
 
     Raises:
         TargetError: the file cannot be written; an earlier one is as it was.
@@ -63,6 +66,8 @@ def write_report(
     whole = report(linked(findings), _unwatched(guarded))
     if guarded is not None:
         whole["guarded"] = guarded
+    if compared is not None:
+        whole["compare"] = compared
     called = [call.to_dict() for call in calls]
     if called:
         whole["calls"] = called
@@ -85,6 +90,7 @@ def write_page(
     *,
     base: str | None = None,
     guarded: str | None = None,
+    compared: Sequence[str] = (),
 ) -> None:
     """Write the page of a whole run to `path`.
 
@@ -94,6 +100,7 @@ def write_page(
         calls: the parallel calls.
         base: the folder that the paths of both are relative to; by default the current one.
         guarded: what the run was guarded in, where that is not all of it.
+        compared: what came of a comparison of two runs, in lines.
 
     Raises:
         TargetError: the file cannot be written; an earlier one is as it was.
@@ -101,7 +108,7 @@ def write_page(
     from pytest_gradguard.reports.page import page  # only now: it imports jinja2
 
     try:
-        text = page(findings, calls, base=base, guarded=guarded)
+        text = page(findings, calls, base=base, guarded=guarded, compared=compared)
     except Exception as error:  # a fault of ours, which must not end the program's run
         raise TargetError(f"{path}: the page could not be made: {error!r}") from error
     with Target(str(path)) as target:

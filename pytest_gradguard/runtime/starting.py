@@ -16,6 +16,7 @@ AWAITED = (
     ("torch.cuda", "cuda.driver"),
     ("torch.autograd", "cuda.driver"),
     ("torch.serialization", "cuda.loading"),
+    ("torch.optim.optimizer", "kept.used_gradients"),
     ("cupy", "cuda.cupy"),
     ("tensorflow.python.eager.context", "cuda.tensorflow"),
     ("tensorflow.python.eager.backprop", "tapes.opening"),

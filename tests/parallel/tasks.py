@@ -122,6 +122,10 @@ def identity(t: Any, k: int) -> Any:
     return t if k else t * 2
 
 
+def expanded(t: Any, scale: Any) -> Any:
+    return (t * scale).sum().expand(1)
+
+
 def views(t: Any) -> Any:
     return t.view(-1)[1:]
 

@@ -45,6 +45,17 @@ def test_sparse_tensors(kind: str) -> None:
     equal_in_workers(_sparse(kind))
 
 
+def test_one_element_whose_stride_is_zero() -> None:
+    def program(parallel: Any) -> Any:
+        (x,) = leaves((3,))
+        given = (x.sum().expand(1), torch.ones(()).expand(1))
+        outs = parallel()([delayed(tasks.expanded)(*given) for _ in range(2)])
+        sum(out.sum().expand(1) for out in outs).backward()
+        return [x.grad, *outs]
+
+    equal_in_workers(program)
+
+
 def test_tensors_of_the_inference_mode() -> None:
     (w,) = leaves((3, 1))
     with torch.inference_mode():

@@ -348,3 +348,47 @@ def test_a_fault_of_the_guard_fails_nobody(tmp_path: Path, options: list[str]) -
     assert run.status == pytest.ExitCode.OK
     assert "INTERNALERROR" not in run.text
     assert options or "gradguard itself failed" in run.text
+
+
+HOSTILE = """
+import json, os, pickle, pytest
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+ENTRY = {
+    **{"code": "GG101", "name": "x", "severity": "warning", "origin": "runtime", "message": "m"},
+    **{"location": {"path": "a.py", "line": 3}, "trace": [], "explains": [], "mark": None},
+}
+NOTES = [
+    *("", "[", "7", "[7]", "[" * 100_000, "9" * 100_000, pickle.dumps(Evil(), 0).decode()),
+    *(json.dumps([{**ENTRY, "location": where}]) for where in ({"path": "a", "line": "x"}, None)),
+    *(json.dumps([{**ENTRY, "message": 7}]), json.dumps([{**ENTRY, "details": [7]}])),
+]
+
+def pytest_generate_tests(metafunc):
+    metafunc.parametrize("number", range(len(NOTES)))
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report):
+    number = int(report.nodeid.partition("[")[2].rstrip("]"))
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # it warns once in each process
+        report.user_properties.append(("gradguard", NOTES[number]))
+
+def pytest_sessionfinish(session):
+    output = getattr(session.config, "workeroutput", {})
+    output["gradguard_findings"] = output["gradguard_calls"] = "[7]"
+"""
+
+
+@pytest.mark.parametrize("how", [[], ["-n1"]], ids=["alone", "xdist"])
+def test_what_is_no_finding_is_left_out_of_the_report(tmp_path: Path, how: list[str]) -> None:
+    (tmp_path / "test_notes.py").write_text("def test_note(number): pass")
+    (tmp_path / "conftest.py").write_text(HOSTILE)
+    run = run_pytest(tmp_path, "--gradguard", "--gradguard-report=report.json", *how, faults=True)
+    assert run.status == 0, run.text
+    assert "11 passed" in run.text
+    assert run.report()["findings"] == []
+    assert not (tmp_path / "ran").exists()
+    assert run.text.count("gradguard itself failed") <= 1

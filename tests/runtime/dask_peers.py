@@ -45,7 +45,8 @@ def main() -> None:
     mark = sys.argv[1]
     notes: list[Any] = [
         *(pickle.dumps(Evil(f"{mark}/{name}")) for name in ("event", "header")),
-        *("", "[", "null", "[1,[],[]]", '[1,[],[["os",""]]]', '[1,[],[["gg106","[[]]"]]]', 7),
+        *("", "[", "[1,null]", "[0,[1,[],[]]]", "[1,[1,[],[]]]", '[1,[1,[],[["os",""]]]]', 7),
+        *('[1,[1,[],[["gg106","[1,[[]]]"]]]]', "[" * 100_000, "9" * 100_000),
     ]
     names = ["dask", "msgpack"]
     weight = torch.ones(2, requires_grad=True)

@@ -131,7 +131,7 @@ def test_what_a_process_tells(was_up: bool, by_fork: bool) -> None:
     made = attempts.Attempt(None, None, None, "failed", True, "torch", by_fork)
     run._tell(pickle.loads(pickle.dumps(made)))
     os.close(write)
-    pipes = Pipes()
+    pipes = Pipes(tuple[int, Task, attempts.Attempt])
     pipes.add(read)
     assert [told[2] for told in pipes.take()] == ([made] if was_up or by_fork else [])
 
@@ -156,7 +156,7 @@ def test_a_process_that_fails_on_what_it_inherited(said: str, count: int) -> Non
         Run(process, write, Task("work", None, None), True)()
     assert [it.name for it in raised.traceback][1:] == ["run"]
     os.close(write)
-    pipes = Pipes()
+    pipes = Pipes(tuple[int, Task, attempts.Attempt])
     pipes.add(read)
     assert [told[2].failed for told in pipes.take()] == [f"RuntimeError: {said}"] * count
 

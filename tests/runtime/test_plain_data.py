@@ -70,8 +70,25 @@ def test_a_value_comes_back_as_it_was(value: object, kind: Any) -> None:
     ],
 )
 def test_anything_else_is_refused(text: object, kind: Any) -> None:
+    if type(text) is str and not text.startswith(f"[{plain_data.VERSION},"):
+        text = f"[{plain_data.VERSION},{text}]"
     with pytest.raises(ValueError):
         plain_data.loads(text, kind)
+
+
+@pytest.mark.parametrize("text", ["7", "null", "[7]", "[0,7]", "[2,7]", '["1",7]', "[1,7,7]", "{}"])
+def test_a_text_of_another_version_is_refused(text: str) -> None:
+    assert plain_data.loads("[1,7]", int) == 7
+    with pytest.raises(ValueError):
+        plain_data.loads(text, int)
+
+
+def test_a_huge_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = plain_data.dumps("x" * 100)
+    assert plain_data.loads(text, str) == "x" * 100
+    monkeypatch.setattr(plain_data, "LONGEST", 100)
+    with pytest.raises(ValueError):
+        plain_data.loads(text, str)
 
 
 @pytest.mark.parametrize("name", [probe.name for probe in probes._all()])

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import re
 import socket
+import stat
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from children import Done, run_python
+
+from pytest_gradguard.cli import ranks
+from pytest_gradguard.findings import Finding, Location, Severity
+from pytest_gradguard.runtime.kernel import plain_data
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="gloo, fcntl and fork: Linux")
@@ -169,3 +178,111 @@ def test_processes_that_have_ended_keep_no_file_open(tmp_path: Path) -> None:
     joined, forgotten = map(int, run_python(*GUARDED, program, forked="torch").stdout.split()[:2])
     assert joined < 6
     assert forgotten < 40
+
+
+# -- the folder that ranks share -------------------------------------------------------------------
+
+_ME = os.getuid() if hasattr(os, "getuid") else 0
+
+
+@pytest.fixture
+def rank_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a launch, which nobody has made yet."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("GRADGUARD_RANKS", raising=False)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    return ranks._shared_path()
+
+
+def test_ranks_share_a_folder_that_is_theirs_alone(rank_folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert isinstance(ranks.this_rank(), ranks.Rank)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(rank_folder.stat().st_mode) == 0o700
+    assert isinstance(ranks.this_rank(), ranks.Rank)
+
+
+def _foreign(monkeypatch: pytest.MonkeyPatch, wanted: Path) -> None:
+    """Have `wanted` belong to somebody else."""
+    original = Path.lstat
+
+    def lstat(self: Path) -> os.stat_result:
+        about = original(self)
+        if self != wanted:
+            return about
+        return os.stat_result((*about[:4], _ME + 1, *about[5:10]))
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(
+    "spoiled",
+    ["file", "link", "open", "foreign", "link inside", "folder inside", "foreign inside"],
+)
+def test_ranks_share_no_folder_that_others_can_write_to(
+    rank_folder: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str, given: bool
+) -> None:
+    target = rank_folder.with_name("target")
+    target.mkdir(0o700)
+    if given:
+        monkeypatch.setenv("GRADGUARD_RANKS", str(rank_folder))
+    if spoiled == "file":
+        rank_folder.touch(0o600)
+    elif spoiled == "link":
+        rank_folder.symlink_to(target)
+    else:
+        rank_folder.mkdir(0o700)
+    inside = rank_folder / "1-1.findings"
+    if spoiled == "open":
+        rank_folder.chmod(0o701)
+    elif spoiled == "foreign":
+        _foreign(monkeypatch, rank_folder)
+    elif spoiled == "link inside":
+        inside.symlink_to(target)
+    elif spoiled == "folder inside":
+        inside.mkdir()
+    elif spoiled == "foreign inside":
+        inside.touch()
+        _foreign(monkeypatch, inside)
+    assert ranks.this_rank() is None
+    assert not list(target.iterdir())
+
+
+class Evil:
+    """What runs code where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._mark),)
+
+
+@pytest.mark.parametrize("name", ["1-1.findings", "reported", "x.findings"])
+@pytest.mark.parametrize("kind", ["pickle", "version", "type", "huge", "pipe"])
+def test_what_no_rank_has_written_is_left_out(
+    rank_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, kind: str
+) -> None:
+    finding = Finding("GG501", "x", Severity.ERROR, "runtime", "m", Location("/a.py", 3))
+    rank = ranks.this_rank()
+    assert rank is not None
+    rank.failed = True
+    file = rank_folder / name
+    text = plain_data.dumps([finding])
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "pickle":
+        file.write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
+    elif kind == "huge":
+        monkeypatch.setattr(plain_data, "LONGEST", len(text) + 500)
+        file.write_text(f"[{plain_data.VERSION},[]{' ' * 1_000}]")
+    else:
+        file.write_text({"version": text.replace("[1,", "[0,", 1), "type": "[1,[7,{}]]"}[kind])
+    told = rank.end([finding])
+    assert told is not None
+    assert [one.code for one in told.shown] == ["GG501"]
+    assert not (tmp_path / "ran").exists()

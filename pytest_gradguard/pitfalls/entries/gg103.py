@@ -21,6 +21,11 @@ _CASES = {
         "a `ThreadPoolExecutor`), return gradients from the workers, or use "
         "`pytest_gradguard.parallel.Parallel`."
     ),
+    "fixed parameters": (
+        "If the parameters are fixed, compute the results in the workers under `torch.no_grad()`. "
+        "If not, give them to the optimizer, and run the tasks with "
+        "`pytest_gradguard.parallel.Parallel`."
+    ),
     "transform": (
         "Compute the gradients in the workers, with the `torch.func` transform inside the task, "
         "and return them."
@@ -86,12 +91,12 @@ print(x.grad)  # prints: tensor([3., 3., 3.])
     ),
     runtime=(
         "When a backward pass in the parent sends its gradient to a tensor that had a graph in "
-        "the worker, or to a copy of it (dask's threads; bytes that the program pickled itself). "
-        "It is an error if a tensor of the parent that requires grad was sent to that call, else a "
-        "warning. Not if the program asks for the gradient of the results (`inputs`, "
-        "`retain_grad()`), and withdrawn if it then uses that gradient: it sends each result's "
-        "`.grad` on, sets the missing gradients itself, or optimizes the results. The modes `warn` "
-        "and `error` report before that can be seen."
+        "the worker, or to a copy of it (dask's threads). It is an error if a tensor that requires "
+        "grad was sent to that call. It is a warning if none was, or only parameters that no "
+        "optimizer holds while the pass reaches other tensors (features of a fixed model). Not if "
+        "the program asks for the gradient of the results (`inputs`, `retain_grad()`), and "
+        "withdrawn if it then sends each result's `.grad` on, sets the missing gradients itself, "
+        "or optimizes the results (in mode `record`)."
     ),
     part="lost",
     silence=(

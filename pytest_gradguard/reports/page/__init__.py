@@ -47,6 +47,7 @@ def page(
     *,
     base: str | None = None,
     guarded: str | None = None,
+    compared: Sequence[str] = (),
 ) -> str:
     """The page of a whole run.
 
@@ -55,6 +56,7 @@ def page(
         calls: the parallel calls.
         base: the folder that their paths are relative to; by default the current one.
         guarded: what the run was guarded in, where that is not all of it.
+        compared: what came of a comparison of two runs, in lines.
     """
     findings = list(findings)
     groups = group_by_place(findings)
@@ -67,6 +69,7 @@ def page(
             facts=[_fact(group) for group in groups],
             calls=list(calls),
             guarded=guarded,
+            compared=compared,
             version=__version__,
             count=_count(groups),
             beside=len(every) > len(groups),

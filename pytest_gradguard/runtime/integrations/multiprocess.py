@@ -20,6 +20,12 @@ INTEGRATION = Integration(
         "multiprocess.pool": later(f"{_POOLS}:patches", WORKERS),
         "multiprocess.process": later(f"{processes.__name__}.starting:patches", WORKERS),
     },
+    inline={
+        "multiprocess.pool": later(f"{pools.__name__}.inline:patches", WORKERS),
+        "multiprocess.process": later(f"{processes.__name__}.inline:patches", WORKERS),
+        "multiprocess.queues": later(f"{processes.__name__}.inline:queues"),
+        "multiprocess.connection": later(f"{processes.__name__}.inline:connections"),
+    },
     packages=("multiprocess", "pathos"),
     transparent=True,
     runners={"multiprocess.pool": {"worker": later(f"{_POOLS}:answer")}},

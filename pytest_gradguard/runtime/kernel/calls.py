@@ -152,6 +152,12 @@ class Call:
         self._searches -= 1
         return self._searches >= 0
 
+    def answer(self, count: int) -> None:
+        """Count the tensors of which its workers have returned the gradient."""
+        for evidence in list(self.evidence.values()):
+            if isinstance(evidence, TransferEvidence):
+                evidence.answered += count
+
     def note(self, evidence: Evidence) -> None:
         """Remember that `evidence` comes of this call."""
         self.evidence[id(evidence)] = evidence

@@ -7,7 +7,7 @@ first few objects, a description. Each check says in a class of its own what its
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, get_type_hints
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.details import Details, Direction, FindingDetails, Sample
@@ -167,7 +167,7 @@ class Evidence:
     def wait_for(self, pipe: int) -> None:
         """Hear, from now on, what a process writes to `pipe`."""
         if self._pipes is None:
-            self._pipes = Pipes()
+            self._pipes = Pipes(get_type_hints(self.hear)["told"])
         self._pipes.add(pipe)
 
     def listen(self) -> None:
@@ -253,12 +253,14 @@ class TransferEvidence(Evidence):
     Attributes:
         plain: one of them was given or returned directly, or in plain containers.
         identities: which of this process's objects they are: several tasks may be given one.
+        answered: of how many the workers have returned the gradient.
     """
 
     def __init__(self, site: Site | None, backend: str, **details: Unpack[Details]) -> None:
         super().__init__(site, backend, **details)
         self.plain = False
         self.identities: set[int] = set()
+        self.answered = 0
         self._losses: dict[int, Evidence] = {}
 
     def add(self, sample: Object, plain: bool = True) -> None:

@@ -39,12 +39,21 @@ def capture() -> Restore:
 def seed(number: int) -> None:
     """Seed every global generator from `number`, of 64 bits."""
     random._inst.seed(number)
-    for generator in _torch():
-        generator.manual_seed(number >> 1)
-    _seed_numpy(number)
-    context = _eager_context()
-    if context is not None:
-        _seed_tensorflow(context, number >> 1)
+    for name in ("torch", "numpy", "tensorflow"):
+        seed_library(name, number)
+
+
+def seed_library(name: str, number: int) -> None:
+    """Seed the global generator of numpy, torch or tensorflow alone, which has been imported."""
+    if name == "numpy":
+        _seed_numpy(number)
+    elif name == "torch":
+        for generator in _torch():
+            generator.manual_seed(number >> 1)
+    else:
+        context = _eager_context()
+        if context is not None:
+            _seed_tensorflow(context, number >> 1)
 
 
 def seed_process(number: int, *, forked: bool) -> None:
@@ -137,3 +146,18 @@ def _counting_variables() -> list[Any]:
         if known is not None:
             found.append(known.state)
     return found
+
+
+def seed_worker(number: int, words: list[int]) -> None:
+    """Seed the global generators as torch does in the worker of a `DataLoader`.
+
+    Args:
+        number: the seed of Python's and of torch's.
+        words: that of NumPy's.
+    """
+    random._inst.seed(number)
+    for generator in _torch():
+        generator.manual_seed(number)
+    numpy = _numpy()
+    if numpy is not None:
+        numpy.seed(words)

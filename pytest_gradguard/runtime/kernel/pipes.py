@@ -3,19 +3,21 @@
 A task of a pool sends notes along with its result. A process that the program starts itself has no
 result, and may be killed: it tells at once. What it told is read when somebody asks. A worker of a
 library's that is about to die posts what it has seen to a mailbox.
+
+Each message is a line of plain data (`plain_data`). A line that is nothing of the expected type is
+left out.
 """
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
+from pytest_gradguard.runtime.kernel import plain_data
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.locks import Lock
 
@@ -76,7 +78,7 @@ def _room_beside(descriptors: Iterable[int]) -> bool:
 
 def tell(pipe: int, told: Any) -> None:
     """Write `told` into a pipe, whole or not at all: nobody may be reading it."""
-    data = pickle.dumps(told)
+    data = plain_data.dumps(told).encode("ascii") + b"\n"
     os.set_blocking(pipe, False)
     if _makes_room(pipe, len(data)):
         with suppress(BlockingIOError):
@@ -102,34 +104,41 @@ def _makes_room(pipe: int, size: int) -> bool:
     return True
 
 
+def _read(lines: bytes, kind: Any) -> Iterator[Any]:
+    """The messages of type `kind` in what was written to a pipe."""
+    for line in lines.splitlines():
+        with suppress(ValueError):  # it is none of the guard's, or cut off
+            yield plain_data.loads(line.decode("ascii"), kind)
+
+
 class Line:
     """The reading end of a pipe by which one process tells again and again.
+
+    Args:
+        pipe: the connection.
+        kind: the type of what the process tells.
 
     Attributes:
         pipe: the connection; closed once the process has ended.
     """
 
-    def __init__(self, pipe: Any) -> None:
+    def __init__(self, pipe: Any, kind: Any) -> None:
         self.pipe = pipe
+        self._kind = kind
         self._unread = b""
         os.set_blocking(pipe.fileno(), False)
 
     def take(self) -> list[Any]:
         """What the process has told since this was asked last."""
         with suppress(BlockingIOError):
-            while not self.pipe.closed:
+            while not self.pipe.closed and len(self._unread) < plain_data.LONGEST:
                 told = os.read(self.pipe.fileno(), _ENOUGH)
                 self._unread += told
                 if not told:
                     self.pipe.close()
-        found = []
-        stream = io.BytesIO(self._unread)
-        with suppress(EOFError, pickle.UnpicklingError):  # it was killed while it told
-            while stream.tell() < len(self._unread):
-                found.append(pickle.load(stream))
-                self._unread = self._unread[stream.tell() :]
-                stream = io.BytesIO(self._unread)
-        return found
+        whole, ends, begun = self._unread.rpartition(b"\n")
+        self._unread = begun if ends or len(begun) < plain_data.LONGEST else b""
+        return list(_read(whole, self._kind))
 
 
 class Listeners:
@@ -144,11 +153,11 @@ class Listeners:
         self._open: list[tuple[Line, int, Callable[[list[Any], bool], object]]] = []
         self._lock = Lock()  # results may be taken out of queues in several threads
 
-    def add(self, pipe: Any, take: Callable[[list[Any], bool], object]) -> None:
+    def add(self, pipe: Any, kind: Any, take: Callable[[list[Any], bool], object]) -> None:
         """Have `take` called with what a process has told, and whether it tells no more."""
         self.hear()
         with self._lock:
-            self._open.append((Line(pipe), os.getpid(), take))
+            self._open.append((Line(pipe, kind), os.getpid(), take))
             if len(self._open) > self._most:
                 self._open.pop(0)[0].pipe.close()
 
@@ -174,9 +183,14 @@ class Listeners:
 
 
 class Pipes:
-    """The reading ends of the pipes of several processes."""
+    """The reading ends of the pipes of several processes, each of which tells once.
 
-    def __init__(self) -> None:
+    Args:
+        kind: the type of what they tell.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
         self._waiting: dict[int, Any] = {}
         self._told: list[Any] = []
 
@@ -202,8 +216,7 @@ class Pipes:
                 continue
             del self._waiting[pipe]
             close()
-            if told:
-                self._told.append(pickle.loads(told))
+            self._told += _read(told, self._kind)
 
 
 class Address(NamedTuple):
@@ -225,9 +238,13 @@ class Mailbox:
 
     For workers that a library starts, which inherit nothing, and which die before any result is
     sent. It is made when its address is asked for; only Linux has such addresses.
+
+    Args:
+        kind: the type of what they tell.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
         self._address: Address | None = None
         self._read: int | None = None
 
@@ -245,16 +262,12 @@ class Mailbox:
 
     def take(self) -> list[Any]:
         """What was written into it since this was asked last."""
-        told: list[Any] = []
         if self._read is None or self._address is None or self._address.process != os.getpid():
-            return told
+            return []
         try:
-            stream = io.BytesIO(os.read(self._read, _ENOUGH))
+            return list(_read(os.read(self._read, _ENOUGH), self._kind))
         except BlockingIOError:
-            return told
-        while stream.tell() < len(stream.getbuffer()):
-            told.append(pickle.load(stream))
-        return told
+            return []
 
     def close(self) -> None:
         """Close the pipe, if there is one."""

@@ -1,5 +1,6 @@
 """Values as JSON and back, checked against their type: what a peer sends is data, and runs nothing.
 
+A text names the version of its format; another version, a longer text or another type is refused.
 Named tuples and dataclasses travel as lists of their fields, and mappings as lists of pairs. What
 has no plain form, such as a tensor, arrives as None.
 """
@@ -15,13 +16,18 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+VERSION = 1
+"""Of the format; a text of another one is refused."""
+LONGEST = 1 << 24
+"""How many characters a text may have."""
+
 _SCALARS = (type(None), bool, int, float, str)
 _UNIONS = (Union, types.UnionType)
 
 
 def dumps(value: Any) -> str:
     """`value` as JSON."""
-    return json.dumps(_plain(value), separators=(",", ":"))
+    return json.dumps([VERSION, _plain(value)], separators=(",", ":"))
 
 
 def loads(text: object, kind: Any) -> Any:
@@ -34,10 +40,12 @@ def loads(text: object, kind: Any) -> Any:
     Raises:
         ValueError: it is nothing of that type.
     """
-    if type(text) is not str:
-        raise ValueError(f"not JSON: {type(text).__name__}")
+    if type(text) is not str or len(text) > LONGEST:
+        raise ValueError(f"no text to read: {type(text).__name__}")
     try:
-        return _read(json.loads(text), kind)
+        whole = json.loads(text)
+        _checked(whole, type(whole) is list and len(whole) == 2 and whole[0] == VERSION)
+        return _read(whole[1], kind)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -114,6 +114,8 @@ class Integration:
             never ends, and how.
         forks_in: the modules that fork workers whose tasks are watched.
         joblib_backends: by the full names of classes of joblib's backends: how these travel.
+        inline: makes, as `patches`, those by which tasks run in the calling process instead
+            (`kernel/inline`), for `gradguard compare`.
         undo: called when the guard ends, after the patches were undone.
     """
 
@@ -127,6 +129,7 @@ class Integration:
         runners: Mapping[str, Mapping[str, Answer]] = _NOTHING,
         forks_in: Sequence[str] = (),
         joblib_backends: Mapping[str, Any] = _NOTHING,
+        inline: Mapping[str, Callable[[ModuleType], Sequence[Patch]]] = _NOTHING,
         undo: Callable[[], object] = lambda: None,
     ) -> None:
         self.name = name
@@ -136,13 +139,14 @@ class Integration:
         self.runners = runners
         self.forks_in = forks_in
         self.joblib_backends = joblib_backends
+        self.inline = inline
         self.undo = undo
         self._check()
 
     def _check(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ValueError(f"the name of an integration must not be empty: {self.name!r}")
-        for what in ("patches", "runners", "joblib_backends"):
+        for what in ("patches", "runners", "joblib_backends", "inline"):
             if not isinstance(getattr(self, what), Mapping):
                 raise TypeError(f"{what} of integration {self.name!r} must be a mapping")
         for what in ("packages", "forks_in"):
@@ -151,7 +155,7 @@ class Integration:
                 raise TypeError(
                     f"{what} of integration {self.name!r} must be a list of names, not {value!r}"
                 )
-        for module, make in self.patches.items():
+        for module, make in (*self.patches.items(), *self.inline.items()):
             if not isinstance(module, str) or not callable(make):
                 raise TypeError(
                     f"patches of integration {self.name!r} must map the name of a module to a "
@@ -298,6 +302,8 @@ class Registered:
 
 registered: dict[str, Registered] = {}
 """All integrations, by their names."""
+when_registered: list[Callable[[Integration], object]] = []
+"""What is called with each integration that is registered from now on."""
 
 
 def register(integration: Integration) -> None:
@@ -312,6 +318,8 @@ def register(integration: Integration) -> None:
         runners.update(one.integration.runners)
         forks_in.update(one.integration.forks_in)
         joblib_backends.update(one.integration.joblib_backends)
+    for listener in when_registered:
+        listener(integration)
 
 
 def _undo() -> None:

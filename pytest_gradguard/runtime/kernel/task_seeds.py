@@ -90,14 +90,14 @@ class _Stream:
 
     def __init__(self, key: Key) -> None:
         self._key = key
-        self._count = 0
+        self.count = 0
         self._lock = Lock()
 
     def next(self) -> Key:
         """The key of the call that begins now."""
         with self._lock:
-            self._count += 1
-            return (*self._key, self._count)
+            self.count += 1
+            return (*self._key, self.count)
 
 
 class _Thread(threading.local):
@@ -117,6 +117,11 @@ def seeding(seed: int) -> Iterator[None]:
         yield
     finally:
         _program = outer
+
+
+def numbered() -> int:
+    """How many calls the program has begun since `seeding` did."""
+    return 0 if _program is None else _program.count
 
 
 # -- in the parent: what the kernel calls of a probe -----------------------------------------------
@@ -157,6 +162,21 @@ def begin(asked: Numbers | Process, process: bool) -> None:
     if isinstance(asked, Process):
         generators.seed_process(_number(asked.call), forked=asked.forked)
         _thread.stream = _Stream(asked.call)
+
+
+@contextmanager
+def as_process(asked: Process | None) -> Iterator[None]:
+    """A block that draws here as a process does that was asked for that."""
+    if asked is None:
+        yield
+        return
+    outer, restore = _thread.stream, generators.capture()
+    begin(asked, True)
+    try:
+        yield
+    finally:
+        _thread.stream = outer
+        restore()
 
 
 # -- where the tasks run ---------------------------------------------------------------------------

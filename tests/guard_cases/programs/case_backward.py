@@ -25,6 +25,11 @@ EXPECT = {
     "test_parameter_shipped": {"GG102", "GG103"},
     "test_closure_over_module": {"GG102", "GG103"},
     "test_closure_over_tensor": {"GG101", "GG102", "GG103"},
+    "test_features_of_a_fixed_encoder": {"GG102", "GG103"},
+    "test_features_of_an_encoder_that_is_trained": {"GG102", "GG103"},
+    "test_features_of_an_encoder_that_is_trained_later": {"GG102", "GG103"},
+    "test_features_for_nothing_else": {"GG102", "GG103"},
+    "test_features_of_a_leaf": {"GG101", "GG102", "GG103"},
     "test_own_leaf_of_the_worker": {"GG102", "GG103"},
     "test_own_model_of_the_worker": {"GG102", "GG103"},
     "test_model_that_forked_workers_inherit": {"GG102", "GG103"},
@@ -297,6 +302,58 @@ def test_own_leaf_of_the_worker():
     out = Parallel(n_jobs=2)(delayed(own_leaf)(k) for k in (1, 2))  # -> GG102
     sum(out).sum().backward()  # -> GG103:warning
     assert out[0].grad.tolist() == [1.0] * 3
+
+
+def encoded(encoder, rows):
+    return encoder(rows)
+
+
+def train_on_features(*trained, encoder):
+    head = nn.Linear(4, 1)
+    optimizers = [torch.optim.SGD(one.parameters(), 0.1) for one in (head, *trained)]
+    out = Parallel(n_jobs=2)(delayed(encoded)(encoder, ROWS * k) for k in (1, 2))  # -> GG102
+    return sum(head(one).square().mean() for one in out), optimizers
+
+
+def test_features_of_a_fixed_encoder():
+    encoder = nn.Linear(3, 4)
+    for _ in range(2):
+        loss, optimizers = train_on_features(encoder=encoder)
+        loss.backward()  # -> GG103:warning
+        optimizers[0].step()
+    assert encoder.weight.grad is None
+
+
+def test_features_of_an_encoder_that_is_trained():
+    encoder = nn.Linear(3, 4)
+    loss, _optimizers = train_on_features(encoder, encoder=encoder)
+    loss.backward()  # -> GG103:error
+    assert encoder.weight.grad is None
+
+
+def test_features_of_an_encoder_that_is_trained_later():
+    encoder, optimizers = nn.Linear(3, 4), []
+    for _ in range(2):
+        loss, heads = train_on_features(encoder=encoder)
+        optimizers = [*optimizers, *heads, torch.optim.SGD(encoder.parameters(), 0.1)]
+        loss.backward()  # -> GG103:error
+        optimizers[-1].step()
+
+
+def test_features_for_nothing_else():
+    encoder, head = nn.Linear(3, 4), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(head.parameters(), 0.1)
+    out = Parallel(n_jobs=2)(delayed(encoded)(encoder, ROWS * k) for k in (1, 2))  # -> GG102
+    sum(one.sum() for one in out).backward()  # -> GG103:error
+    optimizer.step()
+
+
+def test_features_of_a_leaf():
+    x, head = leaf(), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(head.parameters(), 0.1)
+    out = Parallel(n_jobs=2)(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
+    sum(head(one).square().sum() for one in out).backward()  # -> GG103:error
+    optimizer.step()
 
 
 inherited = nn.Linear(3, 1)

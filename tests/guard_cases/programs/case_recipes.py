@@ -34,7 +34,11 @@ EXPECT = {
     "test_new_tensor_from_a_result": {"GG102"},
     "test_result_as_target": {"GG102"},
     "test_result_as_input_of_a_frozen_path": {"GG102"},
-    "test_backward_in_the_worker_over_results": {"GG101", "GG102"},
+    "test_backward_in_the_worker_over_results": {"GG102"},
+    "test_gradient_of_a_leaf_returned": set(),
+    "test_gradient_of_a_leaf_through_nested_calls": set(),
+    "test_norm_of_a_gradient_returned": {"GG101"},
+    "test_some_gradients_of_a_leaf_returned": {"GG101"},
     "test_identities_used_again": {"GG102"},
     "test_other_tensors_after_results_are_gone": {"GG101", "GG102"},
     "test_gradients_summed_by_the_parent": set(),
@@ -384,9 +388,51 @@ def own_gradient(x):
 
 def test_backward_in_the_worker_over_results():
     out = Parallel(n_jobs=2)(delayed(live)(k) for k in (1, 2))  # -> GG102
-    grads = Parallel(n_jobs=2)(delayed(own_gradient)(t) for t in out)  # -> GG101
+    grads = Parallel(n_jobs=2)(delayed(own_gradient)(t) for t in out)
     assert [grad.tolist() for grad in grads] == [[2.0] * 3, [4.0] * 3]
     assert out[0].grad is None
+
+
+def asked_gradient(x):
+    loss = (x**2).sum()
+    return loss.item(), torch.autograd.grad(loss, x)[0].numpy()
+
+
+def asked_norm(x):
+    return torch.autograd.grad((x**2).sum(), x)[0].norm().item()
+
+
+def nested_gradient(x):
+    return sum(Parallel(n_jobs=2, backend="loky")(delayed(own_gradient)(x) for _ in (1, 2)))
+
+
+def test_gradient_of_a_leaf_returned():
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    for _ in range(2):
+        weight.grad = sum(Parallel(n_jobs=2)(delayed(own_gradient)(weight) for _ in range(3)))
+        optimizer.step()
+        out = Parallel(n_jobs=2)(delayed(asked_gradient)(weight) for _ in range(3))
+        weight.grad = torch.from_numpy(sum(gradient for _, gradient in out))
+        optimizer.step()
+
+
+def test_gradient_of_a_leaf_through_nested_calls():
+    weight = torch.ones(3, requires_grad=True)
+    for backend in ("loky", "threading"):
+        tasks = [delayed(nested_gradient)(weight) for _ in (1, 2)]
+        assert sum(Parallel(n_jobs=2, backend=backend)(tasks)).tolist() == [8.0] * 3
+
+
+def test_norm_of_a_gradient_returned():
+    weight = torch.ones(3, requires_grad=True)
+    Parallel(n_jobs=2)(delayed(asked_norm)(weight) for _ in (1, 2))  # -> GG101
+
+
+def test_some_gradients_of_a_leaf_returned():
+    weight = torch.ones(3, requires_grad=True)
+    tasks = (delayed(task)(weight) for task in (own_gradient, asked_norm))
+    Parallel(n_jobs=2, batch_size=1)(tasks)  # -> GG101
 
 
 def test_identities_used_again():

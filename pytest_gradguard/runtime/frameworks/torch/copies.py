@@ -6,6 +6,7 @@ import ctypes
 import sys
 import types
 from collections import Counter
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -169,6 +170,8 @@ class Copies:
         every: all that requires grad.
         others: the ids of the other tensors and arrays.
         sent: the ids of those of which something was sent to another process.
+        gradients: by the ids of tensors, their gradients that were returned instead of accumulated;
+            None where another process has computed it.
     """
 
     def __init__(self, items: Any, shared: bool = False) -> None:
@@ -207,6 +210,16 @@ class Copies:
         self.passes = 0
         self.losses: list[Any] = []
         self.for_inputs = False
+        self.gradients: dict[int, list[Any]] = {}
+
+    def returned(self, inputs: Iterable[Any], gradients: Iterable[Any]) -> None:
+        """See which gradients were computed, and returned where they were asked for."""
+        own = {id(copy.tensor) for copy in self.every}
+        for one, gradient in zip(inputs, gradients, strict=False):
+            if id(one) in own:
+                known = self.gradients.setdefault(id(one), [])
+                known.append(gradient)
+                del known[:-_LOSSES]
 
     def backward_ended(self, outputs: Any) -> None:
         """See what a backward pass that began at `outputs` has done."""

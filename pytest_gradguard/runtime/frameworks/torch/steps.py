@@ -6,12 +6,16 @@ has one hook of ours for each of the two, as long as anybody does.
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.frameworks.torch import engine
+from pytest_gradguard.runtime.kernel import watching
+from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.faults import fault, theirs_only
 from pytest_gradguard.runtime.kernel.locks import Lock
 
@@ -71,6 +75,7 @@ class _Steps:
 
     def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         __tracebackhide__ = True
+        _know(optimizer)
         raised: Exception | None = None
         for listener, raises in self._subscriptions:
             try:
@@ -101,6 +106,33 @@ def parameters_of(owner: Any) -> list[Any]:
     if isinstance(owner, sys.modules["torch"].nn.Module):
         return list(owner.parameters())
     return [parameter for group in owner.param_groups for parameter in group["params"]]
+
+
+_known: ByIdentity[Callable[[], Any]] = ByIdentity()
+"""The optimizers that have stepped, or that were searched for."""
+
+
+def _know(optimizer: Any) -> None:
+    if _known.get(optimizer) is None:
+        _known[optimizer] = weakref.ref(optimizer)
+
+
+def held(*, search: bool = False) -> set[int]:
+    """The ids of the parameters that optimizers hold.
+
+    Args:
+        search: look for optimizers that have not stepped yet, among all objects of the process.
+    """
+    if search:
+        kind = sys.modules["torch.optim.optimizer"].Optimizer
+        for one in gc.get_objects():
+            if issubclass(type(one), kind) and "param_groups" in vars(one):
+                _know(one)
+    optimizers = filter(None, [reference() for reference in _known.values()])
+    return {id(parameter) for one in optimizers for parameter in parameters_of(one)}
+
+
+watching.at_end(_known.clear)
 
 
 def _to_be_raised(error: Exception, raises: tuple[type[Exception], ...]) -> Exception | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_gradguard.runtime.integrations.joblib import Backend
-from pytest_gradguard.runtime.kernel.registry import Integration, Workers, later
+from pytest_gradguard.runtime.kernel.registry import THREADS, Integration, Workers, later
 
 WORKERS = Workers("dask", "copy", library="dask")
 PROCESSES = Workers("multiprocessing", forks=True, shares_memory=True, library="dask")
@@ -17,6 +17,11 @@ INTEGRATION = Integration(
         "dask.multiprocessing": later(f"{__name__}.processes:patches"),
         "distributed.client": later(f"{__name__}.client:patches"),
         "joblib._dask": later(f"{__name__}.backend:patches"),
+    },
+    inline={
+        "dask.threaded": later(f"{__name__}.inline:patches", THREADS),
+        "dask.multiprocessing": later(f"{__name__}.inline:patches", PROCESSES),
+        "distributed.client": later(f"{__name__}.inline:clients"),
     },
     packages=PACKAGES,
     joblib_backends={

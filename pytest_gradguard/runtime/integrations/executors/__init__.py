@@ -12,6 +12,7 @@ LOKY = Workers("loky")
 _processes = later(f"{__name__}.submitting:patches", "ProcessPoolExecutor", EXECUTOR)
 _threads = later(f"{__name__}.submitting:patches", "ThreadPoolExecutor", THREADS)
 _of_loky = later(f"{__name__}.submitting:patches", "ProcessPoolExecutor", LOKY)
+_loky_inline = later(f"{__name__}.inline:patches", "ProcessPoolExecutor", LOKY)
 _pickling = later(f"{__name__}.submitting:pickling")
 
 INTEGRATION = Integration(
@@ -23,6 +24,16 @@ INTEGRATION = Integration(
         "loky.process_executor": _of_loky,
         "joblib.externals.loky.backend.reduction": _pickling,
         "loky.backend.reduction": _pickling,
+    },
+    inline={
+        "concurrent.futures.process": later(
+            f"{__name__}.inline:patches", "ProcessPoolExecutor", EXECUTOR
+        ),
+        "concurrent.futures.thread": later(
+            f"{__name__}.inline:patches", "ThreadPoolExecutor", THREADS
+        ),
+        "joblib.externals.loky.process_executor": _loky_inline,
+        "loky.process_executor": _loky_inline,
     },
     packages=("concurrent", "loky", "joblib.externals.loky"),
     transparent=True,

@@ -22,14 +22,15 @@ from pytest_gradguard.runtime.pitfalls.lost.pickling_errors import watched_dump
 def patches(name: str, workers: Workers, module: ModuleType) -> list[Patch]:
     """Watch the class `name` of executors in a module."""
     kind = getattr(module, name)
-    submit = submits(workers, chunk_of, unwatched=_is_watched_elsewhere, begun=_begun)
+    submit = submits(workers, chunk_of, unwatched=is_watched_elsewhere, begun=_begun)
     return [
         Patch(kind, "submit", submit),
         Patch(kind, "map", maps(workers), inherited=True),
     ]
 
 
-def _is_watched_elsewhere(executor: Any, args: tuple[Any, ...]) -> bool:
+def is_watched_elsewhere(executor: Any, args: tuple[Any, ...]) -> bool:
+    """Whether another integration watches what `executor` is given, or nobody can."""
     if len(args) == 1 and type(args[0]) is joblib.batches:
         return True
     kind: Any = type(executor)

@@ -34,6 +34,7 @@ INTEGRATION = Integration(
         "joblib._memmapping_reducer": later(f"{__name__}.memory_maps:patches"),
         "joblib.externals.loky.backend.queues": later(f"{__name__}.parallel:weighing"),
     },
+    inline={"joblib.parallel": later(f"{__name__}.inline:patches")},
     packages=("joblib", "sklearn"),
     runners={"joblib.parallel": {}},
     forks_in=("joblib.pool",),

@@ -18,6 +18,7 @@ LOOP = "_worker_loop"
 INTEGRATION = Integration(
     name="loader",
     patches={"torch.utils.data.dataloader": later(f"{__name__}.iterating:patches")},
+    inline={"torch.utils.data.dataloader": later(f"{__name__}.inline:patches")},
     runners={WORKERS: {LOOP: later(f"{__name__}.iterating:answer")}},
     forks_in=("torch.utils.data.dataloader",),
 )

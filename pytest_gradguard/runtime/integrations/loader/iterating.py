@@ -17,7 +17,7 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -52,14 +52,13 @@ from pytest_gradguard.runtime.kernel.tasks import (
     Task,
     function_of,
     is_the_users,
-    mentions,
     runs_tasks,
     task_of,
 )
 from pytest_gradguard.runtime.pitfalls import cuda
 from pytest_gradguard.runtime.pitfalls.loaders import gg206
-from pytest_gradguard.runtime.pitfalls.random import gg305 as generators
-from pytest_gradguard.runtime.pitfalls.random import random_states
+from pytest_gradguard.runtime.pitfalls.random import gg305
+from pytest_gradguard.runtime.pitfalls.random.loader_generators import LoaderGenerators
 
 _HOLDER = "dataset_holder"
 """From torch 2.15 on the loop takes the dataset in a list, and empties that."""
@@ -197,7 +196,7 @@ def _begin(loader: Any) -> Call | None:
         return None
     call.kind = LOADERS
     if getattr(loader, "persistent_workers", False):
-        call.remembered[generators.PERSISTENT] = True
+        call.remembered[gg305.PERSISTENT] = True
     try:
         call.shared = _families.setdefault(loader, Family())
     except TypeError:
@@ -313,7 +312,7 @@ class _Work:
         self._asked = probes.ship(run._call, self._items) if run.forked else run._asked
         self._patient = run._patient
         self._puts = 0
-        self._generators = _Generators(self._loading, run.forked)
+        self._generators = LoaderGenerators(self._loading, run.forked)
         self._after_fork = run.forked and run._cuda_was_up
         if self._after_fork:
             cuda.note_after_fork()
@@ -492,87 +491,6 @@ def _receive_refused(token: int, note: Object, failure: Any) -> Any:
     if failure is None:
         raise queue.Empty
     return failure
-
-
-class _Generators:
-    """The random generators that came with the dataset, and what the worker drew from them."""
-
-    def __init__(self, loading: Loading, forked: bool) -> None:
-        self._loading = loading
-        self._known = _inherited(loading) if forked else generators.take_arrived()
-        if any(mentions(one, _MOVING) for one in (loading, loading.collate_fn)) or (
-            loading.iterable and generators.shuffles_what_workers_share(loading.function)
-        ):
-            self._known = []
-        self._states: list[Any] = []
-        self._spawned: list[int] = []
-        self._first: list[Any] = []
-
-    def begin(self) -> None:
-        """Remember their states, before the first sample."""
-        try:
-            self._states = [random_states.state(one) for _, one in self._known]
-            self._spawned = [random_states.spawned(one) for _, one in self._known]
-        except Exception as error:
-            fault(error)
-            self._known = []
-
-    def drawn(self) -> list[generators.Drawn]:
-        """Those that were drawn from since, each once.
-
-        What an iterable dataset draws before its first sample is told apart: it may have to be the
-        same in each worker.
-        """
-        now = [random_states.state(one) for _, one in self._known]
-        task = task_of(self._loading)
-        if self._loading.iterable and not self._first:
-            self._first = now
-            return list(self._early(now, task))
-        found, waiting = [], []
-        for index, (number, generator) in enumerate(self._known):
-            start, end = self._states[index], now[index]
-            since = self._first[index] if self._first else start
-            if start is None or end is None:
-                continue
-            kind = random_states.name(generator)
-            if since.digest == end.digest:
-                before = self._spawned[index]
-                if random_states.spawned(generator) == before or self._loading.iterable:
-                    waiting.append(index)
-                elif generators.spawn_one(generators.functions_in(self._loading)):
-                    first = generators.at_child(start.digest, before)
-                    found.append(generators.Drawn(number, kind, first, first, False, task))
-                continue
-            if random_states.follows(start, end):  # else the dataset has set it itself
-                drawn = generators.Drawn(number, kind, start.digest, end.digest, True, task)
-                found.append(drawn)
-        self._known = [self._known[index] for index in waiting]
-        self._states = [self._states[index] for index in waiting]
-        self._spawned = [self._spawned[index] for index in waiting]
-        self._first = [self._first[index] for index in waiting] if self._first else []
-        return found
-
-    def _early(self, now: list[Any], task: Task) -> Iterator[generators.Drawn]:
-        for (number, generator), start, end in zip(self._known, self._states, now, strict=True):
-            if start is None or end is None or start.digest == end.digest:
-                continue
-            if random_states.follows(start, end):
-                kind = random_states.name(generator)
-                yield generators.Drawn(
-                    *(number, kind, start.digest, end.digest, True, task), early=True
-                )
-
-
-_MOVING = frozenset(("advance", "jump", "jumped"))
-"""Methods by which each sample may have a place of its own in one stream of numbers."""
-
-
-def _inherited(loading: Loading) -> list[tuple[int, Any]]:
-    """The generators that a forked worker has inherited with the dataset.
-
-    They are where they were in the parent, so that their ids tell which they are.
-    """
-    return [(id(one), one) for one in generators.used_by(loading)]
 
 
 def answer(frame: FrameType, error: BaseException) -> None:

@@ -18,6 +18,7 @@ INTEGRATION = Integration(
             "pytest_gradguard.runtime.pitfalls.lost.received_tensors:patches"
         ),
     },
+    inline={"multiprocessing.pool": later(f"{__name__}.inline:patches", PROCESSES)},
     packages=("multiprocessing", "torch.multiprocessing"),
     transparent=True,
     runners={

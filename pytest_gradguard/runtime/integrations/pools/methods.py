@@ -30,6 +30,7 @@ from pytest_gradguard.runtime.kernel.registry import THREADS, Workers
 from pytest_gradguard.runtime.pitfalls.forks.ending_pools import workers_hold_no_lock
 
 _NO_KEYWORDS: dict[str, Any] = {}
+Begin = Callable[..., "Call | None"]
 
 
 def patches(workers: Workers, module: ModuleType) -> list[Patch]:
@@ -39,9 +40,9 @@ def patches(workers: Workers, module: ModuleType) -> list[Patch]:
         workers: the kind of workers of its `Pool`; those of its `ThreadPool` are threads.
         module: the module.
     """
-    begin = functools.partial(_begin, workers, module.ThreadPool)
+    begin = begins(workers, module.ThreadPool)
     return [
-        Patch(module.Pool, "apply_async", functools.partial(_watched_apply, begin)),
+        Patch(module.Pool, "apply_async", functools.partial(watched_apply, begin)),
         Patch(
             module.Pool,
             "_guarded_task_generation",
@@ -49,6 +50,11 @@ def patches(workers: Workers, module: ModuleType) -> list[Patch]:
         ),
         Patch(module.Pool, "terminate", _watched_terminate),
     ]
+
+
+def begins(workers: Workers, threads: type) -> Begin:
+    """What begins a call of a pool with these workers; pools of the type `threads` have threads."""
+    return functools.partial(_begin, workers, threads)
 
 
 def _begin(workers: Workers, threads: type, pool: Any, single: object = None) -> Call | None:
@@ -62,14 +68,13 @@ def _begin(workers: Workers, threads: type, pool: Any, single: object = None) ->
     return call
 
 
-Begin = Callable[..., "Call | None"]
-
-
 def _workers(pool: weakref.ref[Any]) -> list[Any]:
     return list(getattr(pool(), "_pool", None) or ())
 
 
-def _watched_apply(begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
+def watched_apply(begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`apply_async`, which ships one task."""
+
     @functools.wraps(original)
     def apply_async(
         self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *others: Any, **more: Any

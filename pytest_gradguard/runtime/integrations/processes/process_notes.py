@@ -11,13 +11,21 @@ import functools
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from typing import Any
 
 from pytest_gradguard.daemon_process import through
+from pytest_gradguard.findings import Finding
 from pytest_gradguard.rank_process import is_rank
-from pytest_gradguard.runtime.kernel import calls, collector, pipes, probes, watching
+from pytest_gradguard.runtime.kernel import (
+    calls,
+    collector,
+    pipes,
+    plain_data,
+    probes,
+    watching,
+)
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.collector import Collector
 from pytest_gradguard.runtime.kernel.dispatch.process_start import (
@@ -71,7 +79,7 @@ def told(
 
 
 def _expect(call: Call, read: Any, results: bool) -> None:
-    _told.add(read, functools.partial(_take, call))
+    _told.add(read, tuple[str, str], functools.partial(_take, call))
     call.collector.ask_first(_told.hear)
     if results:
         from pytest_gradguard.runtime.pitfalls.lost import provenance
@@ -79,19 +87,24 @@ def _expect(call: Call, read: Any, results: bool) -> None:
         provenance.expect(_told.hear)
 
 
-def _take(call: Call, told: list[Any], ended: bool) -> None:
+def _take(call: Call, told: list[tuple[str, str]], ended: bool) -> None:
     """Take what a process that `call` has started has told."""
-    for name, note in told:
-        if name == _SENT:
-            from pytest_gradguard.runtime.pitfalls.lost import provenance
+    for name, text in told:
+        with suppress(ValueError):  # it is none of the guard's
+            _take_one(call, name, text)
 
-            provenance.told(call, note)
-        elif name == _FOUND:
-            for finding in note:
-                if finding.code not in call.dropped:
-                    call.collector.add(calls.placed(call, finding))
-        else:
-            probes.hear(call, [(name, note)])
+
+def _take_one(call: Call, name: str, text: str) -> None:
+    if name == _SENT:
+        from pytest_gradguard.runtime.pitfalls.lost import process_results, provenance
+
+        provenance.told(call, plain_data.loads(text, process_results.Sent))
+    elif name == _FOUND:
+        for finding in plain_data.loads(text, list[Finding]):
+            if finding.code not in call.dropped:
+                call.collector.add(calls.placed(call, finding))
+    else:
+        probes.hear(call, probes.read([(name, text)]))
 
 
 _told = Listeners(_MANY)
@@ -205,6 +218,6 @@ class Run:
 
     def _tell(self, name: str, note: Any) -> None:
         try:
-            pipes.tell(self._write.fileno(), (name, note))
+            pipes.tell(self._write.fileno(), (name, plain_data.dumps(note)))
         except OSError as error:  # the program has closed what it knows nothing of
             fault(error)

@@ -60,15 +60,15 @@ def patches(workers: Workers, module: ModuleType) -> list[Patch]:
 def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(self: Any) -> Any:
-        method = attempt(_start_method, self, instead="")
-        wanted = method in _PICKLING or (method == "fork" and not attempt(_initialized, self))
+        method = attempt(start_method, self, instead="")
+        wanted = method in _PICKLING or (method == "fork" and not attempt(is_pools, self))
         call = attempt(_begin, workers, self) if wanted else None
         with hidden_frame:
             if call is None:
                 return original(self)
             if method == "fork":
                 return carried(functools.partial(original, self), _start_forked, self, call)
-            initialized = attempt(_initialized, self)
+            initialized = attempt(is_pools, self)
             with (
                 Beside(_gradients, self, call, forked=False),
                 Beside(_rank, self, call, forked=False),
@@ -89,7 +89,7 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
 
 
 def _begin(workers: Workers, process: Any) -> Call | None:
-    if _initialized(process):
+    if is_pools(process):
         return calling.begin(workers)
     # Processes that run one function, and none of which is joined before the last is started, are
     # what the tasks of one call are elsewhere.
@@ -119,13 +119,13 @@ def _telling(process: Any, call: Call) -> Any:
 
 
 def _loaders(process: Any, call: Call) -> Any:
-    if _initialized(process):
+    if is_pools(process):
         return None
     return process_loaders.told(process, call, _task(process)[0] or type(process).run)
 
 
 def _notes(process: Any, call: Call, *, forked: bool) -> Any:
-    if _initialized(process):
+    if is_pools(process):
         return None
     return process_notes.told(process, call, _whole_task(process), forked=forked)
 
@@ -141,7 +141,7 @@ def _shipping(process: Any, call: Call) -> Any:
 
 
 def _gradients(process: Any, call: Call, *, forked: bool) -> Any:
-    if _initialized(process):
+    if is_pools(process):
         return None
     return process_gradients.told(process, call, _whole_task(process), forked=forked)
 
@@ -154,7 +154,7 @@ def _whole_task(process: Any) -> tuple[Any, Any, Any]:
 
 
 def _rank(process: Any, call: Call, *, forked: bool) -> Any:
-    if _initialized(process):
+    if is_pools(process):
         return None
     return ranks.telling(process, call, forked=forked)
 
@@ -183,7 +183,7 @@ def _announce_more(process: Any) -> None:
     collector.announce(call.collector, [one for one in evidence if id(one) not in before])
 
 
-def _start_method(process: Any) -> str:
+def start_method(process: Any) -> str:
     """How `process` is started; empty where nobody knows."""
     try:
         method = getattr(process, "_start_method", "")
@@ -195,7 +195,7 @@ def _start_method(process: Any) -> str:
         return ""
 
 
-def _initialized(process: Any) -> bool:
+def is_pools(process: Any) -> bool:
     """Whether `process` works for a pool or an executor."""
     return _module_of(process._target) in registry.runners
 
@@ -208,6 +208,6 @@ def _module_of(target: Any) -> str:
 def _task(process: Any) -> tuple[Any, Any, Any]:
     """The user's function in a process that is about to start, and its arguments."""
     target, args, kwargs = process._target, process._args, process._kwargs
-    if _initialized(process) and len(args) > 3:
+    if is_pools(process) and len(args) > 3:
         return args[2], args[3], {}
     return task_behind(target, args, kwargs)

@@ -17,6 +17,10 @@ INTEGRATION = Integration(
         WORKER: later(f"{__name__}.tasks:objects"),
         SERIALIZATION: later(f"{__name__}.tasks:results"),
     },
+    inline={
+        "ray.remote_function": later(f"{__name__}.inline:tasks"),
+        "ray.actor": later(f"{__name__}.inline:actors"),
+    },
     packages=("ray",),
     joblib_backends={"ray.util.joblib.ray_backend.RayBackend": Workers("ray", library="joblib")},
 )

@@ -28,7 +28,7 @@ class _Told:
     def __init__(self, pipe: Any, home: Collector) -> None:
         self.home = home
         self.known: list[Finding] = []
-        self._line = Line(pipe)
+        self._line = Line(pipe, list[Finding])
         _open.add(self)
 
     def findings(self) -> list[Finding]:

@@ -6,6 +6,7 @@ The tensors are looked for once in a batch of tasks, before its first backward p
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
@@ -46,15 +47,45 @@ def undo() -> None:
     _known.clear()
 
 
+def answered(call: Any, values: Collection[str]) -> None:
+    """Tasks of `call`, which a task here has made, have returned gradients.
+
+    Args:
+        call: the call.
+        values: what tells which tensors of this process they are for.
+    """
+    if running.batches():
+        from pytest_gradguard.runtime.frameworks.torch.copies import digest
+
+        sent = [reference() for reference, _ in list(call.shipped.values())]
+        inputs = [one for one in sent if one is not None and digest(one) in values]
+        for copies in _given():
+            copies.returned(inputs, [None] * len(inputs))
+
+
 def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
     if not backward.accumulates:  # `autograd.grad` only returns gradients
-        return None
+        return _returned(backward)
     given = _given()
 
     def ended(_: Any, raised: BaseException | None) -> None:
         if raised is None:
             for copies in given:
                 copies.backward_ended(backward.outputs)
+
+    return ended
+
+
+def _returned(backward: torch_engine.Backward) -> torch_engine.End | None:
+    parameter = sys.modules["torch.nn.parameter"].Parameter
+    if all(isinstance(one, parameter) for one in backward.inputs):
+        return None
+    given = _given()
+
+    def ended(gradients: Any, raised: BaseException | None) -> None:
+        if raised is None:
+            for copies in given:
+                copies.returned(backward.inputs, gradients)
 
     return ended
 

@@ -49,6 +49,18 @@ class KeptGradients(NamedTuple):
     shared: bool = False
 
 
+class Outcome(NamedTuple):
+    """What became of the gradients that a task computed, in plain values.
+
+    Attributes:
+        left: what it left in its worker.
+        returned: what tells which tensors they are whose gradients it returned; no parameters.
+    """
+
+    left: KeptGradients | None
+    returned: list[str]
+
+
 class State(Enum):
     """What a parameter has instead of the gradient that stayed in a worker."""
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from pytest_gradguard.runtime.frameworks.torch import tensors
-from pytest_gradguard.runtime.frameworks.torch.copies import Copies
+from pytest_gradguard.runtime.frameworks.torch.copies import Copies, Copy, digest
 from pytest_gradguard.runtime.kernel import locate, used_globals
 from pytest_gradguard.runtime.kernel.attributes import plain_attribute
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
 from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.tasks import mentions, roots_of, task_of
 from pytest_gradguard.runtime.pitfalls.kept import backwards, returned
-from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients
+from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome
 
 
 def begin(asked: None, process: bool) -> After:
@@ -25,20 +25,25 @@ def begin(asked: None, process: bool) -> After:
     return roused
 
 
-def roused(items: Any, results: Any, error: BaseException | None) -> list[KeptGradients] | None:
-    """What the tasks of a batch left behind, in which a backward has run."""
+def roused(items: Any, results: Any, error: BaseException | None) -> Outcome | None:
+    """What became of the gradients of a batch, in which a backward has run."""
     copies = backwards.take(items)
     if copies is None or error is not None:
         return None
-    left = left_behind(copies, items, results)
-    return None if left is None else [left]
+    outcome = outcome_of(copies, items, results)
+    return outcome if outcome.left or outcome.returned else None
 
 
-def left_behind(copies: Copies, items: Any, results: Any) -> KeptGradients | None:
-    """What the tasks `items` left in this process of which nothing is among their `results`."""
+def outcome_of(copies: Copies, items: Any, results: Any) -> Outcome:
+    """What became of the gradients that the tasks `items` computed."""
     kept = returned.kept(copies, results)
-    if not kept:
-        return None
+    left = _left_behind(kept, copies, items) if kept else None
+    came_back = returned.came_back(copies, results, kept)
+    return Outcome(left, [one.digest or digest(one.tensor) or "" for one in came_back])
+
+
+def _left_behind(kept: list[Copy], copies: Copies, items: Any) -> KeptGradients:
+    """What the tasks `items` left in this process of which nothing is among their results."""
     function = _function_with(kept[0].tensor, items)
     owner = plain_attribute(function, "__self__")
     came_back = [copy.tensor for copy in copies.with_gradient if copy not in kept]
@@ -72,8 +77,12 @@ def _function_with(tensor: Any, items: Any) -> Any:
     return items[int(index)][0]
 
 
-def heard(call: Any, note: list[KeptGradients]) -> None:
-    """Keep, in the parent, what a worker of `call` has left behind."""
+def heard(call: Any, note: Outcome) -> None:
+    """Take, in the parent, what became of the gradients in a worker of `call`."""
     from pytest_gradguard.runtime.pitfalls.kept import worker_gradients
 
-    worker_gradients.remember(call, note)
+    if note.left is not None:
+        worker_gradients.remember(call, note.left)
+    if note.returned:
+        call.answer(len(note.returned))
+        backwards.answered(call, note.returned)

@@ -25,10 +25,10 @@ from pytest_gradguard.runtime.kernel.faults import attempt, carried, hidden_fram
 from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.pitfalls.kept import backwards
+from pytest_gradguard.runtime.pitfalls.kept.gg106 import Outcome
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.frameworks.torch.copies import Copies
-    from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients
 
 _TORCH = "torch.nn.parameter"
 _HOME = "pytest_gradguard.runtime.pitfalls.kept.worker_gradients"  # it needs torch
@@ -118,7 +118,7 @@ class _Watched:
         self._items = [task]
         self._write = write
         self._copies = Copies(self._items, shared=True)
-        self._told: KeptGradients | None = None
+        self._told = Outcome(None, [])
         backwards.watch(self._items, self._copies)
         _sends(package, self._sent).apply()
 
@@ -142,11 +142,10 @@ class _Watched:
     def _tell(self, copies: Copies) -> None:
         from pytest_gradguard.runtime.pitfalls.kept import kept_gradients
 
-        left = kept_gradients.left_behind(copies, self._items, ())
-        if left == self._told:
-            return
-        self._told = left
-        pipes.tell(self._write.fileno(), left)
+        outcome = kept_gradients.outcome_of(copies, self._items, ())
+        if outcome != self._told:
+            self._told = outcome
+            pipes.tell(self._write.fileno(), outcome)
 
 
 def _sends(package: str, take: Callable[[Any], None]) -> Patches:
@@ -167,4 +166,4 @@ def _sends(package: str, take: Callable[[Any], None]) -> Patches:
         (base, "send"),
         (base, "send_bytes"),
     ]
-    return Patches([observe(owner, name, before=look) for owner, name in places])
+    return Patches([observe(owner, name, before=look, inherited=True) for owner, name in places])

@@ -57,6 +57,48 @@ def kept(copies: Copies, results: Iterable[Any]) -> list[Copy]:
     return left
 
 
+def came_back(copies: Copies, results: Iterable[Any], kept: list[Copy]) -> list[Copy]:
+    """Those of `copies`, without parameters, whose gradients may be among the `results`."""
+    own = [
+        copy
+        for copy in copies.every
+        if not (copy.inherited or isinstance(copy.tensor, torch.nn.Parameter))
+    ]
+    found = [one for one in copies.with_gradient if one not in kept]
+    found += [copy for copy in own if id(copy) in copies.sent]
+    if not copies.gradients:
+        return [copy for copy in own if copy in found]
+    held = Held(results)
+    return [
+        copy
+        for copy in own
+        if copy in found
+        or any(_is_held(gradient, copy, held, copies) for gradient in _computed(copy, copies))
+    ]
+
+
+def _computed(copy: Copy, copies: Copies) -> list[Any]:
+    return copies.gradients.get(id(copy.tensor), [])
+
+
+def _is_held(gradient: Any, copy: Copy, held: Held, copies: Copies) -> bool:
+    """Whether a gradient that was computed for `copy`, or what was made of it, may be there."""
+    size = copy.tensor.numel()
+    if held.unknown or held.may_hold_text_of(size):
+        return True
+    fitting = [one for one in held.fitting(copy.tensor) if _may_be_gradient(one, copies)]
+    if gradient is None:
+        return bool(fitting)
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        grad = _flat(gradient)
+        for values in fitting:
+            stacked = size != _size(values)
+            read = _flat(torch.as_tensor(values).sum(0) if stacked else values)
+            if _close(read, grad) or (size > 1 and _aligned(read, grad)):
+                return True
+    return False
+
+
 class Held:
     """The numbers among the results.
 

@@ -30,8 +30,8 @@ from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.pipes import Listeners
 from pytest_gradguard.runtime.kernel.references import Reference, refer
-from pytest_gradguard.runtime.pitfalls.kept import gg106
-from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, State
+from pytest_gradguard.runtime.pitfalls.kept import gg106, used_gradients
+from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome, State
 
 
 class _Waiting:
@@ -41,6 +41,7 @@ class _Waiting:
         call, left: the call of the task that kept the gradient, and what that left.
         sent_by: the call that shipped it, which may be an earlier one.
         cleared: the task has cleared it again.
+        stepped_with: a step had used its gradient before the call.
         settled: nothing more is to be said of it.
     """
 
@@ -52,12 +53,14 @@ class _Waiting:
         left: KeptGradients,
         values: str,
         gradient: GradientState | None,
+        stepped_with: bool,
     ) -> None:
         self._reference = reference
         self.call = call
         self.sent_by = sent_by
         self.left = left
         self.cleared = left.copies.get(values, False)
+        self.stepped_with = stepped_with
         self.settled = False
         self._values = values
         self._gradient = gradient
@@ -125,11 +128,12 @@ class _Waiting:
             return State.PENALTY if all(self._others) else None
         if gradient != self._gradient:
             return None  # the program has set it, or made it zero
-        if self.left.anew and gradient != self._used:
+        is_used = self.stepped_with or gradient == self._used
+        if self.left.anew and not is_used:
             return None  # what the task computed instead of it was not for this step
         if all_zero(self.tensor.grad):
             return State.ZERO
-        return None if self.left.for_inputs else State.STALE
+        return State.STALE if is_used and not self.left.for_inputs else None
 
     @property
     def _used(self) -> GradientState | None:
@@ -152,12 +156,12 @@ _inherited: dict[int, tuple[Call, KeptGradients, str, GradientState | None]] = {
 """By the id of a tensor that a forked process has inherited: what it has told of it."""
 
 
-def remember(call: Call, notes: Iterable[KeptGradients], *, running: bool = False) -> None:
+def remember(call: Call, left: KeptGradients, *, running: bool = False) -> None:
     """Take what a worker of `call` has left behind.
 
     Args:
         call: the call.
-        notes: what its worker told.
+        left: what its worker told.
         running: the worker goes on: the gradient that a tensor has meanwhile may be another's.
     """
     for identity, known in list(_waiting.items()):
@@ -166,23 +170,24 @@ def remember(call: Call, notes: Iterable[KeptGradients], *, running: bool = Fals
     for identity, (reference, *_) in list(_used.items()):
         if reference() is None:  # the id may be another's by now
             del _used[identity]
-    for left in notes:
-        if left.lineage == LINEAGE:
-            for identity, (inherited, gradient) in left.inherited.items():
-                if gradient is None or not running:
-                    _inherited[identity] = (call, left, inherited, gradient)
-        for identity, reference, sent_by in _shipped(call):
-            tensor = reference()
-            if tensor is None or not tensor.is_leaf:
-                continue
-            earlier = _waiting.get(identity)
-            if earlier is not None and earlier.call is call and earlier.tensor is tensor:
-                continue
-            values = digest(tensor)
-            if values is not None and (left.direct or values in left.copies):
-                state = gradient_state(tensor)
-                if state is None or not running:
-                    _waiting[identity] = _Waiting(*(reference, call, sent_by, left, values, state))
+    stepped_with = used_gradients.ids()
+    if left.lineage == LINEAGE:
+        for identity, (inherited, gradient) in left.inherited.items():
+            if gradient is None or not running:
+                _inherited[identity] = (call, left, inherited, gradient)
+    for identity, reference, sent_by in _shipped(call):
+        tensor = reference()
+        if tensor is None or not tensor.is_leaf:
+            continue
+        earlier = _waiting.get(identity)
+        if earlier is not None and earlier.call is call and earlier.tensor is tensor:
+            continue
+        values = digest(tensor)
+        if values is not None and (left.direct or values in left.copies):
+            state = gradient_state(tensor)
+            if state is None or not running:
+                about = (reference, call, sent_by, left, values, state)
+                _waiting[identity] = _Waiting(*about, identity in stepped_with)
     if _waiting or _inherited:
         _listen()
 
@@ -215,8 +220,9 @@ class _Expected:
     def __init__(self, call: Call) -> None:
         self._call = call
         self._left: KeptGradients | None = None
+        self._returned = 0
 
-    def take(self, told: list[Any], ended: bool) -> None:
+    def take(self, told: list[Outcome], ended: bool) -> None:
         """Take the last that the process has told: it holds in place of what it told before."""
         for identity, known in list(_waiting.items()):
             if known.left is self._left:
@@ -224,9 +230,11 @@ class _Expected:
         for identity, (_, known_left, _, _) in list(_inherited.items()):
             if known_left is self._left:
                 del _inherited[identity]
-        self._left = told[-1]
+        self._left, returned = told[-1]
+        self._call.answer(len(returned) - self._returned)
+        self._returned = len(returned)
         if self._left is not None:
-            remember(self._call, [self._left], running=not ended)
+            remember(self._call, self._left, running=not ended)
 
 
 _expected = Listeners(_MANY)
@@ -236,7 +244,7 @@ hear = _expected.hear
 
 def expect(call: Call, pipe: Any) -> None:
     """Take, from now on, what comes out of `pipe`, where a process that `call` starts tells."""
-    _expected.add(pipe, _Expected(call).take)
+    _expected.add(pipe, Outcome, _Expected(call).take)
     _listen()
 
 
@@ -284,7 +292,9 @@ def _recognize(parameter: Any) -> None:
     if digest(parameter) == values:
         call.remember_shipped(parameter, "")
         reference, _ = call.shipped[id(parameter)]
-        _waiting[id(parameter)] = _Waiting(reference, call, call, left, values, state)
+        stepped_with = id(parameter) in used_gradients.ids()
+        about = (reference, call, call, left, values, state)
+        _waiting[id(parameter)] = _Waiting(*about, stepped_with)
 
 
 # -- what happens to gradients here --------------------------------------------------------------

@@ -15,6 +15,8 @@ class Evidence(TransferEvidence):
     code = CODE
 
     def build(self) -> Finding | None:
+        if self.answered >= self.count:  # each worker has returned the gradient
+            return None
         if self._on_a_tape():
             self.advice = pitfalls.get("GG105").advice
         return super().build()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pytest_gradguard.details import Details
@@ -15,6 +15,7 @@ from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.evidence import SAMPLES, Object, names, times
 
 CODE = "GG103"
+FIXED = "fixed parameters"
 
 
 def case_of(call: Any) -> str:
@@ -48,19 +49,29 @@ class Evidence(evidence.Evidence):
 
     def _forget(self) -> None:
         self.severity = Severity.WARNING
+        self.case = ""
         self.results = 0
         self.samples.clear()
         self._dispatched.clear()
         self.without.clear()
         self.partial.clear()
 
-    def add(self, result: Object, call: Any) -> None:
-        """Take one more result that a backward pass here has reached, and its call."""
+    def add(self, result: Object, call: Any, is_wanted: Callable[[Any], bool]) -> None:
+        """Take one more result that a backward pass here has reached, and its call.
+
+        Args:
+            result, call: the two.
+            is_wanted: says whether the program wants a gradient of what was sent to a call.
+        """
         self.results += not self.count
         self.backend = self.backend or call.backend
-        if call.ships_gradients:
-            self.severity = Severity.ERROR
-        self.case = self.case or case_of(call)
+        if self.severity is Severity.WARNING and call.ships_gradients:
+            if is_wanted(call):
+                self.severity = Severity.ERROR
+            else:
+                self.case = FIXED
+        if not self.case or (self.case == FIXED and self.severity is Severity.ERROR):
+            self.case = case_of(call)
         self.keep(result)
         dispatched = (call.site, call.backend)
         if len(self._dispatched) < SAMPLES and dispatched not in self._dispatched:
@@ -94,6 +105,8 @@ class Evidence(evidence.Evidence):
             message += "; nothing that requires grad was seen to go there"
         if self.without and self.partial:
             message += f", and {names(self.partial)} {_have(self.partial)} only a part of it"
+        if self.case == FIXED:
+            message += ". No optimizer holds the parameters that were sent there"
         return message + "."
 
     def trace(self) -> Sequence[TraceStep]:

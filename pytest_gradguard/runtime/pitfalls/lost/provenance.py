@@ -18,7 +18,7 @@ import torch
 
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import modes as torch_modes
-from pytest_gradguard.runtime.frameworks.torch import tensors
+from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.copies import digest
 from pytest_gradguard.runtime.kernel import (
     calls,
@@ -119,7 +119,7 @@ _INHERITED = "inherited"
 """Under this name a call remembers which leaves of this process its results have, by their ids."""
 _SEARCHES = "searches for leaves"
 _MOST_SEARCHES = 3
-"""How often all objects of the process are looked at for one call."""
+"""How often all objects of the process are looked at for one call, or for one line."""
 
 
 def _ship_inherited(call: calls.Call) -> None:
@@ -191,6 +191,7 @@ class _Backward:
 
     def __init__(self, inputs: tuple[Any, ...]) -> None:
         self.inputs = inputs
+        self.outputs: Any = ()
         self.asked = {id(tensor) for tensor in inputs}
         self.stopped: list[Severed] = []
         self.reached: list[int] = []
@@ -240,6 +241,7 @@ def _watched(run: torch_engine.Backward) -> torch_engine.End:
         _anywhere.remove(backward)
         if backward.stopped and raised is None:
             _leave_out_unwanted(run.outputs, backward)
+            backward.outputs = run.outputs
             _report(backward.stopped, backward, run.accumulates, outcome)
 
     return ended
@@ -374,8 +376,10 @@ def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outc
     verb = "backward" if accumulates else "autograd.grad"
     evidence = home.evidence(key, lambda: gg103.Evidence(site, verb))
     assert isinstance(evidence, gg103.Evidence)
+    search = evidence.count < _MOST_SEARCHES
+    is_wanted = functools.cache(functools.partial(_is_wanted, backward, search))
     for severed in stopped:
-        evidence.add(severed.note, severed.call)
+        evidence.add(severed.note, severed.call, is_wanted)
         severed.call.explains(evidence)
     evidence.count += 1
     without, partial = _harm(stopped, backward, accumulates, outcome)
@@ -388,6 +392,23 @@ def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outc
     if accumulates:
         _wait(evidence, stopped, backward, home)
     collector.announce(home, [evidence])
+
+
+def _is_wanted(backward: _Backward, search: bool, call: calls.Call) -> bool:
+    """Whether the program wants the gradient of something that was sent to `call`.
+
+    Not of parameters alone that no optimizer holds and the pass does not reach, where it reaches
+    other tensors: the results are features of a fixed model then.
+    """
+    shipped = [reference() for reference, _ in list(call.shipped.values())]
+    leaves = list(tensors.leaves_of([one for one in shipped if one is not None]))
+    if not leaves or not all(isinstance(leaf, torch.nn.Parameter) for leaf in leaves):
+        return True
+    reached = {id(leaf) for leaf in tensors.leaves_of(backward.outputs)}
+    sent = {id(leaf) for leaf in leaves}
+    if reached <= _severed.keys() or reached & sent or sent & steps.held():
+        return True
+    return bool(search and sent & steps.held(search=True))
 
 
 def _wait(

@@ -96,7 +96,7 @@ class Written(NamedTuple):
 
 # -- in the parent ---------------------------------------------------------------------------------
 
-_mailbox = Mailbox()
+_mailbox = Mailbox(Killed)
 _waiting: weakref.WeakValueDictionary[int, Evidence] = weakref.WeakValueDictionary()
 """The evidence against the calls that sent read-only maps to workers, by their numbers."""
 

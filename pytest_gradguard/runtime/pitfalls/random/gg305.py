@@ -9,13 +9,12 @@ second batch that draws on.
 from __future__ import annotations
 
 import copyreg
-import dis
 import functools
 import random
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -30,11 +29,10 @@ from pytest_gradguard.runtime.kernel.tasks import (
     code_of,
     function_of,
     is_the_users,
-    mentions,
     reseeds,
     task_of,
 )
-from pytest_gradguard.runtime.pitfalls.random import random_states
+from pytest_gradguard.runtime.pitfalls.random import random_states, task_code
 
 CODE = "GG305"
 PROBES = (
@@ -389,7 +387,9 @@ def look(came: list[tuple[int, Any]]) -> After:
     def after(items: Any, results: Any, error: BaseException | None) -> list[Drawn] | None:
         also = random_states.setters(one for _, one, _ in arrived)
         functions = list(chain.from_iterable(map(own_functions, items)))
-        if any(reseeds(function, also) or _takes_a_shard(function) for function in functions):
+        if any(
+            reseeds(function, also) or task_code.takes_a_shard(function) for function in functions
+        ):
             return None
         drawn = []
         for (number, generator, start), before in zip(arrived, spawned, strict=True):
@@ -416,72 +416,6 @@ def at_child(state: bytes, spawned: int) -> bytes:
     return state + spawned.to_bytes(8, "little")
 
 
-def _takes_a_shard(function: Any) -> bool:
-    """Whether a task shuffles what all tasks share, and takes its own part of it by a stride or
-    a split: the order has to be the same in each."""
-    code = code_of(function)
-    if code is None or not mentions(function, _SHUFFLES):
-        return False
-    return mentions(function, _SPLITS) or any(
-        instruction.opname == "BUILD_SLICE" and instruction.arg == 3
-        for instruction in dis.get_instructions(code)
-    )
-
-
-def shuffles_what_workers_share(function: Any) -> bool:
-    """Whether a stream shuffles what all workers read, and takes a part of it afterwards, so that
-    each worker has to draw alike."""
-    code = code_of(function)
-    if code is None:
-        return False
-    shuffled, parted = None, -1
-    for instruction in dis.get_instructions(code):
-        if instruction.argval in _SHUFFLES and shuffled is None:
-            shuffled = instruction.offset
-        strided = instruction.opname == "BUILD_SLICE" and instruction.arg == 3
-        if strided or instruction.argval in _PARTS:
-            parted = instruction.offset
-    return shuffled is not None and parted > shuffled
-
-
-_SHUFFLES = frozenset(("permutation", "permuted", "randperm", "shuffle"))
-_SPLITS = frozenset(("array_split", "chunk", "split", "tensor_split"))
-_PARTS = _SPLITS | {"islice", "num_workers"}
-
-
 def _spawns_one(items: Any) -> bool:
     known = {id(function): function for function, _, _ in items}
-    return spawn_one(known.values())
-
-
-def spawn_one(functions: Iterable[Any]) -> bool:
-    """Whether these take one generator from another at a time: the same one in each copy.
-
-    Of several, each task may take its own.
-    """
-    counts = [
-        count
-        for function in functions
-        for one in used_globals.uses_of(function).functions
-        for count in _spawned_in(one.__code__)
-    ]
-    return bool(counts) and all(count == 1 for count in counts)
-
-
-def _spawned_in(code: types.CodeType) -> Iterator[Any]:
-    """What `code`, and the functions written inside it, give to methods called `spawn`."""
-    before = ""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in _BETWEEN:
-            continue
-        if before == "spawn":
-            yield instruction.argval if instruction.opname in _NUMBERS else None
-        named = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
-        before = instruction.argval if named else ""
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _spawned_in(constant)
-
-
-_BETWEEN = ("CACHE", "PRECALL", "PUSH_NULL", "NOP")
-_NUMBERS = ("LOAD_CONST", "LOAD_SMALL_INT")
+    return task_code.spawns_one(known.values())

@@ -1,0 +1,86 @@
+"""Copies such as a process has of what it is given, in which what carries gradients is the same."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gradguard.runtime.kernel import locate
+
+_MOST = 20_000
+"""How many objects are looked at."""
+_OF_TENSORFLOW = ("tensorflow", "keras")
+
+
+def copied(item: Any, is_kept: Callable[[Any], bool], memo: dict[int, Any] | None = None) -> Any:
+    """A deep copy of `item`, with the objects in it that are kept; `item` if it has no copy.
+
+    Args:
+        item: the object.
+        is_kept: whether an object in it is kept.
+        memo: takes the copies, by the ids of what they are copies of.
+    """
+    memo = {} if memo is None else memo
+
+    def wanted(inner: Any) -> bool:
+        if is_of_tensorflow(inner) or is_kept(inner):
+            memo[id(inner)] = inner
+            return True
+        return False
+
+    try:
+        locate.find([("", item)], wanted, limit=_MOST)
+        return memo[id(item)] if id(item) in memo else copy.deepcopy(item, memo)
+    except Exception:  # it cannot be copied: a process would not have had it either
+        return item
+
+
+def is_of_tensorflow(item: Any) -> bool:
+    """Whether `item` is an object of TensorFlow's or Keras's, which may carry gradients."""
+    return type(item).__module__.partition(".")[0] in _OF_TENSORFLOW
+
+
+def is_data(item: Any) -> bool:
+    """Whether `item` is an array, or a tensor of torch's that carries no gradient."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and type(item) is numpy.ndarray:
+        return bool(item.dtype != object)
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and type(item) is torch.Tensor and not item.requires_grad
+
+
+def with_own_data(item: Any, memo: dict[int, Any], *, tensors: bool) -> Any:
+    """`item`, with copies of the arrays and tensors in its plain containers.
+
+    Args:
+        item: what a task is given.
+        memo: by their ids: what was copied for the task before.
+        tensors: copy tensors, too; else they share their memory with the worker.
+    """
+    if id(item) in memo:
+        return memo[id(item)]
+    made = item
+    kind = type(item)
+    if is_data(item):
+        if kind.__module__ == "numpy":
+            made = item.copy()
+        elif tensors:
+            made = item.clone()
+    elif kind in (list, tuple):
+        inner = [with_own_data(one, memo, tensors=tensors) for one in item]
+        if any(new is not old for new, old in zip(inner, item, strict=True)):
+            made = kind(inner)
+    elif kind is dict:
+        values = {key: with_own_data(one, memo, tensors=tensors) for key, one in item.items()}
+        if any(values[key] is not item[key] for key in item):
+            made = values
+    elif kind is functools.partial:
+        args = with_own_data(item.args, memo, tensors=tensors)
+        keywords = with_own_data(item.keywords, memo, tensors=tensors)
+        if args is not item.args or keywords is not item.keywords:
+            made = functools.partial(item.func, *args, **keywords)
+    memo[id(item)] = made
+    return made

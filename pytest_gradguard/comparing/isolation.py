@@ -1,0 +1,264 @@
+"""What a task for a process changes in the calling process, and what of that is put back.
+
+The task works on the program's own parameters, so that what it does to them is seen. What comes
+back from it, as copies, is the program's to use: the parameters, buffers and gradients that it
+brings back are as they were before the task. What does not come back stays: in a worker it would be
+lost.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_gradguard.comparing import copies
+from pytest_gradguard.runtime.kernel import inline, locate
+from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.inline import Run, Task
+from pytest_gradguard.runtime.kernel.registry import Workers
+
+
+class _Before:
+    """A parameter, buffer or leaf as it was before a task; during the task it has no gradient."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+        self.value = tensor.detach().clone()
+        self.gradient = tensor.grad if tensor.is_leaf else None
+        shared = self.gradient is not None and self.gradient.is_shared()
+        self._separate = tensor.is_leaf and tensor.requires_grad and not shared
+        if self._separate:
+            tensor.grad = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether the task has changed its value."""
+        now = self.tensor.detach()
+        same = now.shape == self.value.shape and now.dtype == self.value.dtype
+        return not (same and bool(((now == self.value) | (now != now)).all()))
+
+    @property
+    def left(self) -> Any:
+        """The gradient that the task has left; None: none."""
+        return self.tensor.grad if self._separate else None
+
+    def put_back_value(self) -> None:
+        """Undo what the task has done to the value."""
+        if self.tensor.shape == self.value.shape:
+            self.tensor.data.copy_(self.value)
+        else:
+            self.tensor.data = self.value
+
+    def put_back_gradient(self) -> None:
+        """Undo what the task has done to the gradient."""
+        if self._separate:
+            self.tensor.grad = self.gradient
+
+    def keep_gradient(self, fresh: bool) -> None:
+        """Add the gradient that the task has left to that from before.
+
+        Args:
+            fresh: the program's own backward pass has made the one from before.
+        """
+        left, before = self.left, self.gradient
+        if left is None or (fresh and before is not None and bool(before.any())):
+            self.put_back_gradient()
+        elif before is not None:
+            self.tensor.grad = before + left
+
+
+class Isolation(inline.Isolation):
+    """As described above.
+
+    Attributes:
+        fresh: the program's own backward passes have made gradients since the last step.
+    """
+
+    def __init__(self) -> None:
+        self.fresh = False
+        self._sent: list[Any] = []
+        self._copies: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
+
+    def run(self, workers: Workers, task: Task, run: Run, *, inherited: bool = False) -> Any:
+        """Run `task`, and put back what it brings back."""
+        function, args, kwargs = task
+        memo: dict[int, Any] = {}
+        own = not workers.shares_memory
+        args, kwargs = (copies.with_own_data(one, memo, tensors=own) for one in (args, kwargs))
+        task = (function, args, kwargs)
+        if "torch.nn.parameter" not in sys.modules:
+            return run(task)
+        before = [_Before(tensor) for tensor in _tensors()]
+        outer, self._sent = self._sent, []
+        try:
+            result = run(task)
+            shared = workers.shares_memory and not inherited
+            return self._settled(before, result, shared)
+        except BaseException:
+            for one in before:
+                one.keep_gradient(self.fresh)
+            raise
+        finally:
+            self._sent = outer
+
+    def _settled(self, before: list[_Before], result: Any, shared: bool) -> Any:
+        """What arrives of the `result` of a task that has run.
+
+        Args:
+            before: what it may have changed.
+            result: what it has returned.
+            shared: the tensors that it was given are in memory that it shares.
+        """
+        changed = [one for one in before if one.changed]
+        left = [one for one in before if one.left is not None]
+        if not (changed or left):
+            for one in before:
+                one.put_back_gradient()
+            return _without_gradients(result, before)
+        found = _Found([result, *self._sent])
+        values = found.of([one.tensor.detach() for one in changed], [one.value for one in changed])
+        back = {id(one) for one, came in zip(changed, values, strict=True) if came}
+        gradients = found.of([one.left for one in left])
+        returned = back | {id(one) for one, came in zip(left, gradients, strict=True) if came}
+        result = self._copied_result(result, changed, left)
+        for one in before:
+            if id(one) in back and not (shared or one.tensor.is_shared()):
+                one.put_back_value()
+            if id(one) in returned:
+                one.put_back_gradient()
+            else:
+                one.keep_gradient(self.fresh)
+        return _without_gradients(result, before)
+
+    def _copied_result(self, result: Any, changed: list[_Before], left: list[_Before]) -> Any:
+        torch: Any = sys.modules["torch"]
+        touched = {id(one.tensor) for one in changed} | {id(one.left) for one in left}
+
+        def is_kept(item: Any) -> bool:
+            if isinstance(item, torch.Tensor):
+                return bool(item.requires_grad) and (not item.is_leaf or id(item) not in touched)
+            if isinstance(item, torch.nn.Module):
+                inside = [*item.parameters(), *item.buffers()]
+                return not any(id(one) in touched for one in inside)
+            return False
+
+        memo: dict[int, Any] = {}
+        made = copies.copied(result, is_kept, memo)
+        for one in changed:
+            copy = memo.get(id(one.tensor))
+            if copy is not None and copy is not one.tensor:
+                self._copies.append((weakref.ref(copy), weakref.ref(one.tensor)))
+        return made
+
+    def gradient_of(self, parameter: Any) -> Any:
+        """The gradient of `parameter`, or of a copy of it that a task has returned."""
+        if parameter.grad is not None:
+            return parameter.grad
+        for copy, original in self._copies:
+            known = copy()
+            if original() is parameter and known is not None and known.grad is not None:
+                return known.grad
+        return None
+
+    def copied(self, item: Any) -> Any:
+        """A copy of a dataset: arrays, tensors and modules are the same."""
+        return copies.copied(item, _is_shared)
+
+    def sent(self, item: Any) -> Any:
+        """A copy of what goes to a queue or a pipe, which is a result."""
+        self._sent.append(item)
+        return copies.copied(item, lambda inner: False)
+
+
+def _without_gradients(result: Any, before: list[_Before]) -> Any:
+    """`result`, whose leaves have no gradients: pickling takes none along."""
+    torch: Any = sys.modules["torch"]
+    own = {id(one.tensor) for one in before}
+
+    def clear(item: Any) -> bool:
+        if isinstance(item, torch.Tensor):
+            if item.is_leaf and item.grad is not None and id(item) not in own:
+                item.grad = None
+            return True
+        return False
+
+    attempt(locate.find, [("", result)], clear)
+    return result
+
+
+def _is_shared(item: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    return copies.is_data(item) or isinstance(item, (torch.Tensor, torch.nn.Module))
+
+
+def _tensors() -> Iterator[Any]:
+    """The parameters, buffers and other leaves that require grad, of this process."""
+    torch: Any = sys.modules["torch"]
+    seen: set[int] = set()
+    for item in gc.get_objects():
+        kind = type(item)
+        if issubclass(kind, torch.Tensor):
+            found = [item] if item.requires_grad and item.is_leaf else []
+        elif issubclass(kind, torch.nn.Module):
+            found = [one for one in vars(item).get("_buffers", {}).values() if one is not None]
+        else:
+            continue
+        for one in found:
+            plain = one.layout is torch.strided and one.device.type != "meta"
+            if id(one) not in seen and plain and not one.is_inference():
+                seen.add(id(one))
+                yield one
+
+
+class _Found:
+    """What the results of a task hold."""
+
+    def __init__(self, results: list[Any]) -> None:
+        from pytest_gradguard.runtime.pitfalls.kept.returned import Held
+
+        self._held = Held(results)
+
+    def of(self, wanted: list[Any], before: list[Any] | None = None) -> list[bool]:
+        """Which of the tensors `wanted` the results bring back, as they are or as something else.
+
+        Args:
+            wanted: values or gradients.
+            before: the values before the task: the difference may come back, too.
+        """
+        held = self._held
+        sizes = [one.numel() for one in wanted]
+        if held.unknown or held.may_hold_text_of(max(1, sum(sizes))) or held.is_long_vector(sizes):
+            return [True] * len(wanted)
+        shapes = Counter(tuple(one.shape) for one in held.arrays if hasattr(one, "shape"))
+        if len(wanted) > 1 and not Counter(tuple(one.shape) for one in wanted) - shapes:
+            return [True] * len(wanted)
+        changes = [None] * len(wanted) if before is None else before
+        return [self._brings(one, old) for one, old in zip(wanted, changes, strict=True)]
+
+    def _brings(self, tensor: Any, before: Any) -> bool:
+        torch: Any = sys.modules["torch"]
+        own = tensor.detach().to(torch.float64).flatten()
+        changes = [own] if before is None else [own, own - before.to(torch.float64).flatten()]
+        for one in self._held.fitting(tensor):
+            if one is tensor:
+                return True
+            values = torch.as_tensor(one).detach().to(torch.float64)
+            rows = values.reshape(-1, own.numel()) if own.numel() else values
+            if any(_is_multiple(row, change) for row in rows for change in changes):
+                return True
+        return False
+
+
+def _is_multiple(values: Any, wanted: Any) -> bool:
+    """Whether `values` are `wanted`, scaled."""
+    torch: Any = sys.modules["torch"]
+    if torch.allclose(values, wanted, rtol=1e-4, atol=1e-7):
+        return True
+    if len(wanted) < 2:
+        return False
+    scale = values.norm() * wanted.norm()
+    return bool(scale > 0 and (values @ wanted).abs() > 0.9999 * scale)

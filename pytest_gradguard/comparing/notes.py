@@ -1,0 +1,57 @@
+"""What a run notes, as it happens: gradients and parameters by name, in a file of sketches."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_gradguard.comparing.sketches import Sketch
+
+BACKWARD, GRADIENTS, STEP, STEPPED, END = "backward", "gradients", "step", "stepped", "end"
+"""The kinds of notes: after a backward pass, what `autograd.grad` or a tape returns, the gradients
+that an optimizer steps with, the parameters after its step, and at the end of the program."""
+
+
+class Note(NamedTuple):
+    """What was noted at one moment.
+
+    Attributes:
+        kind: which moment.
+        step: how many steps of optimizers there were before.
+        place: the program's line.
+        tensors: sketches by name; None: there is no gradient.
+    """
+
+    kind: str
+    step: int
+    place: str
+    tensors: dict[str, Sketch | None]
+
+
+class Writer:
+    """Writes notes to a file.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "wb")  # noqa: SIM115
+
+    def add(self, note: Note) -> None:
+        """Add a note."""
+        pickle.dump(note, self._file)
+        self._file.flush()
+
+
+def read(path: Path) -> Iterator[Note]:
+    """The notes in a file, up to where a run that was killed came."""
+    with open(path, "rb") as file:
+        while True:
+            try:
+                note: Any = pickle.load(file)
+            except (EOFError, pickle.UnpicklingError):
+                return
+            yield note

@@ -1,0 +1,88 @@
+"""Where a program holds its parameters, buffers and other leaves: their names in its frames."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from pytest_gradguard.runtime.kernel import callsite
+
+_DEPTH = 8
+"""How many of the program's frames are looked at."""
+_MOST = 1_000
+"""How many entries of a container."""
+_NESTED = 3
+
+
+def of_frames(frame: FrameType | None) -> dict[str, Any]:
+    """Torch's leaves and buffers that the program's frames hold, from `frame` outward, by name."""
+    found: dict[str, Any] = {}
+    frames = callsite.user_frames(frame, _DEPTH)
+    spaces: list[Mapping[str, Any]] = [
+        dict(callsite.local_names(one))
+        for one in frames
+        if one.f_code.co_flags & inspect.CO_OPTIMIZED
+    ]
+    spaces += [one.f_globals for one in frames]
+    seen: set[int] = set()
+    for space in spaces:
+        if id(space) not in seen:
+            seen.add(id(space))
+            add(found, space)
+    return found
+
+
+def of_main() -> dict[str, Any]:
+    """The same of what the main module holds."""
+    found: dict[str, Any] = {}
+    add(found, vars(sys.modules["__main__"]))
+    return found
+
+
+def add(found: dict[str, Any], space: Mapping[str, Any]) -> None:
+    """Add what stands in a namespace to what is `found`, each object under its first name."""
+    known = {id(one) for one in found.values()}
+    for name, value in list(space.items()):
+        if name.startswith(("__", "@")):
+            continue
+        for path, tensor in _inside(name, value, _NESTED):
+            if id(tensor) not in known and path not in found:
+                known.add(id(tensor))
+                found[path] = tensor
+
+
+def _inside(path: str, item: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    torch: Any = sys.modules.get("torch")
+    kind = type(item)
+    if torch is None or "torch.nn.parameter" not in sys.modules:
+        return
+    if issubclass(kind, torch.Tensor):
+        if item.requires_grad and item.is_leaf:
+            yield path, item
+    elif issubclass(kind, torch.nn.Module):
+        for name, one in item.named_parameters():
+            yield f"{path}.{name}", one
+        for name, one in item.named_buffers():
+            yield f"{path}.{name}", one
+    elif depth:
+        for name, one in _entries(item, kind):
+            yield from _inside(f"{path}{name}", one, depth - 1)
+
+
+def _entries(item: Any, kind: type) -> Iterator[tuple[str, Any]]:
+    if kind in (list, tuple):
+        if len(item) <= _MOST:
+            yield from ((f"[{index}]", one) for index, one in enumerate(item))
+    elif kind is dict:
+        if len(item) <= _MOST:
+            yield from ((f"[{key!r}]", one) for key, one in list(item.items()))
+    elif _is_users(kind) and "__dict__" in dir(kind):
+        yield from ((f".{name}", one) for name, one in list(vars(item).items()))
+
+
+def _is_users(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    return kind.__module__ == "__main__" or callsite.is_user_file(getattr(module, "__file__", None))

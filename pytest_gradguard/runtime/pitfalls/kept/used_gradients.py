@@ -1,0 +1,65 @@
+"""GG106: which gradients an optimizer has used already, as a few of each optimizer's show.
+
+A gradient that no step has used yet is one that the program made for the next step.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from pytest_gradguard.runtime.frameworks.torch import steps, tensors
+from pytest_gradguard.runtime.frameworks.torch.copies import GradientState, gradient_state
+from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
+from pytest_gradguard.runtime.kernel.references import Reference, refer
+
+_SAMPLED = 8
+"""How many parameters of an optimizer are looked at after each step."""
+
+
+class _Used:
+    """The gradients of a few parameters after the last step of an optimizer."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        parameters = steps.parameters_of(optimizer)
+        sampled = [*parameters[:: len(parameters) // _SAMPLED + 1], *parameters[-1:]]
+        self._gradients: list[tuple[Reference, Reference, GradientState | None]] = [
+            (refer(one), refer(gradient), gradient_state(one))
+            for one in sampled
+            if (gradient := tensors.gradient(one)) is not None
+        ]
+
+    def parameters(self) -> list[Any]:
+        """Those whose gradient the step has used; none if a new one has come since."""
+        optimizer = self._optimizer()
+        if optimizer is None or not self._gradients:
+            return []
+        for reference, used, state in self._gradients:
+            parameter, gradient = reference(), used()
+            if gradient is None or parameter is None or gradient_state(parameter) != state:
+                return []
+        return steps.parameters_of(optimizer)
+
+
+_last: ByIdentity[_Used] = ByIdentity()
+
+
+def ids() -> set[int]:
+    """The ids of the parameters whose gradient a step has used already."""
+    return {id(one) for used in _last.values() for one in used.parameters()}
+
+
+def _stepped(optimizer: Any) -> None:
+    _last[optimizer] = _Used(optimizer)
+
+
+def apply() -> None:
+    """Look at the gradients that optimizers use."""
+    steps.after.subscribe(_stepped)
+
+
+def undo() -> None:
+    """Look at them no longer."""
+    steps.after.unsubscribe(_stepped)
+    _last.clear()

@@ -1,0 +1,163 @@
+"""`gradguard compare`: what it prints, writes and returns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from children import Done, run_python
+
+pytest.importorskip("torch")
+pytest.importorskip("joblib")
+
+PROGRAMS = Path(__file__).parent / "programs"
+PRINTING = 'print("written once")\nopen("runs", "a").write("run\\n")\n'
+
+
+def compare(folder: Path, *arguments: str) -> Done:
+    command = ("-m", "pytest_gradguard", "compare", *arguments)
+    return run_python(*command, folder=folder, limit=400, forked="torch")
+
+
+def written(folder: Path, name: str, source: str) -> str:
+    (folder / name).write_text(source, encoding="utf-8")
+    return name
+
+
+def test_a_difference_is_shown_with_its_cause(tmp_path: Path) -> None:
+    source = (PROGRAMS / "forward_in_loky.py").read_text(encoding="utf-8") + PRINTING
+    program = written(tmp_path, "train.py", source)
+    done = compare(tmp_path, "--report", "found.json", "--html", "found.html", program)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout == "written once\n"
+    line = 1 + source.splitlines().index(
+        "    (sum(losses) + 0.01 * net.weight.pow(2).sum()).backward()"
+    )
+    assert (
+        f"the runs differ after the backward pass (train.py:{line}): `net.weight.grad`\n"
+        in done.stderr
+    )
+    assert "explained by GG103" in done.stderr
+    assert "error[GG103]" in done.stderr
+    report = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    found = report["compare"]
+    assert (found["outcome"], found["tasks"]) == ("differ", 4)
+    assert found["difference"]["tensor"] == "net.weight.grad"
+    assert found["difference"]["values"]["workers"] != found["difference"]["values"]["inline"]
+    assert found["explained_by"][0]["code"] == "GG103"
+    assert {"schema", "tool", "findings"} <= report.keys()
+    assert "the runs differ after the backward pass" in (tmp_path / "found.html").read_text()
+    assert (tmp_path / "runs").read_text() == "run\n" * 3
+
+
+def test_a_program_that_loses_nothing_is_the_same(tmp_path: Path) -> None:
+    source = (PROGRAMS / "gradients_returned.py").read_text(encoding="utf-8") + PRINTING
+    done = compare(tmp_path, "--rtol", "0", "--atol", "0", written(tmp_path, "train.py", source))
+    assert (done.returncode, done.stdout) == (0, "written once\n"), done.stderr
+    assert "the same with workers and in one process (4 tasks compared)" in done.stderr
+    assert (tmp_path / "runs").read_text() == "run\n" * 2
+
+
+SERVER = """
+from multiprocessing import Process, Queue
+
+import torch
+
+
+def serve(tasks, results):
+    for x in iter(tasks.get, None):
+        results.put(float(x) * 2)
+
+
+tasks, results = Queue(), Queue()
+process = Process(target=serve, args=(tasks, results))
+process.start()
+tasks.put(1.0)
+print(results.get())
+tasks.put(None)
+process.join()
+"""
+CHANCE = """
+import os
+import torch
+from joblib import Parallel, delayed
+
+net = torch.nn.Linear(1, 1)
+x = torch.tensor([[float(x)] for x in os.urandom(2)])
+outputs = Parallel(n_jobs=2)(delayed(torch.mul)(row, 2.0) for row in x)
+net(torch.stack(outputs)).sum().backward()
+"""
+ENDS = {
+    "nothing": ("print('alone')", 0, "nothing was handed out; nothing to compare"),
+    "failed": ("raise SystemExit(3)", 2, "the program failed (exit status 3)"),
+    "server": (SERVER, 2, "the process started at program.py:14 waits for others at program.py:8"),
+    "chance": (CHANCE, 2, "two runs of the program as it is differ, too"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_what_cannot_be_compared_is_said(name: str, tmp_path: Path) -> None:
+    source, status, said = ENDS[name]
+    done = compare(tmp_path, written(tmp_path, "program.py", source))
+    assert done.returncode == status, done.stderr
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("missing.py",), "cannot find 'missing.py': there is no such file"),
+        (("-m", "no_such_module"), "cannot find the module 'no_such_module'"),
+        (("--rtol", "small", "program.py"), "--rtol 'small' is not a number of 0 or more"),
+        (("--report", "no/such/folder.json", "program.py"), "no/such/folder.json"),
+        ((), "the following arguments are required: PROGRAM"),
+    ],
+)
+def test_a_bad_command_line_is_one_line(
+    arguments: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    written(tmp_path, "program.py", "")
+    done = compare(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gradguard compare: ")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+TESTS = """
+import torch
+from joblib import Parallel, delayed
+
+
+def loss(net, x):
+    return net(x).mean()
+
+
+def test_trained():
+    net = torch.nn.Linear(2, 1)
+    losses = Parallel(n_jobs=2)(delayed(loss)(net, x) for x in torch.rand(2, 3, 2))
+    (sum(losses) + net.bias.sum()).backward()
+
+
+def test_evaluated():
+    net = torch.nn.Linear(2, 1).requires_grad_(False)
+    inputs = torch.rand(2, 3, 2, requires_grad=True)
+    scale = torch.ones(1, requires_grad=True)
+    losses = Parallel(n_jobs=2)(delayed(loss)(net, x.detach()) for x in inputs)
+    (scale * sum(losses)).backward()
+
+
+def test_alone():
+    torch.ones(1, requires_grad=True).backward()
+"""
+
+
+def test_tests_are_compared(tmp_path: Path) -> None:
+    written(tmp_path, "test_training.py", TESTS)
+    command = ("-m", "pytest", "-p", "no:cacheprovider", "--gradguard-compare", "test_training.py")
+    done = run_python(*command, folder=tmp_path, limit=300, forked="torch")
+    assert done.returncode == 1, done.stdout
+    assert "1 failed, 2 passed" in done.stdout
+    assert "explained by GG103" in done.stdout
+    assert "tests with workers and in one process: 1 the same, 1 differ" in done.stdout
