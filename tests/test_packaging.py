@@ -31,7 +31,7 @@ def test_links_work_wherever_the_readme_is_shown():
 def test_links_into_the_repository_lead_to_files_that_are_there():
     home = urls()["Homepage"]
     names = re.findall(
-        re.escape(home) + r"/(?:blob|tree)/main/([\w./]+)", README + urls()["Documentation"]
+        re.escape(home) + r"/(?:blob|tree)/main/([\w./-]+)", README + urls()["Documentation"]
     )
     assert names
     assert [name for name in names if not (ROOT / name).exists()] == []

@@ -146,9 +146,16 @@ def _wants_gradient(tensor: Any) -> bool:
 def _point(
     closure: Callable[[], Any], named: dict[str, Any], parameters: Any, *, always_backward: bool
 ) -> Any:
+    reached = Reached([closure, parameters])
+    of_torch = [hasattr(one, "requires_grad") for one in named.values()]
+    if not any(of_torch):
+        from pytest_gradguard.checking.tensorflow_point import TensorFlowPoint
+
+        return TensorFlowPoint(closure, named, reached)
+    if not all(of_torch):
+        raise ValueError(f"{_NAME}: check the parameters of one framework at a time")
     from pytest_gradguard.checking.torch_point import TorchPoint
 
-    reached = Reached([closure, parameters])
     return TorchPoint(closure, named, reached, always_backward=always_backward)
 
 
@@ -161,7 +168,10 @@ def _searched(
         try:
             with point.open(double=True):
                 search = Search(point, ranks, rtol, eps)
-                return search, search.run(directions)
+                wrong = search.run(directions)
+            # Processes that have been started before read the tensors that were not cast.
+            if not wrong or not ranks.agreed(point.is_shared()):
+                return search, wrong
         except NotDeterministic:
             raise
         except Exception as error:  # in the program's own precision, it may run
@@ -175,11 +185,12 @@ def _cause(point: Any, named: dict[str, Any], wrong: list[Wrong]) -> report.Caus
     """What is seen of the closure under the guard, as the program runs it."""
     missing = {one.name: named[one.name] for one in wrong if one.missing}
     with point.open(double=False), guard("record") as found:
+        point.start()
         watch = attempt(Watch, missing, raises=False, permitted=True) if missing else None
         if watch is not None:
             attempt(watch.start)
         try:
-            point.gradient()
+            point.run()
             attempt(point.step)
         finally:
             if watch is not None:

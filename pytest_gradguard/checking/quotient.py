@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 _SURE = 5.0
 """How many times the estimated error of a quotient a difference has to be."""
+_NAMES = {2.0**-52: "float64", 2.0**-23: "float32", 2.0**-7: "bfloat16"}
+_FAR = 0.3
+_FAR_ROUNDINGS = 100.0
 _ROUNDINGS = 16.0
 """How many units of its last place a loss may be off by rounding."""
 
@@ -30,13 +33,14 @@ class Precision(NamedTuple):
     close: float
 
     @classmethod
-    def of(cls, name: str, unit: float) -> Precision:
-        """The precision of a dtype.
+    def of(cls, unit: float) -> Precision:
+        """The precision of a dtype, by the distance of 1 to its next number.
 
         The error of a central quotient is the least for a step of the cube root of the unit.
         """
+        name = _NAMES.get(unit, "float16")
         if unit < 1e-12:
-            return cls(name, unit, (1e-5, 1e-6, 1e-7), 0.0, 1e-6)
+            return cls(name, unit, (1e-5, 1e-6, 1e-7), 0.0, 1e-8)
         best = unit ** (1 / 3)
         return cls(name, unit, (2 * best, best / 2, 4 * best), 4 * best, best)
 
@@ -96,6 +100,8 @@ def measure(
     close = precision.close * max(abs(wide), *(abs(one) for one in gradients))
     if all(abs(wide - one) <= close + rounding for one in gradients):
         return _farthest(wide, gradients, rounding, rounding)
+    if all(_is_far(wide, one, rounding) for one in gradients):
+        return _farthest(wide, gradients, rounding, rounding)
     half = step / 2
     near_ahead, near_behind = at(half), at(-half)
     near = (near_ahead - near_behind) / step
@@ -104,6 +110,12 @@ def measure(
     near_bend = (near_ahead - 2 * here + near_behind) / half
     error = abs(wide - near) + abs(2 * near_bend - bend) + rounding
     return _farthest((4 * near - wide) / 3, gradients, rounding, error)
+
+
+def _is_far(loss: float, gradient: float, rounding: float) -> bool:
+    """Whether two derivatives have so little in common that no second step is needed."""
+    difference = abs(loss - gradient)
+    return difference > max(_FAR * max(abs(loss), abs(gradient)), _FAR_ROUNDINGS * rounding)
 
 
 def _farthest(loss: float, gradients: Sequence[float], rounding: float, error: float) -> Measured:

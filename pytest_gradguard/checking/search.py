@@ -89,6 +89,7 @@ class Search:
         self._step = step
         self._here = 0.0
         self._gradients: list[Any] = []
+        self._alone: dict[int, Measured] = {}
         self.evaluations = 0
 
     def run(self, directions: int) -> list[Wrong]:
@@ -100,11 +101,13 @@ class Search:
         __tracebackhide__ = True
         self._settle()
         everything = range(len(self._point.names))
-        suspects: dict[int, None] = {}
         for seed in range(directions):
+            self._alone.clear()
             if not self._agrees(everything, seed):
-                suspects.update(dict.fromkeys(self._suspects(list(everything), seed)))
-        return self._confirmed(sorted(suspects))
+                wrong = self._confirmed(list(self._suspects(list(everything), seed)))
+                if wrong:
+                    return wrong
+        return []
 
     @property
     def rtol(self) -> float:
@@ -146,7 +149,10 @@ class Search:
             return self._ranks.loss(self._point.loss(direction, members, length))
 
         gradients = self._derivatives(members, direction)
-        return measure(at, self._here, gradients, step, self._point.precision)
+        measured = measure(at, self._here, gradients, step, self._point.precision)
+        if len(members) == 1:
+            self._alone[members[0]] = measured
+        return measured
 
     def _derivatives(self, members: Sequence[int], direction: Any) -> list[float]:
         """What the gradient gives along `direction`, on each rank."""
@@ -164,11 +170,12 @@ class Search:
 
     def _agrees(self, members: Sequence[int], seed: int) -> bool:
         """Whether the gradient of `members` agrees to the last digits that can be seen."""
+        precision = self._point.precision
         for step in self._steps()[:2]:
-            verdict = self._measure(members, seed, step).verdict(self._point.precision.close)
+            verdict = self._measure(members, seed, step).verdict(precision.close)
             if verdict is not Verdict.UNSURE:
                 return verdict is Verdict.AGREES
-        return False
+        return precision.rtol > 0  # where little can be seen, little is sure
 
     # -- parameters --------------------------------------------------------------------------------
 
@@ -177,25 +184,28 @@ class Search:
         if len(members) == 1:
             yield from members
             return
-        middle = len(members) // 2
-        for half in (members[:middle], members[middle:]):
-            if not self._agrees(half, seed):
-                yield from self._suspects(half, seed)
+        first, second = members[: len(members) // 2], members[len(members) // 2 :]
+        first_agrees = self._agrees(first, seed)
+        if not first_agrees:
+            yield from self._suspects(first, seed)
+        if first_agrees or not self._agrees(second, seed):
+            yield from self._suspects(second, seed)
 
     def _confirmed(self, suspects: Sequence[int]) -> list[Wrong]:
         """What is wrong with parameters, where it certainly is: here, and at another point."""
         missing = {index for index in suspects if self._gradients[index] is None}
-        here = {index: self._judge(index, 0) for index in suspects}
-        remaining = [index for index in suspects if here[index][1] is not Verdict.AGREES]
+        here = {index: self._alone.get(index) or self._judge(index, 0) for index in suspects}
+        remaining = [one for one in suspects if self._verdict(here[one]) is not Verdict.AGREES]
         if not remaining:
             return []
         self._point.move(_SEED, _AWAY)
         self._gradient()
-        found = []
+        found: list[Wrong] = []
         for index in remaining:
-            differing = [one for one, verdict in [here[index]] if verdict is Verdict.DIFFERS]
+            differing = [here[index]] * (self._verdict(here[index]) is Verdict.DIFFERS)
             for number in range(1, _TRIES):
-                measured, verdict = self._judge(index, number)
+                measured = self._judge(index, number)
+                verdict = self._verdict(measured)
                 if verdict is Verdict.AGREES:
                     break
                 if verdict is Verdict.DIFFERS:
@@ -203,11 +213,15 @@ class Search:
                 if len(differing) == _CERTAIN:
                     found.append(Wrong(self._point.names[index], differing[0], index in missing))
                     break
+        self._point.move(_SEED, -_AWAY)
+        self._gradient()
         return found
 
-    def _judge(self, index: int, number: int) -> tuple[Measured, Verdict]:
-        """The derivative along a direction of one parameter alone, and whether it agrees."""
+    def _verdict(self, measured: Measured) -> Verdict:
+        return measured.verdict(self.rtol)
+
+    def _judge(self, index: int, number: int) -> Measured:
+        """The derivative along a direction of one parameter alone."""
         steps = self._steps()
         seed = 1_000 * (index + 1) + number
-        measured = self._measure([index], seed, steps[number % len(steps)])
-        return measured, measured.verdict(self.rtol)
+        return self._measure([index], seed, steps[number % len(steps)])

@@ -12,6 +12,7 @@ import torch
 from pytest_gradguard.checking.loss import number_of
 from pytest_gradguard.checking.quotient import Precision
 from pytest_gradguard.checking.reach import Reached
+from pytest_gradguard.checking.scales import scales_of
 from pytest_gradguard.checking.torch_state import State, Undo
 from pytest_gradguard.runtime.kernel import task_seeds
 
@@ -49,11 +50,17 @@ class TorchPoint:
         self._base: list[Any] = []
         self._scales: list[float] = []
         self._put_back: Undo = lambda: None
+        self._returned: Any = None
         self._unit = 0.0
+        self._moved = False
 
     def may_cast(self) -> bool:
         """Whether the parameters can be cast to double precision."""
         return self._state.may_cast()
+
+    def is_shared(self) -> bool:
+        """Whether other processes may read the parameters in the memory where they are."""
+        return self._state.is_shared()
 
     @contextlib.contextmanager
     def open(self, *, double: bool) -> Iterator[None]:
@@ -61,26 +68,25 @@ class TorchPoint:
         with self._state.kept(), contextlib.ExitStack() as stack:
             if double:
                 stack.enter_context(self._state.double())
+            self._moved = False
             self._put_back = stack.enter_context(self._state.kept())
             self._base = [_local(one).detach().clone() for one in self._parameters]
-            self._scales = _scales(self._base)
+            self._scales = scales_of([one.double() for one in self._base])
             self._unit = max(torch.finfo(one.dtype).eps for one in self._parameters)
             yield
 
     @property
     def precision(self) -> Precision:
         """In which precision the losses were computed that have been asked for."""
-        name = {2.0**-52: "float64", 2.0**-23: "float32", 2.0**-7: "bfloat16"}
-        return Precision.of(name.get(self._unit, "float16"), self._unit)
+        return Precision.of(self._unit)
 
     # -- the loss and its gradient -----------------------------------------------------------------
 
     def loss(self, direction: Sequence[Any], members: Sequence[int], length: float) -> float:
         """The loss `length` times `direction` away, for the parameters `members`."""
         __tracebackhide__ = True
-        self._start(direction, members, length)
-        loss, _ = self._run(backward=self._always_backward)
-        return loss
+        self.start(direction, members, length)
+        return self.run(backward=self._always_backward)
 
     def gradient(self) -> tuple[float, list[Any]]:
         """The loss at the point itself, and the gradient of each parameter; None where it has none.
@@ -89,10 +95,10 @@ class TorchPoint:
             ValueError: the closure changes the parameters.
         """
         __tracebackhide__ = True
-        self._start((), (), 0.0)
-        loss, _ = self._run(backward=True)
+        self.start()
+        loss = self.run()
         for name, one, base in zip(self.names, self._parameters, self._base, strict=True):
-            if not torch.equal(_local(one).detach(), base):
+            if not (self._moved or torch.equal(_local(one).detach(), base)):
                 raise ValueError(
                     f"check_gradients: the closure changes {name!r}; leave the optimizer's step "
                     "out of it"
@@ -102,8 +108,12 @@ class TorchPoint:
     def step(self) -> None:
         """Have an optimizer take the gradients, and change nothing: checks look at such steps."""
         torch.optim.SGD(self._parameters, lr=0.0).step()
+        self._returned = None
 
-    def _start(self, direction: Sequence[Any], members: Sequence[int], length: float) -> None:
+    def start(
+        self, direction: Sequence[Any] = (), members: Sequence[int] = (), length: float = 0.0
+    ) -> None:
+        """Prepare an evaluation, at the point itself or away from it."""
         self._put_back()
         self._state.clear_gradients()
         with torch.no_grad():
@@ -116,10 +126,11 @@ class TorchPoint:
                 moved = direction[index].to(local.device)
                 local.copy_(self._base[index] + length * moved)
 
-    def _run(self, *, backward: bool) -> tuple[float, Any]:
+    def run(self, *, backward: bool = True) -> float:
+        """The loss where `start` has gone."""
         __tracebackhide__ = True
         with torch.enable_grad(), task_seeds.seeding(_SEED):
-            loss = self._closure()
+            loss = self._returned = self._closure()
             value = number_of(loss)
             if isinstance(loss, torch.Tensor):
                 if loss.dtype.is_floating_point:
@@ -130,7 +141,7 @@ class TorchPoint:
                     except RuntimeError as error:
                         if _AGAIN not in str(error):
                             raise
-        return value, loss
+        return value
 
     def _arrived(self) -> bool:
         """Whether the closure has run the backward pass itself."""
@@ -164,18 +175,9 @@ class TorchPoint:
 
     def move(self, seed: int, length: float) -> None:
         """Move the point itself, so that it lies on no kink."""
+        self._moved = True
         for base, along in zip(self._base, self.direction(seed), strict=True):
             base.add_((length * along).to(base.device))
-
-
-def _scales(tensors: Sequence[Any]) -> list[float]:
-    """The size of each parameter's numbers; of those that are zero, the others' usual one."""
-    sizes = [
-        float(one.abs().double().pow(2).mean().sqrt()) if one.numel() else 0 for one in tensors
-    ]
-    known = sorted(size for size in sizes if size > 0 and math.isfinite(size))
-    usual = known[len(known) // 2] if known else 1.0
-    return [size if size > usual / 1000 else usual for size in sizes]
 
 
 def _gradient_of(parameter: Any) -> Any:

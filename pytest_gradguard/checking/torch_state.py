@@ -59,9 +59,16 @@ class State:
         """Whether tensors can be cast and put back, and nobody else holds on to them."""
         return not any(
             _is_wrapper(one)
-            or (one.device.type == "cpu" and one.is_shared())
             or (one.requires_grad and (_has_hooks_of_ranks(one) or _lends_gradient(one)))
             for one in self._tensors
+        )
+
+    def is_shared(self) -> bool:
+        """Whether other processes may read the parameters in the memory where they are."""
+        return any(
+            one.device.type == "cpu" and one.is_shared()
+            for one in self._tensors
+            if one.requires_grad
         )
 
     @contextlib.contextmanager

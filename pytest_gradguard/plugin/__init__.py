@@ -33,7 +33,8 @@ def __dir__() -> list[str]:
     return [name for name in globals() if name.startswith("pytest_") or name in _FIXTURES]
 
 
-_FIXTURES = ("gradguard", "watch_gradients")
+_JUDGING = {"check_gradients", "watch_gradients"}
+_FIXTURES = ("gradguard", *sorted(_JUDGING))
 
 _safely = partial(safely, raises=(pytest.UsageError,))
 
@@ -181,14 +182,14 @@ def pytest_collection_modifyitems(
 
 def _ineffective_flag(config: pytest.Config, items: list[pytest.Item]) -> str | None:
     """The error for a flag that has no effect: no test is guarded or watches gradients."""
-    if any("watch_gradients" in getattr(item, "fixturenames", ()) for item in items):
+    if any(_JUDGING & set(getattr(item, "fixturenames", ())) for item in items):
         return None
     flag = _flag(config)
     if flag is None or ((active := _active(config)) is not None and active.everywhere):
         return None
     return (
-        f"{flag} has no effect: --gradguard is missing, and no test uses the fixture gradguard or "
-        "watch_gradients"
+        f"{flag} has no effect: --gradguard is missing, and no test uses the fixture gradguard, "
+        "watch_gradients or check_gradients"
     )
 
 

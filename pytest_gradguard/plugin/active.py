@@ -32,7 +32,7 @@ _GUARD = pytest.StashKey[ItemGuard]()
 _WORKER_OUTPUT = "gradguard_findings"
 _WORKER_CALLS = "gradguard_calls"
 _PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-_BY_FIXTURE = "the tests that use the fixtures gradguard and watch_gradients"
+_BY_FIXTURE = "the tests that use the fixtures gradguard, watch_gradients and check_gradients"
 
 
 class GuardPlugin:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,28 +32,21 @@ def rows() -> Any:
     return torch.randn(6, 4, generator=torch.Generator().manual_seed(dist.get_rank()))
 
 
-class OwnSlice(torch.autograd.Function):
-    """A gather whose backward keeps this rank's slice of this rank's gradient alone."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x)
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return gradient.chunk(dist.get_world_size())[dist.get_rank()]
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "own-all-gather.md"
 
 
-class AddedSlices(OwnSlice):
-    """The right one: every rank's loss depends on the rows that were gathered."""
+def gathers_of_the_page() -> list[Any]:
+    """The classes of the page: one whose backward keeps its own slice, and the right one."""
+    found = []
+    for block in re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        if "class Gather" in block:
+            namespace: dict[str, Any] = {}
+            exec(block, namespace)
+            found.append(namespace["Gather"])
+    return found
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient)
-        return gradient.chunk(dist.get_world_size())[dist.get_rank()]
+
+OwnSlice, AddedSlices = gathers_of_the_page()
 
 
 def contrastive(model: Any, gather: Any) -> Callable[[], Any]:

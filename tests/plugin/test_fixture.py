@@ -101,8 +101,8 @@ def test_only_tests_that_ask_are_guarded(folder: Path) -> None:
     assert run.codes() == FOUND
     assert failed(run) == ["test_asks", "test_asks_late"]
     assert "gradguard: only for tests that use its fixture" in run.text
-    assert (
-        run.report()["guarded"] == "the tests that use the fixtures gradguard and watch_gradients"
+    assert run.report()["guarded"] == (
+        "the tests that use the fixtures gradguard, watch_gradients and check_gradients"
     )
     assert re.search(r"^gradguard: report of the tests .*: of all\) written to ", run.text, re.M)
 
@@ -118,7 +118,7 @@ def test_a_flag_without_effect_is_refused(tmp_path: Path, flag: str, how: list[s
     assert run.status == pytest.ExitCode.USAGE_ERROR
     assert re.findall(r"^.*has no effect.*$", run.text, re.M) == [
         f"ERROR: {flag.partition('=')[0]} has no effect: --gradguard is missing, and no test uses "
-        "the fixture gradguard or watch_gradients"
+        "the fixture gradguard, watch_gradients or check_gradients"
     ]
     assert "it ran" not in run.text
     assert not (tmp_path / "report.json").exists()

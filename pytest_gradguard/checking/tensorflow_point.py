@@ -1,0 +1,175 @@
+"""A point in the space of a program's TensorFlow variables: the loss there, and its gradient."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pytest_gradguard import keras_variables
+from pytest_gradguard.checking.loss import number_of
+from pytest_gradguard.checking.quotient import Precision
+from pytest_gradguard.checking.reach import Reached
+from pytest_gradguard.checking.scales import scales_of
+from pytest_gradguard.runtime.kernel import generators, task_seeds
+
+_SEED = 20_021
+
+
+class TensorFlowPoint:
+    """The variables of a closure, and how its loss depends on them; as `TorchPoint`.
+
+    Variables cannot be cast: the loss is computed in the precision of the program.
+
+    Args:
+        closure: computes the loss, or the loss and its gradients where it has a tape of its own.
+        named: the variables by name.
+        reached: what else the closure works with.
+    """
+
+    def __init__(self, closure: Callable[[], Any], named: dict[str, Any], reached: Reached) -> None:
+        self.names = list(named)
+        self._closure = closure
+        self._variables = [_inner(one) for one in named.values()]
+        others = (one for layer in reached.modules for one in getattr(layer, "variables", ()))
+        found = {id(one): one for one in (*self._variables, *map(_inner, others))}
+        self._kept = [one for one in found.values() if isinstance(one, tf.Variable)]
+        self._before: list[Any] = []
+        self._base: list[Any] = []
+        self._scales: list[float] = []
+        self._gradients: list[Any] = []
+        self._unit = 0.0
+        self._moved = False
+
+    def may_cast(self) -> bool:
+        """Variables keep their dtype."""
+        return False
+
+    def is_shared(self) -> bool:
+        """Whether other processes may read the variables where they are: they cannot."""
+        return False
+
+    @contextlib.contextmanager
+    def open(self, *, double: bool) -> Iterator[None]:
+        """A block in which the loss can be asked for; everything is put back at its end."""
+        restore = generators.capture()
+        self._moved = False
+        self._before = [one.numpy() for one in self._kept]
+        self._base = [one.numpy() for one in self._variables]
+        self._scales = scales_of(self._base)
+        self._unit = max(float(np.finfo(_dtype(one)).eps) for one in self._base)
+        try:
+            yield
+        finally:
+            self._put_back()
+            restore()
+
+    @property
+    def precision(self) -> Precision:
+        """In which precision the losses were computed that have been asked for."""
+        return Precision.of(self._unit)
+
+    def loss(self, direction: Sequence[Any], members: Sequence[int], length: float) -> float:
+        """The loss `length` times `direction` away, for the variables `members`."""
+        __tracebackhide__ = True
+        self.start()
+        for index in members:
+            moved = self._base[index] + length * direction[index]
+            self._variables[index].assign(moved.astype(self._base[index].dtype))
+        return self.run()
+
+    def gradient(self) -> tuple[float, list[Any]]:
+        """The loss at the point itself, and the gradient of each variable; None where it has none.
+
+        Raises:
+            ValueError: the closure changes the variables.
+        """
+        __tracebackhide__ = True
+        self.start()
+        loss = self.run()
+        for name, one, base in zip(self.names, self._variables, self._base, strict=True):
+            if not (self._moved or np.array_equal(one.numpy(), base)):
+                raise ValueError(
+                    f"check_gradients: the closure changes {name!r}; leave the optimizer's step "
+                    "out of it"
+                )
+        return loss, [
+            None if one is None else np.asarray(tf.convert_to_tensor(one))
+            for one in self._gradients
+        ]
+
+    def step(self) -> None:
+        """Nothing: no check looks at the steps of these optimizers."""
+
+    def _put_back(self) -> None:
+        for one, value in zip(self._kept, self._before, strict=True):
+            one.assign(value)
+
+    def start(self) -> None:
+        """Prepare an evaluation at the point itself."""
+        self._put_back()
+        for one, base in zip(self._variables, self._base, strict=True):
+            one.assign(base)
+        generators.seed(_SEED)  # TensorFlow's has no state that could be put back exactly
+
+    def run(self) -> float:
+        """The loss where the variables are."""
+        __tracebackhide__ = True
+        with task_seeds.seeding(_SEED), tf.GradientTape() as tape:
+            tape.watch(self._variables)
+            loss = self._closure()
+        gradients: Any = None
+        if isinstance(loss, tuple) and len(loss) == 2:
+            loss, gradients = loss
+            gradients = list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
+            if len(gradients) != len(self._variables):
+                raise ValueError(
+                    f"check_gradients: the closure returned {len(gradients)} gradients for "
+                    f"{len(self._variables)} variables"
+                )
+        if isinstance(loss, tf.Tensor):
+            if loss.dtype.is_floating:
+                self._unit = max(self._unit, float(np.finfo(loss.dtype.as_numpy_dtype).eps))
+            if gradients is None:
+                gradients = tape.gradient(loss, self._variables)
+            loss = loss.numpy()
+        self._gradients = gradients or [None] * len(self._variables)
+        return number_of(loss)
+
+    def direction(self, seed: int) -> list[Any]:
+        """A random direction, as long as the variables are large."""
+        draw = np.random.RandomState(seed)
+        return [
+            scale * draw.standard_normal(base.shape)
+            for base, scale in zip(self._base, self._scales, strict=True)
+        ]
+
+    def shares(self, gradients: Sequence[Any], direction: Sequence[Any]) -> list[float]:
+        """What each variable contributes to the derivative along `direction`."""
+        return [
+            0.0 if one is None else float(np.sum(one.astype(np.float64) * along))
+            for one, along in zip(gradients, direction, strict=True)
+        ]
+
+    def is_split(self, index: int) -> bool:
+        """Whether ranks hold parts of a variable: they do not."""
+        return False
+
+    def move(self, seed: int, length: float) -> None:
+        """Move the point itself, so that it lies on no kink."""
+        self._moved = True
+        for index, along in enumerate(self.direction(seed)):
+            base = self._base[index]
+            self._base[index] = (base + length * along).astype(base.dtype)
+
+
+def _inner(variable: Any) -> Any:
+    """TensorFlow's variable in one of Keras's."""
+    return variable.value if keras_variables.is_variable(variable) else variable
+
+
+def _dtype(value: Any) -> Any:
+    return value.dtype if np.issubdtype(value.dtype, np.floating) else np.float32
