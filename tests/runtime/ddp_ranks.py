@@ -285,6 +285,10 @@ def sharded_optimizer() -> Any:
 
 def averages_parameters() -> None:
     """Local steps, and parameters averaged after every third."""
+    never_synchronized(averages=True)
+
+
+def never_synchronized(averages: bool = False) -> Any:
     model = DDP(Net("used", "used"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(6):
@@ -292,10 +296,12 @@ def averages_parameters() -> None:
         with model.no_sync():
             model(torch.full((1, 2), 1.0 + dist.get_rank())).pow(2).sum().backward()
         optimizer.step()
-        if step % 3 == 2:
+        if averages and step % 3 == 2:
             for parameter in model.parameters():
                 dist.all_reduce(parameter.data)
                 parameter.data /= 2
+    dist.all_gather([torch.empty(2, 2) for _ in range(2)], model.module.body.weight.detach())
+    return rounded(model)
 
 
 def own_head() -> None:
@@ -398,7 +404,8 @@ CASES: tuple[Callable[[], Any], ...] = (
     *(method_of_shards, method_of_shards_repaired, method_of_one_process),
     *(averaged_by_hand, seed_of_its_own, seed_of_its_own_flat, seed_of_its_own_gathered),
     *(seed_of_its_own_repaired, skipped_by_hand, loaded_on_rank_0, skipped_step),
-    *(parts_of_each_rank, sharded_optimizer, averages_parameters, own_head),
+    *(parts_of_each_rank, sharded_optimizer, averages_parameters, never_synchronized),
+    own_head,
     one_rank_lacks_it,
 )
 

@@ -113,6 +113,12 @@ EVERYTHING = ["body.weight", "body.bias", "extra.weight", "extra.bias"]
             "`body.weight` was frozen when the module was wrapped",
             "Unfreeze it first. Then wrap the module",
         ),
+        (
+            "never_synchronized",
+            EVERYTHING,
+            "every backward pass ran inside `no_sync`",
+            "Use `no_sync()` for all but the last backward pass before each step",
+        ),
     ],
 )
 def test_a_single_step_without_all_averages_is_reported(
@@ -138,6 +144,7 @@ def test_a_single_step_without_all_averages_is_reported(
         ("skipped_by_hand", 2, "weight", ["skipped-step"]),
         ("loaded_on_rank_0", 1, "body.weight", ["seed"]),
         ("skipped_step", 3, "body.weight", ["skipped-step"]),
+        ("never_synchronized", 1, "body.weight", ["GG502"]),
     ],
 )
 def test_ranks_that_diverge_are_reported_with_the_first_step_and_the_cause(
@@ -171,6 +178,7 @@ def test_ranks_that_stay_equal_or_are_meant_to_differ_are_not_reported(
 ) -> None:
     first, second = outcomes[case, 0], outcomes[case, 1]
     assert first["raised"] is second["raised"] is None
+    assert first["found"] == second["found"] == []
     assert first["apart"] == second["apart"] == []
     assert first["result"] == second["result"]
 

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.details import Details
+from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime.kernel import evidence
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.callsite import Site
@@ -68,6 +69,15 @@ def later(parameters: Sequence[str], unfrozen: bool) -> Cause:
     )
 
 
+def paused() -> Cause:
+    """All backward passes ran in `no_sync`."""
+    return Cause(
+        "every backward pass ran inside `no_sync`, and DDP averages only in one outside of it",
+        "Use `no_sync()` for all but the last backward pass before each step: that one averages "
+        "what was accumulated.",
+    )
+
+
 def _them(parameters: Sequence[str]) -> str:
     return "it" if len(parameters) == 1 else "them"
 
@@ -119,6 +129,9 @@ class Evidence(evidence.Evidence):
         of_all: how many parameters the optimizer holds.
         ranks: how many ranks there are.
         about: the first parameter, described.
+
+    Attributes:
+        stands: whether it is to be reported, when it is asked for; None: it is.
     """
 
     code = CODE
@@ -145,6 +158,7 @@ class Evidence(evidence.Evidence):
             }
         )
         self.advice = cause.advice
+        self.stands: Callable[[], bool] | None = None
         self._cause = cause.text
         self._line = "" if backward is None else f" at line {backward.line}"
         self._verb = verb
@@ -154,6 +168,9 @@ class Evidence(evidence.Evidence):
         if backward is not None:
             text = f"this {verb} gives gradients that are not averaged"
             self.add_step(text, backward.path, backward.line, None)
+
+    def build(self) -> Finding | None:
+        return super().build() if self.stands is None or self.stands() else None
 
     def reason(self) -> str:
         """Why the gradients were not averaged, as a clause."""
