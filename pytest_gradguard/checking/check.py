@@ -112,6 +112,9 @@ def _named(parameters: Any, frame: FrameType | None) -> dict[str, Any]:
     for item in items_of(parameters, frame, asked_by=_NAME):
         for name, tensor in _tensors_in(item):
             found.setdefault(id(tensor), (name, tensor))
+    for name, tensor in found.values():
+        if not (hasattr(tensor, "requires_grad") or hasattr(tensor, "trainable")):
+            raise ValueError(f"{_NAME}: {name!r} is a constant; check variables")
     wanted = {name: tensor for name, tensor in found.values() if _wants_gradient(tensor)}
     if not found:
         raise ValueError(f"{_NAME}: there are no parameters to check")

@@ -181,7 +181,7 @@ class Search:
 
     def _suspects(self, members: list[int], seed: int) -> Iterator[int]:
         """Those of `members` that do not agree, where together they do not."""
-        if len(members) == 1:
+        if len(members) == 1 or all(self._gradients[index] is None for index in members):
             yield from members
             return
         first, second = members[: len(members) // 2], members[len(members) // 2 :]

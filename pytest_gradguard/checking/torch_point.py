@@ -14,6 +14,7 @@ from pytest_gradguard.checking.quotient import Precision
 from pytest_gradguard.checking.reach import Reached
 from pytest_gradguard.checking.scales import scales_of
 from pytest_gradguard.checking.torch_state import State, Undo
+from pytest_gradguard.runtime.frameworks.torch import engine
 from pytest_gradguard.runtime.kernel import task_seeds
 
 _SEED = 20_021
@@ -129,8 +130,13 @@ class TorchPoint:
     def run(self, *, backward: bool = True) -> float:
         """The loss where `start` has gone."""
         __tracebackhide__ = True
+        passes: list[Any] = []
         with torch.enable_grad(), task_seeds.seeding(_SEED):
-            loss = self._returned = self._closure()
+            engine.subscribe(passes.append)
+            try:
+                loss = self._returned = self._closure()
+            finally:
+                engine.unsubscribe(passes.append)
             value = number_of(loss)
             if isinstance(loss, torch.Tensor):
                 if loss.dtype.is_floating_point:
@@ -139,8 +145,8 @@ class TorchPoint:
                     try:
                         loss.backward()
                     except RuntimeError as error:
-                        if _AGAIN not in str(error):
-                            raise
+                        if not passes or _AGAIN not in str(error):
+                            raise  # else the closure has run it, and the gradient is zero
         return value
 
     def _arrived(self) -> bool:

@@ -96,7 +96,11 @@ class State:
             (one, one.grad, None if one.grad is None else one.grad.detach().clone())
             for one in self._tensors
         ]
-        modules = [(one, _simple_values(one), dict(one._buffers)) for one in self._modules]
+        modules = [
+            (one, _simple_values(one), dict(one._buffers))
+            for one in self._modules
+            if isinstance(one._buffers, dict)  # not of a scripted module
+        ]
         random = [generators.capture(), *(_capture(one) for one in self._generators)]
 
         def put_back() -> None:

@@ -217,3 +217,34 @@ def test_the_fixture_fails_a_test(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*error?GG115? wrong-gradient*"])
     assert '"GG115"' in (pytester.path / "r.json").read_text()
+
+
+def test_a_closure_that_leaves_zero_gradients_is_not_run_backward_again() -> None:
+    weight = torch.zeros(3, requires_grad=True)
+
+    def closure() -> Any:
+        loss = weight.pow(2).sum()
+        loss.backward()
+        return loss
+
+    check_gradients(closure, weight)
+
+
+def test_a_graph_that_is_used_twice_is_the_programs_own_error() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    kept = weight.pow(2).sum()
+    kept.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        check_gradients(lambda: weight.sum() + kept, weight)
+
+
+def test_an_attack_inside_the_closure_is_part_of_it() -> None:
+    model = nn.Linear(3, 1)
+
+    def closure() -> Any:
+        x = X.clone().requires_grad_()
+        model(x).sum().backward()
+        model.zero_grad()
+        return model(x + 0.1 * x.grad.sign()).pow(2).sum()
+
+    check_gradients(closure, model)
