@@ -38,6 +38,7 @@ EXPECT = {
     "test_gradient_of_a_leaf_returned": set(),
     "test_gradient_of_a_leaf_through_nested_calls": set(),
     "test_norm_of_a_gradient_returned": {"GG101"},
+    "test_gradient_of_a_leaf_dropped": {"GG101"},
     "test_some_gradients_of_a_leaf_returned": {"GG101"},
     "test_identities_used_again": {"GG102"},
     "test_other_tensors_after_results_are_gone": {"GG101", "GG102"},
@@ -421,6 +422,13 @@ def test_gradient_of_a_leaf_through_nested_calls():
     weight = torch.ones(3, requires_grad=True)
     tasks = [delayed(nested_gradient)(weight) for _ in (1, 2)]
     assert sum(Parallel(n_jobs=2, batch_size=1)(tasks)).tolist() == [8.0] * 3
+
+
+def test_gradient_of_a_leaf_dropped():
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    Parallel(n_jobs=2)(delayed(own_gradient)(weight) for _ in range(2))  # -> GG101
+    optimizer.step()
 
 
 def test_norm_of_a_gradient_returned():

@@ -79,10 +79,9 @@ def _function_with(tensor: Any, items: Any) -> Any:
 
 def heard(call: Any, note: Outcome) -> None:
     """Take, in the parent, what became of the gradients in a worker of `call`."""
-    from pytest_gradguard.runtime.pitfalls.kept import worker_gradients
+    from pytest_gradguard.runtime.pitfalls.kept import answers, worker_gradients
 
     if note.left is not None:
         worker_gradients.remember(call, note.left)
     if note.returned:
-        call.answer(len(note.returned))
-        backwards.answered(call, note.returned)
+        answers.take(call, note.returned)

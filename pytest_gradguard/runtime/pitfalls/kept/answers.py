@@ -1,0 +1,71 @@
+"""GG101: the gradients that workers return, and whether the program uses them.
+
+A worker that returns the gradient of a tensor that it was sent loses nothing, unless an optimizer
+then steps over that tensor without any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from pytest_gradguard.runtime.frameworks.torch import steps, tensors
+from pytest_gradguard.runtime.frameworks.torch.copies import digest
+from pytest_gradguard.runtime.kernel import watching
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.references import Reference
+from pytest_gradguard.runtime.pitfalls.kept import backwards
+
+
+class _Answer(NamedTuple):
+    """A tensor, the call that it was sent by, and how often its gradient came back."""
+
+    tensor: Reference
+    call: Call
+    times: int
+
+
+_answers: dict[int, _Answer] = {}
+"""By the id of the tensor, until the next step over it."""
+
+
+def take(call: Call, values: Collection[str]) -> None:
+    """Take the gradients that tasks of `call` have returned.
+
+    Args:
+        call: the call.
+        values: what tells which tensors that were sent there they are for.
+    """
+    call.answer(len(values))
+    answered = []
+    for reference, _ in list(call.shipped.values()):
+        tensor = reference()
+        if tensor is None:
+            continue
+        count = list(values).count(digest(tensor) or "")
+        if count:
+            answered.append(tensor)
+            before = _answers.get(id(tensor))
+            if before is not None and before.call is call:
+                count += before.times
+            _answers[id(tensor)] = _Answer(reference, call, count)
+    if answered:
+        backwards.answered(answered)
+        steps.after.subscribe(_stepped)
+
+
+def _stepped(optimizer: Any) -> None:
+    for parameter in steps.parameters_of(optimizer) if _answers else ():
+        answer = _answers.pop(id(parameter), None)
+        known = None if answer is None else answer.tensor()
+        if answer is not None and known is parameter and tensors.gradient_missing(parameter):
+            answer.call.answer(-answer.times)
+
+
+def undo() -> None:
+    """Look at steps no longer."""
+    steps.after.unsubscribe(_stepped)
+    _answers.clear()
+
+
+watching.at_end(undo)
