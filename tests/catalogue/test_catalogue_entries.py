@@ -26,7 +26,7 @@ GG110 optimizer-state-lost warning - runtime
 GG111 worker-buffers-lost warning lint runtime
 GG112 optimizer-left-behind error lint runtime
 GG113 hooks-lost warning lint runtime
-GG114 trained-copy-dropped warning lint -
+GG114 trained-copy-dropped warning lint runtime
 GG115 wrong-gradient error - runtime
 GG201 cuda-init-in-worker warning lint runtime
 GG202 cuda-tensor-to-worker warning lint runtime

@@ -70,7 +70,14 @@ print(torch.equal(before, model.weight))  # prints: False
         "module, if its parameters are in shared memory, or if the parent first trains or loads "
         "the module itself."
     ),
-    runtime=None,
+    runtime=(
+        "When an optimizer in a process worker has stepped parameters of a module, the task "
+        "returns nothing that may hold them, and the parent then calls or saves "
+        "that module with its old parameters. Nothing is reported if the task saves a "
+        "file with `torch.save`, pickles a module or reads a `state_dict`, if the parameters are "
+        "in shared memory, or if the parent trains or loads the module itself."
+    ),
+    reach="A `Process` and the workers of a dask cluster are not looked at.",
     silence="If the copies are trials, and the parent should go on with the module as it was.",
     links=(links.TORCH_MULTIPROCESSING, links.TORCH_SERIALIZATION),
 )

@@ -23,13 +23,14 @@ class Copy:
     Attributes:
         token: the call that it came with.
         number: by which the process of that call knows the module.
-        looked_at: what a probe has seen of it as it arrived.
+        looked_at, parameters: what probes have seen of it as it arrived.
     """
 
     def __init__(self, token: int, number: int, module: weakref.ref[Any]) -> None:
         self.token = token
         self.number = number
         self.looked_at: Any = None
+        self.parameters: Any = None
         self._module = module
 
     @property
@@ -61,6 +62,7 @@ def arrived(
             reference = weakref.ref(module, freed(_forget, id(module)))
             _copies[id(module)] = Copy(token, number, reference)
             probes.rouse("gg111")
+            probes.rouse("gg114")
         except Exception as error:
             fault(error)
     return module

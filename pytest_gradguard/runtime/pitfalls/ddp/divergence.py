@@ -190,8 +190,8 @@ def _look_at(optimizer: Any, known: _Optimizer) -> None:
         for module in _modules:
             if module.module is not None:
                 _look_at_module(module, held, known)
-    if known.looks and held:
-        known.looks -= 1
+    known.looks = known.looks - 1 if held and known.looks else 0
+    if held:
         for ranks, parameters in _reduced.find(list(held.values())):
             known.looks = 0
             number = next(_numbers.setdefault(("by hand", ranks), itertools.count()))

@@ -119,9 +119,10 @@ class Followed:
 
     def compare(self, notes: Notes) -> Iterator[Comparison]:
         """Compare with the notes of others that are there, each once."""
+        present = notes.present() if self._waiting else []
         for step, (header, values) in list(self._waiting.items()):
             heard = 0
-            for note in notes.others(self._about(step), len(values)):
+            for note in notes.others(self._about(step), len(values), present):
                 heard += 1
                 if note.rank not in self._ranks or (step, note.rank) in self._compared:
                     continue

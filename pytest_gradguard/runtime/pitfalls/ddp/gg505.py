@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime.kernel import evidence
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.evidence import names, times
-from pytest_gradguard.runtime.pitfalls.ddp.sketches import Difference
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.pitfalls.ddp.sketches import Difference  # which imports torch
 
 CODE = "GG505"
 

@@ -92,13 +92,20 @@ class Notes:
         with suppress(OSError):
             (self._folder / f"{subject}.{self.rank}").unlink()
 
-    def others(self, subject: str, count: int) -> Iterator[Note]:
+    def present(self) -> list[str]:
+        """The names of all notes that are there, for `others`."""
+        try:
+            return os.listdir(self._folder)
+        except OSError:
+            return []
+
+    def others(self, subject: str, count: int, present: list[str]) -> Iterator[Note]:
         """The notes of the other ranks on `subject` that have `count` numbers."""
-        for file in self._folder.glob(f"{subject}.*"):
-            rank = file.name.rpartition(".")[2]
-            if rank.isdecimal() and int(rank) != self.rank:
+        for name in present:
+            about, _, rank = name.rpartition(".")
+            if about == subject and rank.isdecimal() and int(rank) != self.rank:
                 with suppress(OSError, ValueError):
-                    yield _read(file, int(rank), count)
+                    yield _read(self._folder / name, int(rank), count)
 
     def end(self) -> None:
         """Say that this rank has ended; the last one removes the folder."""

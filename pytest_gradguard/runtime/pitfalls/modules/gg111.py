@@ -23,7 +23,7 @@ PROBES = (Probe("gg111", "pytest_gradguard.runtime.pitfalls.modules.kept_buffers
 
 
 class KeptBuffers(NamedTuple):
-    """Buffers that a task left in its worker, in plain values so that it can be pickled.
+    """Buffers or parameters that a task left in its worker, in plain values to be pickled.
 
     Attributes:
         task: the function that ran.
@@ -31,7 +31,7 @@ class KeptBuffers(NamedTuple):
         number: that of the module in that call.
         path: where the task was given the module.
         parameter: the name by which the task got it, if that is known.
-        names: the buffers, as the module's `state_dict` names them.
+        names: theirs, as the module's `state_dict` names them.
     """
 
     task: Task
@@ -47,6 +47,7 @@ class Use(Enum):
 
     STEPS = "steps the module's parameters"
     EVALUATES = "evaluates the module"
+    CALLS = "calls the module"
     SAVES = "saves the module"
     COPIES = "copies the module"
 
@@ -55,11 +56,13 @@ class Evidence(evidence.Evidence):
     """Buffers of modules that one call's tasks left in their workers.
 
     Attributes:
+        left: what a task does, in words.
         certain: the parent has used old values; else new ones may still come in time.
         stale: whether the parent still has the old values, one for each module.
     """
 
     code = CODE
+    left = "updates buffers of its copy, and does not return them"
     certain = False
     _kept: KeptBuffers
     _uses: list[Use]
@@ -84,8 +87,7 @@ class Evidence(evidence.Evidence):
                     "buffers": kept.names,
                 }
             )
-            text = f"`{kept.task.name}` updates buffers of its copy, and does not return them"
-            self.add_step(text, kept.task.path, kept.task.line)
+            self.add_step(f"`{kept.task.name}` {self.left}", kept.task.path, kept.task.line)
         if use not in self._uses:
             self._uses.append(use)
             if line is not None:

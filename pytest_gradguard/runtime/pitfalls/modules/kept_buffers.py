@@ -56,7 +56,7 @@ def _after(items: Any, results: Any, error: BaseException | None) -> list[KeptBu
             continue
         copy.looked_at = _see(module)
         if error is None and not _go_back(module, changed, seen, results):
-            found.append(_note(copy, module, list(changed), items))
+            found.append(note(copy, module, list(changed), items))
     return found or None
 
 
@@ -98,7 +98,8 @@ def _go_back(module: Any, changed: dict[str, Any], seen: _Seen, results: Any) ->
     return not held.holds_any(trained, single=False)
 
 
-def _note(copy: Copy, module: Any, names: list[str], items: Any) -> KeptBuffers:
+def note(copy: Copy, module: Any, names: list[str], items: Any) -> KeptBuffers:
+    """What the tasks `items` have changed of their copy of a module, and left there."""
     paths = locate.find(roots_of(items), lambda item: item is module)
     index, _, path = paths.get(id(module), "0|").partition("|")
     function = items[int(index)][0]
@@ -109,6 +110,6 @@ def _note(copy: Copy, module: Any, names: list[str], items: Any) -> KeptBuffers:
 
 def heard(call: Any, note: list[KeptBuffers]) -> None:
     """Keep, in the parent, what a worker of `call` has told."""
-    from pytest_gradguard.runtime.pitfalls.modules import worker_buffers
+    from pytest_gradguard.runtime.pitfalls.modules import gg111, worker_buffers
 
-    worker_buffers.remember(call, note)
+    worker_buffers.remember(call, note, gg111.Evidence)

@@ -1,16 +1,18 @@
-"""GG111: buffers that workers kept, confirmed by what the parent does with their module.
+"""GG111, GG114: what workers kept, confirmed by what the parent does with their module.
 
 A worker says which buffers of which module have changed there without going back. From then on,
 until the loss is certain or the program has written these buffers itself, it is looked for steps,
 evaluation and saving of that module. A step alone is not certain to do harm: the program may still
 write the buffers before it evaluates. So that finding stands as long as the old values do.
+Parameters that a worker has trained are another matter once the parent trains or copies the module
+itself: then the worker's copy was a trial.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -29,7 +31,7 @@ from pytest_gradguard.runtime.kernel.faults import (
 from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
-from pytest_gradguard.runtime.pitfalls.modules import gg111
+from pytest_gradguard.runtime.pitfalls.modules import gg111, gg114
 from pytest_gradguard.runtime.pitfalls.modules.buffers import kept_by, parameters_of, same
 from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers, Use
 
@@ -37,11 +39,12 @@ from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers, Use
 class _Lost:
     """A module of this process, of which buffers changed in a worker and did not come back."""
 
-    def __init__(self, kept: KeptBuffers, module: Any) -> None:
+    def __init__(self, kept: KeptBuffers, module: Any, kind: type[gg111.Evidence]) -> None:
         self.kept = kept
+        self.kind = kind
         self.number = id(module)
         self._module = weakref.ref(module, freed(self._freed))
-        held = {name: (owner, one) for name, owner, one in kept_by(module) if name in kept.names}
+        held = {name: (owner, one) for name, owner, one in _state(module) if name in kept.names}
         self._samples = {name: (refer(one), sample(one)) for name, (_, one) in held.items()}
         self._versions = {name: (id(one), one._version) for name, (_, one) in held.items()}
         self._parameters = parameters_of(module)
@@ -69,7 +72,7 @@ class _Lost:
         module = self.module
         if module is None:
             return True
-        now = {name: one for name, _, one in kept_by(module)}
+        now = {name: one for name, _, one in _state(module)}
         return not self._is_reset(module, now) and all(
             name in now and same(sample(now[name]), known)
             for name, (_, known) in self._samples.items()
@@ -96,8 +99,22 @@ class _Lost:
         return any(id(one) in owners for one in module.modules())
 
     def is_evaluated_by(self, module: Any) -> bool:
-        """Whether `module` holds such buffers, and is in evaluation mode."""
-        return not module.training and self.is_in(module)
+        """Whether a call of `module` evaluates these: in training mode, parameters alone."""
+        return (self.is_trained or not module.training) and self.is_in(module)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether they are parameters that a worker has trained."""
+        return self.kind is gg114.Evidence
+
+
+def _state(module: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The buffers and parameters of `module`: their paths, the modules that hold them, and they."""
+    yield from kept_by(module)
+    for path, owner in module.named_modules():
+        for name, one in owner._parameters.items():
+            if one is not None:
+                yield (f"{path}.{name}" if path else name), owner, one
 
 
 _waiting: dict[_Lost, Call] = {}
@@ -105,16 +122,18 @@ _waiting: dict[_Lost, Call] = {}
 _forward: list[Any] = []
 
 
-def remember(call: Call, notes: Iterable[KeptBuffers]) -> None:
-    """Take what a worker of `call` has kept."""
-    if "GG111" in call.dropped:
+def remember(call: Call, notes: Iterable[KeptBuffers], kind: type[gg111.Evidence]) -> None:
+    """Take what a worker of `call` has kept, which is evidence of that `kind`."""
+    if kind.code in call.dropped:
         return
     for kept in notes:
         sent_by = calls.by_token(kept.token)
         module = None if sent_by is None else sent_by.module_of(kept.number)
-        known = any(of is call and one.module is module for one, of in _waiting.items())
+        known = any(
+            of is call and one.kind is kind and one.module is module for one, of in _waiting.items()
+        )
         if module is not None and not known:
-            _waiting[_Lost(kept, module)] = call
+            _waiting[_Lost(kept, module, kind)] = call
     if _waiting:
         _listen()
 
@@ -124,8 +143,10 @@ def _listen() -> None:
         _patches.apply()
         steps.after.subscribe(_stepped)
         torch_modules.copied.append(_copied)
-    modules = [one.module for one in _waiting]
-    if not _forward and any(one is not None and not one.training for one in modules):
+    waiting = [(one, one.module) for one in _waiting]
+    if not _forward and any(
+        module is not None and (one.is_trained or not module.training) for one, module in waiting
+    ):
         hook = torch.nn.modules.module.register_module_forward_pre_hook(_called)
         _forward.append(hook)
 
@@ -156,7 +177,8 @@ def _stepped(optimizer: Any) -> None:
     held = set(map(id, steps.parameters_of(optimizer)))
 
     def is_stepped(lost: _Lost, module: Any) -> bool:
-        return any(id(one) in held for one in module.parameters())
+        stepped = any(id(one) in held for one in module.parameters())
+        return stepped and not lost.is_trained  # the parent trains it itself, from where it was
 
     _used(Use.STEPS, is_stepped)
 
@@ -175,8 +197,8 @@ def _by_the_program(frame: Any) -> bool:
 
 
 def _called(module: Any, args: Any) -> None:
-    if not module.training:
-        attempt(_used, Use.EVALUATES, lambda lost, _: lost.is_evaluated_by(module))
+    use = Use.CALLS if module.training else Use.EVALUATES
+    attempt(_used, use, lambda lost, _: lost.is_evaluated_by(module))
 
 
 def _saves(obj: Any, *args: Any, **kwargs: Any) -> None:
@@ -187,7 +209,7 @@ def _holds(item: Any, lost: _Lost, module: Any) -> bool:
     """Whether `item` holds these buffers of `module`, as a module or as its state."""
     memory = {
         one.untyped_storage().data_ptr()
-        for name, _, one in kept_by(module)
+        for name, _, one in _state(module)
         if name in lost.kept.names
     }
 
@@ -199,11 +221,11 @@ def _holds(item: Any, lost: _Lost, module: Any) -> bool:
 
 def _reads(module: Any, *args: Any, **kwargs: Any) -> None:
     if not args and not {"destination", "prefix"} & kwargs.keys():
-        _used(Use.COPIES, lambda lost, _: lost.is_in(module))
+        _used(Use.COPIES, lambda lost, _: not lost.is_trained and lost.is_in(module))
 
 
 def _copied(module: Any) -> None:
-    _used(Use.COPIES, lambda _, lost: lost is module)
+    _used(Use.COPIES, lambda lost, copied: not lost.is_trained and copied is module)
 
 
 _patches = Patches(
@@ -248,9 +270,9 @@ def _used(use: Use, concerned: Callable[[_Lost, Any], bool]) -> None:
 
 def _note(call: Call, lost: _Lost, use: Use) -> gg111.Evidence | None:
     """The evidence of one more use of a module with old buffers; None: it is allowed here."""
-    if "GG111" in collector.allowed_now():
+    if lost.kind.code in collector.allowed_now():
         return None
-    evidence = gg111.Evidence.of(call, about=(lost.kept.task, lost.kept.path))
+    evidence = lost.kind.of(call, about=(lost.kept.task, lost.kept.path))
     if evidence is None:
         return None
     evidence.describe(lost.kept, use, callsite.user_site())
