@@ -80,8 +80,12 @@ class Details(TypedDict, total=False):
     """What `CUDA_VISIBLE_DEVICES` is changed to, and before, from."""
     before: str | None
     buffers: list[str]
+    causes: list[str]
+    """What was seen to make ranks differ: codes, or words."""
     code: list[str]
     """What makes the settings of the caller's, in Python."""
+    compared_ranks: list[int]
+    """The two ranks."""
     confirmed: bool
     """A gradient was seen to be missing."""
     context_bytes: list[int]
@@ -89,6 +93,8 @@ class Details(TypedDict, total=False):
     copies: int
     did: str
     """What a task did without the mode of the caller's, in words."""
+    difference: float
+    """The largest one between numbers of the ranks."""
     epoch: int
     explained_by: list[str]
     """The codes of the findings that explain it."""
@@ -122,6 +128,8 @@ class Details(TypedDict, total=False):
     results: int
     returned: int
     settings: dict[str, Setting]
+    step: int
+    """After how many steps of the optimizer."""
     stored: int
     tape: str
     world_size: int

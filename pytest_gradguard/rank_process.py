@@ -61,7 +61,7 @@ class RankProcess:
             raise
         finally:
             if self._rank is not None:
-                safely(self._rank.tell)
+                safely(self._rank.end)
 
     def _wait(self) -> None:
         """Wait until this process joins a group."""

@@ -26,9 +26,9 @@ __all__ = ["main"]
 _COMMANDS = {
     "lint": "check source files without running them",
     "run": "run a program under the guard and print what it found",
-    "compare": "run a program with its workers and without them, and compare gradients",
     "explain": "explain one code",
     "rules": "list all codes",
+    "compare": "run a program with its workers and without them, and compare gradients",
     "server": "run the language server for editors",
     "doctor": "show versions, and what is watched in this environment",
 }

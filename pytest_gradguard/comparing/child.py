@@ -33,6 +33,7 @@ class Outcome(NamedTuple):
         calls: how many calls to workers the program has begun.
         refused: what could not.
         unordered: where results come in any order.
+        kept: what tasks have left in their workers' copies alone.
         blocked: where a task waited for others, so that the run was given up; empty otherwise.
         in_process: that was the function of a process.
     """
@@ -42,6 +43,7 @@ class Outcome(NamedTuple):
     calls: int
     refused: list[str]
     unordered: list[str]
+    kept: list[str]
     blocked: str = ""
     in_process: bool = False
 
@@ -71,13 +73,11 @@ def main(arguments: Sequence[str]) -> int:
     seed_alike()
     with recording(Path(folder, NOTES), inlined=inlined, left=left.split(",")) as recorded:
         runs.append(recorded)
+        inline.state.give_up = give_up
         try:
             return execute(program, words)
-        except inline.Blocked as error:
-            give_up(str(error))
         finally:
             sys.stdout.flush()
-    return 1
 
 
 def _conclude(report: Report, folder: str, blocked: str, calls: int) -> None:
@@ -92,6 +92,7 @@ def _conclude(report: Report, folder: str, blocked: str, calls: int) -> None:
         calls,
         list(known.refused),
         list(known.unordered),
+        list(known.kept),
         blocked,
         bool(known.started),
     )

@@ -16,10 +16,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_gradguard.comparing import copies
+from pytest_gradguard.comparing.variables import Variables
 from pytest_gradguard.runtime.kernel import inline, locate
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.inline import Run, Task
 from pytest_gradguard.runtime.kernel.registry import Workers
+
+_CHANGED = "changes its worker's copy, and does not return it"
 
 
 class _Before:
@@ -90,14 +93,23 @@ class Isolation(inline.Isolation):
         own = not workers.shares_memory
         args, kwargs = (copies.with_own_data(one, memo, tensors=own) for one in (args, kwargs))
         task = (function, args, kwargs)
+        variables = Variables()
+        result = self._run(workers, task, run, inherited)
+        if variables.put_back([result, *self._sent]):
+            _say(function, _CHANGED)
+        return result
+
+    def _run(self, workers: Workers, task: Task, run: Run, inherited: bool) -> Any:
+        """The same, as far as torch is concerned."""
         if "torch.nn.parameter" not in sys.modules:
             return run(task)
+        function = task[0]
         before = [_Before(tensor) for tensor in _tensors()]
         outer, self._sent = self._sent, []
         try:
             result = run(task)
             shared = workers.shares_memory and not inherited
-            return self._settled(before, result, shared)
+            return self._settled(before, result, shared, function)
         except BaseException:
             for one in before:
                 one.keep_gradient(self.fresh)
@@ -105,13 +117,14 @@ class Isolation(inline.Isolation):
         finally:
             self._sent = outer
 
-    def _settled(self, before: list[_Before], result: Any, shared: bool) -> Any:
+    def _settled(self, before: list[_Before], result: Any, shared: bool, function: Any) -> Any:
         """What arrives of the `result` of a task that has run.
 
         Args:
             before: what it may have changed.
             result: what it has returned.
             shared: the tensors that it was given are in memory that it shares.
+            function: the task's.
         """
         changed = [one for one in before if one.changed]
         left = [one for one in before if one.left is not None]
@@ -124,6 +137,10 @@ class Isolation(inline.Isolation):
         back = {id(one) for one, came in zip(changed, values, strict=True) if came}
         gradients = found.of([one.left for one in left])
         returned = back | {id(one) for one, came in zip(left, gradients, strict=True) if came}
+        if any(id(one) not in returned for one in left):
+            _say(function, "leaves gradients on its worker's copy, and returns none of them")
+        if any(id(one) not in back for one in changed) and not shared:
+            _say(function, _CHANGED)
         result = self._copied_result(result, changed, left)
         for one in before:
             if id(one) in back and not (shared or one.tensor.is_shared()):
@@ -172,6 +189,12 @@ class Isolation(inline.Isolation):
         """A copy of what goes to a queue or a pipe, which is a result."""
         self._sent.append(item)
         return copies.copied(item, lambda inner: False)
+
+
+def _say(function: Any, what: str) -> None:
+    function = getattr(function, "__wrapped__", function)
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    inline.state.kept[f"`{name}`, called at {inline.place()}, {what}"] = None
 
 
 def _without_gradients(result: Any, before: list[_Before]) -> Any:

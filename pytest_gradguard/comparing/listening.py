@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytest_gradguard import imports
+from pytest_gradguard.comparing import places
 from pytest_gradguard.comparing.noting import Noting
-from pytest_gradguard.runtime.kernel import inline
+from pytest_gradguard.runtime.kernel import calls, inline
+from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.patching import Patch
 
@@ -29,9 +31,16 @@ def listening(noting: Noting) -> Iterator[None]:
         (_KERAS, _keras),
     ):
         inline.once_imported(module, functools.partial(listen, noting, undo), awaited)
+
+    def begun(_: Call) -> None:
+        if noting.is_here():
+            noting.handing_out(sys._getframe(1))
+
+    calls.when_begun.append(begun)
     try:
         yield
     finally:
+        calls.when_begun.remove(begun)
         for callback in awaited:
             imports.forget(callback)
         for one in reversed(undo):
@@ -135,6 +144,6 @@ def _are_eager(gradients: Any) -> bool:
 
 def _named(variables: list[Any], values: Any) -> dict[str, Any]:
     return {
-        f"{index} {getattr(one, 'path', None) or getattr(one, 'name', '')}": value
+        f"{index} {places.name_of(one)}": value
         for index, (one, value) in enumerate(zip(variables, values, strict=False))
     }

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from pytest_gradguard.comparing import places
@@ -36,6 +37,7 @@ class Noting:
         self._process = os.getpid()
         self._steps = 0
         self._known: dict[str, Any] = {}
+        self._first_names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._stepped: set[int] = set()
         self._reads_gradients = False
 
@@ -51,7 +53,7 @@ class Noting:
         """A backward pass of the program's has ended."""
         self.isolation.fresh = True
         leaves = self._leaves(frame)
-        found = {name: one.grad for name, one in leaves.items() if one.is_leaf and _trains(one)}
+        found = {name: one.grad for name, one in leaves.items() if _trains(one) and one.is_leaf}
         self.add(BACKWARD, found)
 
     def gradients(self, gradients: Any) -> None:
@@ -77,6 +79,10 @@ class Noting:
         self.add(STEP if before else STEPPED, tensors)
         self._steps += not before
 
+    def handing_out(self, frame: FrameType) -> None:
+        """The program begins a call to workers."""
+        self._leaves(frame)
+
     def end(self) -> None:
         """The program has ended."""
         found = {**self._known, **places.of_main()}
@@ -96,14 +102,30 @@ class Noting:
     def _leaves(self, frame: FrameType) -> dict[str, Any]:
         found = places.of_frames(frame)
         self._known.update(found)
+        for name, one in found.items():
+            if self._first_name(one) is None and type(one).__weakrefoffset__:
+                self._first_names[id(one)] = weakref.ref(one), name
         self._reads_gradients = self._reads_gradients or any(
-            "grad" in one.f_code.co_names for one in callsite.user_frames(frame)
+            _mentions_gradients(one.f_code) for one in callsite.user_frames(frame)
         )
         return found
 
     def _names(self, frame: FrameType, parameters: list[tuple[str, Any]]) -> dict[str, Any]:
         known = {id(one): name for name, one in self._leaves(frame).items()}
-        return {known.get(id(one), name): one for name, one in parameters}
+        return {
+            known.get(id(one)) or self._first_name(one) or name: one for name, one in parameters
+        }
+
+    def _first_name(self, tensor: Any) -> str | None:
+        """The name that the program had for it once."""
+        reference, name = self._first_names.get(id(tensor), (None, None))
+        return name if reference is not None and reference() is tensor else None
+
+
+def _mentions_gradients(code: CodeType) -> bool:
+    """Whether a function reads the attribute `grad`, itself or in a comprehension."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType) and one.co_name[0] == "<"]
+    return "grad" in code.co_names or any(map(_mentions_gradients, inner))
 
 
 def _trains(tensor: Any) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
+from pytest_gradguard.comparing.copies import is_of_tensorflow
 from pytest_gradguard.runtime.kernel import callsite
 
 _DEPTH = 8
@@ -55,14 +57,14 @@ def add(found: dict[str, Any], space: Mapping[str, Any]) -> None:
 
 
 def _inside(path: str, item: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    torch: Any = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch") if "torch.nn.parameter" in sys.modules else None
     kind = type(item)
-    if torch is None or "torch.nn.parameter" not in sys.modules:
-        return
-    if issubclass(kind, torch.Tensor):
+    if is_of_tensorflow(item):
+        yield from _weights(path, item)
+    elif torch is not None and issubclass(kind, torch.Tensor):
         if item.requires_grad and item.is_leaf:
             yield path, item
-    elif issubclass(kind, torch.nn.Module):
+    elif torch is not None and issubclass(kind, torch.nn.Module):
         for name, one in item.named_parameters():
             yield f"{path}.{name}", one
         for name, one in item.named_buffers():
@@ -70,6 +72,23 @@ def _inside(path: str, item: Any, depth: int) -> Iterator[tuple[str, Any]]:
     elif depth:
         for name, one in _entries(item, kind):
             yield from _inside(f"{path}{name}", one, depth - 1)
+
+
+def _weights(path: str, item: Any) -> Iterator[tuple[str, Any]]:
+    """The variables of a model of Keras's, or of a module of TensorFlow's; or it is one."""
+    if hasattr(item, "assign") and hasattr(item, "numpy"):
+        yield path, item
+        return
+    weights = getattr(item, "weights", None) or getattr(item, "variables", None)
+    if isinstance(weights, (list, tuple)):
+        for index, one in enumerate(weights):
+            yield f"{path}.weights[{index}] ({name_of(one)})", one
+
+
+def name_of(variable: Any) -> str:
+    """The name of a variable, without the numbers that tell a model from those before it."""
+    name = getattr(variable, "path", None) or getattr(variable, "name", "")
+    return re.sub(r"_\d+(?=/|$)", "", str(name))
 
 
 def _entries(item: Any, kind: type) -> Iterator[tuple[str, Any]]:

@@ -44,7 +44,7 @@ class Compared(NamedTuple):
         reason: why they cannot, or that nothing was handed out.
         difference: the first one.
         findings: of the first run.
-        explaining: those that explain the difference.
+        explaining: those that explain the difference, or why the program failed.
         handed: how many tasks ran in the calling process.
         remarks: what was left as it is, and what else to know.
         output: the last lines of the run that failed, where it was hidden.
@@ -153,7 +153,8 @@ def _compare(folder: Path, words: Sequence[str], tolerance: Tolerance) -> Compar
     first = bare.outcome
     if bare.status != 0 or first is None:
         findings = () if first is None else first.findings
-        return Compared(2, f"the program failed (exit status {bare.status})", findings=findings)
+        reason = f"the program failed (exit status {bare.status})"
+        return Compared(2, reason, findings=findings, explaining=explaining(findings))
     said: dict[str, Any] = {"findings": first.findings}
     if not first.calls:
         return Compared(0, NOTHING, **said)
@@ -201,6 +202,7 @@ def _compare(folder: Path, words: Sequence[str], tolerance: Tolerance) -> Compar
             **said,
         )
     known = explaining(first.findings)
+    remarks += second.kept
     return Compared(1, difference=found, explaining=known, remarks=remarks, **said)
 
 
@@ -218,10 +220,7 @@ _EXPLAINING = ("GG1", "GG3", "GG5")
 
 
 def explaining(findings: Sequence[Finding]) -> list[Finding]:
-    """What may change a gradient, gravest first; what only may, where nothing certainly does."""
-    fitting = [
-        one
-        for one in findings
-        if one.code.startswith(_EXPLAINING) and one.severity >= Severity.WARNING
-    ]
-    return sorted(fitting, key=lambda one: (-one.severity, one.code))
+    """What may change a gradient, gravest first; infos where there is nothing else."""
+    fitting = [one for one in findings if one.code.startswith(_EXPLAINING)]
+    grave = [one for one in fitting if one.severity >= Severity.WARNING]
+    return sorted(grave or fitting, key=lambda one: (-one.severity, one.code))

@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_gradguard.comparing.difference import Difference
 from pytest_gradguard.comparing.running import Compared
+from pytest_gradguard.reports.overview import folded
 from pytest_gradguard.reports.text import blocks
 
 UNKNOWN = "cause unknown: no finding of the guard explains the difference"
@@ -29,7 +30,8 @@ def summary(compared: Compared) -> Iterator[str]:
     if compared.difference is not None:
         yield from _difference(compared.difference)
         if compared.explaining:
-            codes = ", ".join(dict.fromkeys(one.code for one in compared.explaining))
+            heads = [finding for finding, _ in folded(compared.explaining)]
+            codes = ", ".join(dict.fromkeys(one.code for one in heads))
             yield f"explained by {codes}"
         else:
             yield UNKNOWN

@@ -17,6 +17,7 @@ AWAITED = (
     ("torch.autograd", "cuda.driver"),
     ("torch.serialization", "cuda.loading"),
     ("torch.optim.optimizer", "kept.used_gradients"),
+    ("torch.optim.optimizer", "kept.hand_forks"),
     ("cupy", "cuda.cupy"),
     ("tensorflow.python.eager.context", "cuda.tensorflow"),
     ("tensorflow.python.eager.backprop", "tapes.opening"),

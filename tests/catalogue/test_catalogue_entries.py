@@ -51,7 +51,8 @@ GG501 collective-cuts-graph error lint runtime
 GG502 ddp-bypassed error lint runtime
 GG503 sampler-epoch-not-set warning lint runtime
 GG504 ddp-unused-parameters error - runtime
-GG506 shared-module-in-ranks error lint -
+GG505 ranks-diverge error - runtime
+GG506 shared-module-in-ranks error lint runtime
 """
 
 ROOT = Path(__file__).parents[2]

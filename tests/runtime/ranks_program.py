@@ -102,7 +102,7 @@ def wrapped(rank):
 
 def step(ddp):
     before = ddp.module.weight.sum().item()
-    torch.optim.SGD(ddp.parameters(), lr=0.1).step()  # -> GG502 [0, 1]
+    torch.optim.SGD(ddp.parameters(), lr=0.1).step()  # -> GG502 [0, 1], GG505 [0, 1]
     return [round(before - ddp.module.weight.sum().item(), 4)]
 
 

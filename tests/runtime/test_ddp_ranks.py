@@ -113,6 +113,12 @@ EVERYTHING = ["body.weight", "body.bias", "extra.weight", "extra.bias"]
             "`body.weight` was frozen when the module was wrapped",
             "Unfreeze it first. Then wrap the module",
         ),
+        (
+            "never_synchronized",
+            EVERYTHING,
+            "every backward pass ran inside `no_sync`",
+            "Use `no_sync()` for all but the last backward pass before each step",
+        ),
     ],
 )
 def test_a_single_step_without_all_averages_is_reported(
@@ -125,6 +131,56 @@ def test_a_single_step_without_all_averages_is_reported(
         assert reason in message
         assert fix in details["fix"]
     assert outcomes[case, 0]["result"] != outcomes[case, 1]["result"]
+
+
+@pytest.mark.parametrize(
+    ("case", "step", "parameter", "causes"),
+    [
+        ("penalty", 1, "2.weight", ["GG502"]),
+        ("replaced", 1, "body.weight", ["GG502"]),
+        ("seed_of_its_own", 1, "weight", ["seed"]),
+        ("seed_of_its_own_flat", 1, "weight", ["seed"]),
+        ("seed_of_its_own_gathered", 1, "weight", ["seed"]),
+        ("skipped_by_hand", 2, "weight", ["skipped-step"]),
+        ("loaded_on_rank_0", 1, "body.weight", ["seed"]),
+        ("skipped_step", 3, "body.weight", ["skipped-step"]),
+        ("never_synchronized", 1, "body.weight", ["GG502"]),
+    ],
+)
+def test_ranks_that_diverge_are_reported_with_the_first_step_and_the_cause(
+    outcomes: dict[tuple[str, int], Any],
+    case: str,
+    step: int,
+    parameter: str,
+    causes: list[str],
+) -> None:
+    assert outcomes[case, 0]["result"] != outcomes[case, 1]["result"]
+    apart = [found for rank in (0, 1) for found in outcomes[case, rank]["apart"]]
+    assert apart  # the rank that comes second has both notes
+    for code, message, details in apart:
+        assert (code, details["step"]) == ("GG505", step)
+        assert parameter in details["parameters"]
+        assert details["causes"] == causes
+        assert details["difference"] > 0
+        assert f"ranks 0 and 1 after step {step}" in message
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("used", "penalty_repaired", "replaced_repaired", "averaged_by_hand"),
+        *("seed_of_its_own_repaired", "parts_of_each_rank", "sharded_optimizer"),
+        *("averages_parameters", "own_head", "method_of_shards_repaired"),
+    ],
+)
+def test_ranks_that_stay_equal_or_are_meant_to_differ_are_not_reported(
+    outcomes: dict[tuple[str, int], Any], case: str
+) -> None:
+    first, second = outcomes[case, 0], outcomes[case, 1]
+    assert first["raised"] is second["raised"] is None
+    assert first["found"] == second["found"] == []
+    assert first["apart"] == second["apart"] == []
+    assert first["result"] == second["result"]
 
 
 @pytest.mark.parametrize("case", ["unused_layer", "penalty", "replaced", "unfrozen"])

@@ -30,7 +30,7 @@ GUARDED = ("-m", "pytest_gradguard", "run")
 DUE = {
     (code, number): json.loads(ranks)
     for number, line in enumerate(PROGRAM.read_text().splitlines(), 1)
-    for code, ranks in re.findall(r"# -> (GG\d+) (\[.*\])", line)
+    for code, ranks in re.findall(r"(?:# ->|,) (GG\d+) (\[[\d, ]*\])", line)
 }
 TRUE = {
     "all_gather": "[None, None] [None, None]",

@@ -79,8 +79,8 @@ print(weight.grad)  # prints: tensor([8., 8., 8.])
     runtime=(
         "When a torch tensor that requires grad and isn't an `nn.Parameter`, or a TensorFlow "
         "tensor watched by an active tape, is pickled for a process worker: as an argument, a "
-        "captured variable, a global or an attribute, at any depth. Not reported inside the "
-        "`forward` and `backward` of an `autograd.Function`, which supplies its own gradients, "
+        "captured variable, a global or an attribute, at any depth. Not reported if each worker "
+        "returns the gradient, inside an `autograd.Function`, which supplies its own gradients, "
         "nor for an attribute that a module's hook recomputes before each forward pass "
         "(`weight_norm`, `spectral_norm`, pruning). Also when the program puts one with a graph "
         "on a `multiprocessing.Queue`: an error, as torch refuses to pickle it, and it is lost."

@@ -75,12 +75,12 @@ print(torch.equal(before, model.weight))  # prints: False
     ),
     runtime=(
         "When an optimizer steps in the parent over parameters whose copies received gradients "
-        "in a worker, or in a `Process`, that returned neither these gradients nor parameters. "
-        "In the parent, some or all of the parameters have no gradient, zeros, the gradient "
-        "from before the call, or only that of a penalty. A result of the same shape does not "
-        "count as a gradient: the values are compared. Nothing is reported if the program "
-        "clears the gradients itself after the call, trains the copy in shared memory, or "
-        "shares the `.grad`."
+        "in a worker, a `Process` or an `os.fork`, however it ended, and that returned neither "
+        "these gradients nor parameters. In the parent, some or all of the parameters have no "
+        "gradient, zeros, one that a step has used before, or only that of a penalty. A result of "
+        "the same shape does not count as a gradient: the values are compared. Nothing is reported "
+        "if the program clears the gradients itself after the call, trains the copy in shared "
+        "memory, or shares the `.grad`."
     ),
     part="lost",
     silence=(

@@ -80,7 +80,10 @@ if __name__ == "__main__":
         "On the `spawn` or `Process` call that sends a module in shared memory to several ranks, "
         "which wrap it in `DistributedDataParallel` on the CPU and step its parameters."
     ),
-    runtime=None,
+    runtime=(
+        "When two ranks of one machine have stepped a DDP module whose parameters lie in the same "
+        "shared memory. On Linux, where the guard sees which memory that is."
+    ),
     silence="Never: without the wrapper, each rank would step with its own gradients (Hogwild).",
     links=(links.TORCH_DDP, links.TORCH_MULTIPROCESSING),
 )

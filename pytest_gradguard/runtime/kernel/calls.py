@@ -208,11 +208,20 @@ def placed(call: Call, finding: Finding) -> Finding:
     return replace(finding, location=call.site.location())
 
 
+when_begun: list[Callable[[Call], object]] = []
+"""What is called with each call that begins."""
+
+
 def begin() -> Call | None:
     """The record of the parallel call that begins now, or None where nobody listens."""
     try:
         home = collector.innermost()
-        return None if home is None else Call(home)
+        if home is None:
+            return None
+        call = Call(home)
+        for listener in when_begun:
+            listener(call)
+        return call
     except Exception as error:
         fault(error)
         return None

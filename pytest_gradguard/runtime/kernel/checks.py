@@ -103,6 +103,13 @@ def load(code: str) -> Any:
 
 
 @cache
+def crossing(kind: str) -> str:
+    """The code of the check that counts objects of this kind in a pickling."""
+    code: str = parts.load("pitfalls").CROSSINGS[kind]
+    return code
+
+
+@cache
 def hearing(event: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
     """The checks that have a function of that name, by their codes."""
     modules = ((code, load(code)) for code in codes())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from pytest_gradguard import imports
 from pytest_gradguard.runtime.kernel import callsite, registry, task_seeds
@@ -55,6 +55,10 @@ class Blocked(BaseException):
     """A task cannot be run here: it waits for something that comes later, or from elsewhere."""
 
 
+def _raise(why: str) -> NoReturn:
+    raise Blocked(why)
+
+
 class _State:
     """What this process does inline.
 
@@ -63,7 +67,9 @@ class _State:
         handed: how many tasks were run here instead of in a worker.
         refused: what could not be done here, each with its line.
         unordered: the lines at which results come in the order in which they are ready.
+        kept: what tasks have left in their workers' copies alone, in words.
         isolation: how tasks for processes run.
+        give_up: called with the reason, where a task cannot be run here after all.
         started: the line at which a process was started whose function runs now; else empty.
     """
 
@@ -72,7 +78,9 @@ class _State:
         self.handed = 0
         self.refused: dict[str, None] = {}
         self.unordered: dict[str, None] = {}
+        self.kept: dict[str, None] = {}
         self.isolation = Isolation()
+        self.give_up: Callable[[str], object] = _raise
         self.started = ""
 
 
@@ -133,6 +141,18 @@ def future(workers: Workers, call: Call, function: Any, args: Any, kwargs: Any) 
         done.set_result(run(workers, call, function, args, kwargs))
     except Exception as error:
         done.set_exception(error)
+    return done
+
+
+def unseeded(work: Callable[[], Any]) -> Future[Any]:
+    """What a thread does that draws from the generators as they are, done, as a future."""
+    state.handed += 1
+    done: Future[Any] = Future()
+    with within():
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
     return done
 
 

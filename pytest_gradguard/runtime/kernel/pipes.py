@@ -168,7 +168,7 @@ class Listeners:
                 line, owner, take = one
                 if os.getpid() == owner:
                     told = line.take()
-                    if told:
+                    if told or line.pipe.closed:
                         take(told, line.pipe.closed)
                 else:  # forked, and must not take what its parent waits for
                     line.pipe.close()

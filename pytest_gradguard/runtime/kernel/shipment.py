@@ -60,7 +60,7 @@ class Shipment:
         if framework.wanted(self.call, tensor) and not (
             self._is_kept(tensor, framework) or self._is_remade(tensor, framework)
         ):
-            self._ship("GG101", tensor, framework)
+            self._ship(checks.crossing("tensor"), tensor, framework)
             self._offer(tensor, framework)
         return reduction
 
@@ -91,7 +91,7 @@ class Shipment:
 
     def parameter(self, parameter: Any, framework: Framework) -> None:
         """Note a parameter that requires grad, or a variable that is trained."""
-        self._ship("GG107", parameter, framework)
+        self._ship(checks.crossing("parameter"), parameter, framework)
         self._offer(parameter, framework)
 
     def ship_parameters(self) -> None:
@@ -99,13 +99,14 @@ class Shipment:
         if "parameters" not in self.__dict__:
             return
         shipped = self.call.shipped
+        code = checks.crossing("parameter")
         parameters = iter(self.__dict__.pop("parameters"))
         for parameter, framework in parameters:
-            self._ship("GG107", parameter, framework)
-            if "GG107" in self._uncounted:
+            self._ship(code, parameter, framework)
+            if code in self._uncounted:
                 break
         more = 0
-        known = self._evidence.get("GG107")
+        known = self._evidence.get(code)
         identities: set[int] = set() if known is None else known.identities
         for parameter, framework in parameters:
             more += 1
@@ -113,7 +114,7 @@ class Shipment:
             if id(parameter) not in shipped and framework.backwards:
                 shipped[id(parameter)] = (refer(parameter), "")
         if more:
-            self._uncounted["GG107"] += more
+            self._uncounted[code] += more
 
     def _offer(self, item: Any, framework: Framework) -> None:
         """Note, for each check that takes it, an object that needs a gradient."""
@@ -123,15 +124,16 @@ class Shipment:
 
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
         """Note an optimizer that arrives without its state."""
-        self._ship("GG110", optimizer, framework)
+        self._ship(checks.crossing("optimizer"), optimizer, framework)
         return reduction
 
     def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Note a tensor or array on a GPU."""
-        if "GG202" in self._uncounted:
-            self._uncounted["GG202"] += 1
+        code = checks.crossing("gpu")
+        if code in self._uncounted:
+            self._uncounted[code] += 1
         else:
-            self._note("GG202", tensor, framework)
+            self._note(code, tensor, framework, for_gradient=False)
         return framework.on_its_way(reduction)
 
     def differentiated(self, tensor: Any, reduction: Any) -> Any:
@@ -167,12 +169,13 @@ class Shipment:
             if count and code in self._evidence:
                 self._evidence[code].add_more(count)
 
-    def _note(self, code: str, item: Any, framework: Framework) -> str:
-        """Count `item`, describe it where that is still wanted, and return its path."""
+    def _note(
+        self, code: str, item: Any, framework: Framework, *, for_gradient: bool = True
+    ) -> str:
+        """Count `item`, describe it if a sample is still wanted, and return its path."""
         call = self.call
-        if code == "GG202":  # whatever its gradients
-            history = None
-        else:
+        history = None
+        if for_gradient:
             call.ships_gradients = call.ships_gradients or framework.backwards
             history = framework.history(item)
         path = ""
@@ -180,7 +183,7 @@ class Shipment:
             full = True
         else:
             evidence = self._evidence.get(code) or self._open(code)
-            if code != "GG202":  # of these, what the GPU has of an object is met, too
+            if for_gradient:  # on a GPU, what it holds of an object is met, too
                 evidence.identities.add(id(item))
             searched = id(framework) in self._paths or not evidence.samples
             if evidence.wants_sample and (searched or call.may_search()):

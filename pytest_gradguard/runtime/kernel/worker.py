@@ -159,34 +159,38 @@ class Return:
         self._told += 1
         more: tuple[Any, ...] = ()
         if self._told <= _NOTES:
-            more = checks.load("GG102").leaf_provenance(history, framework)
+            more = checks.load(checks.crossing("result")).leaf_provenance(history, framework)
         name = type(history).__name__
-        return self._with_note("GG102", tensor, name, reduction, framework, *more)
+        return self._with_note("result", tensor, name, reduction, framework, *more)
 
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
         """Give an optimizer that loses its state a note that travels with it."""
-        return self._with_note("GG110", optimizer, None, reduction, framework)
+        return self._with_note("optimizer", optimizer, None, reduction, framework)
 
     def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Give the first few tensors on a GPU a note that travels with them."""
         self._on_gpu += 1
         if self._on_gpu > _NOTES or not isinstance(reduction, tuple):
             return reduction
-        return self._with_note("GG202", tensor, None, reduction, framework)
+        return self._with_note("gpu", tensor, None, reduction, framework)
 
     def _with_note(
         self,
-        code: str,
+        kind: str,
         item: Any,
         history: str | None,
         reduction: tuple[Any, ...],
         framework: Framework,
         *more: Any,
     ) -> tuple[Any, ...]:
-        """The `reduction` of `item`, with a note for the check of `code`."""
+        """The `reduction` of `item`, with a note for the check that counts its kind."""
         rebuild, arguments, *rest = reduction
         note = self._note(item, history, framework)
-        return (rebuild_noted, (self._token, code, note, rebuild, arguments, *more), *rest)
+        return (
+            rebuild_noted,
+            (self._token, checks.crossing(kind), note, rebuild, arguments, *more),
+            *rest,
+        )
 
     def differentiated(self, tensor: Any, reduction: Any) -> Any:
         """Tangents belong to the process that made them: none is expected to come back."""

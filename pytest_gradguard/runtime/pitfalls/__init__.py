@@ -38,3 +38,12 @@ HOMES = {
     if name.startswith("gg")
 }
 """By the code of each check: the package that it is in."""
+
+CROSSINGS = {
+    "tensor": "GG101",
+    "parameter": "GG107",
+    "optimizer": "GG110",
+    "gpu": "GG202",
+    "result": "GG102",
+}
+"""By what one pickling takes along: the check that counts it."""

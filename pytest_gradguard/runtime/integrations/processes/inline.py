@@ -115,7 +115,7 @@ def _joined(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         if inline.in_task():
-            raise inline.Blocked("is a rank of torch.distributed, which needs the others")
+            inline.state.give_up("is a rank of torch.distributed, which needs the others")
         return original(*args, **kwargs)
 
     return init_process_group

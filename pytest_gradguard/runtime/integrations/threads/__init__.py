@@ -55,4 +55,8 @@ def _joined(result: None, thread: Any, timeout: float | None = None) -> None:
             collector.announce(call.collector, call.evidence.values())
 
 
-INTEGRATION = Integration(name="threads", patches={"threading": patches})
+INTEGRATION = Integration(
+    name="threads",
+    patches={"threading": patches},
+    inline={"threading": later(f"{__name__}.inline:patches")},
+)

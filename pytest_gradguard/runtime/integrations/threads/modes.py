@@ -17,12 +17,17 @@ from pytest_gradguard.runtime.pitfalls.modes import gg301, torch_modes
 
 def look_at(thread: Any) -> Run | None:
     """Have `thread`, which is about to start, run under watch where modes are in force here."""
-    startable = getattr(thread, "_initialized", False) and not thread._started.is_set()
-    if not startable or not torch_modes.may_be_in_force() or _runs_a_batch():
+    if not needs_modes(thread):
         return None
     call = calling.begin(THREADS)
     asked = None if call is None else call.asked.get(gg301.MODES)
     return None if call is None or asked is None else Run(thread, call, {gg301.MODES: asked})
+
+
+def needs_modes(thread: Any) -> bool:
+    """Whether `thread`, which is about to start, may lack modes that are in force here."""
+    startable = getattr(thread, "_initialized", False) and not thread._started.is_set()
+    return startable and torch_modes.may_be_in_force() and not _runs_a_batch()
 
 
 def _runs_a_batch() -> bool:

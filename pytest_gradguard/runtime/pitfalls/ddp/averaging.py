@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,168 +18,15 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
 from pytest_gradguard.runtime.kernel import callsite, collector, losses
-from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
-from pytest_gradguard.runtime.pitfalls.ddp import by_hand, gg502
+from pytest_gradguard.runtime.pitfalls.ddp import by_hand, divergence, gg502
+from pytest_gradguard.runtime.pitfalls.ddp.models import Later, Model, State, state
 
-_State = tuple[int, int] | None
-
-
-class _Model:
-    """What has happened to the gradients of one module since the last step over its parameters.
-
-    Attributes:
-        seen: when its reducer saw the gradient of each parameter, as of the last look.
-        averaged: its reducer ran, and has all gradients.
-        again: a backward came after that one, of the same forward pass.
-        paused: `no_sync` was used.
-        backward: the first backward that gave it gradients without the reducer, and what the
-            program calls there; None: there was none.
-        later: the parameters that it got after it was wrapped, once there were any.
-    """
-
-    def __init__(self, module: Any) -> None:
-        weakref.finalize(module, attempt, _forget, self).atexit = False
-        self._reference = weakref.ref(module)
-        self._reducer = module.reducer
-        self._wrapped = {id(one) for one in module._module_parameters if one.requires_grad}
-        self.later: _Later | None = None
-        self.seen = self.stats()
-        self.stepped()
-
-    @property
-    def module(self) -> Any:
-        """The module; None where it is about to be no more."""
-        return self._reference()
-
-    def stats(self) -> list[int]:
-        """When the reducer saw the gradient of each parameter."""
-        stats: list[int] = self._reducer.get_backward_stats()
-        return stats
-
-    def parameters(self) -> dict[int, Any]:
-        """The parameters whose gradients the module averages, by id."""
-        module = self.module
-        every = () if module is None else module._module_parameters
-        return {id(one): one for one in every if one.requires_grad and id(one) in self._wrapped}
-
-    def parameters_since(self) -> dict[int, Any]:
-        """The parameters that the module has now, and that its reducer does not know, by id."""
-        module = self.module
-        return {
-            id(one): one
-            for name, one in (() if module is None else module.module.named_parameters())
-            if one.requires_grad
-            and id(one) not in self._wrapped
-            and name not in module.parameters_to_ignore
-        }
-
-    def stepped(self) -> None:
-        """An optimizer has used the gradients."""
-        self.averaged = self.again = self.paused = False
-        self.backward: tuple[callsite.Site | None, str] | None = None
-        self.before: Mapping[int, _State] = _NOTHING
-        self.heard = 0
-
-    @property
-    def waits(self) -> bool:
-        """Whether the reducer began, and waits for gradients."""
-        return self.stats() != self.seen
-
-    @property
-    def slept(self) -> bool:
-        """Whether a backward that ended just now came when the reducer had averaged already."""
-        module = self.module
-        synchronizes = module is not None and module.require_backward_grad_sync
-        return self.averaged and synchronizes and any(self.seen) and not self.waits
-
-    def look(self) -> bool:
-        """See whether the reducer ran since the last step, and has all gradients."""
-        seen = self.stats()
-        if seen != self.seen:
-            self.averaged = self._is_finished()
-            if self.averaged:
-                self.seen = seen
-        return self.averaged
-
-    def _is_finished(self) -> bool:
-        check = getattr(self._reducer, "_check_reducer_finalized", None)
-        try:
-            if check is not None:
-                check()
-        except RuntimeError:  # as the next forward pass will raise it
-            return False
-        return True
-
-    def backward_ended(self, run: engine.Backward) -> None:
-        """After a backward."""
-        module = self.module
-        if self.look() or module is None:
-            return
-        if module.static_graph and not any(self.seen):  # in its first backward it runs at the end
-            self.averaged = any(map(_through_ddp, run.outputs))
-        elif not module.require_backward_grad_sync:
-            self.paused = True
-
-    def cause(self, names: Mapping[int, str]) -> gg502.Cause:
-        """Why the gradients were not averaged; `names` are those of the module's parameters."""
-        before, now = self.seen, self.stats()
-        if before == now:
-            return gg502.repeated() if self.again else gg502.bypassed()
-        averaged = [one for one in self.module._module_parameters if id(one) in self._wrapped]
-        waits_for = zip(averaged, before, now, strict=False)
-        return gg502.waiting([names.get(id(one), "") for one, was, is_ in waits_for if was == is_])
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing is to be said of the next step."""
-        return self.averaged or self.paused
-
-
-class _Later(_Model):
-    """The parameters that a module got after it was wrapped."""
-
-    def __init__(self, model: _Model) -> None:
-        self._model = model
-        self.later = None
-        self.stepped()
-
-    @property
-    def module(self) -> Any:
-        return self._model.module
-
-    def parameters(self) -> dict[int, Any]:
-        return self._model.parameters_since()
-
-    @property
-    def waits(self) -> bool:
-        return self._model.waits
-
-    def look(self) -> bool:
-        return False
-
-    def backward_ended(self, run: engine.Backward) -> None:
-        """Its gradients are this rank's alone, in whatever way they come."""
-
-    def cause(self, names: Mapping[int, str]) -> gg502.Cause:
-        frozen = {id(one) for one in self.module._module_parameters}
-        return gg502.later(
-            [names[one] for one in self.parameters()], self.parameters().keys() <= frozen
-        )
-
-    @property
-    def settled(self) -> bool:
-        return False
-
-
-_NOTHING: Mapping[int, _State] = {}
-_models: list[_Model] = []
-_stepping: dict[int, tuple[int, list[_Model]]] = {}
+_models: list[Model] = []
+_stepping: dict[int, tuple[int, list[Model]]] = {}
 """By the id of an optimizer that lives: how many groups of parameters it had, and the modules that
 share some with it."""
-_SINK = "_DDPSinkBackward"
-"""The node in which a module's reducer is told that a backward of its output begins."""
 _CALM = 5
 """After how many steps in a row with averaged gradients no backward is looked at any more, at
 first: a step without them was of no use if no backward had been looked at, and makes it more."""
@@ -188,36 +35,25 @@ _calm = 0
 _needed = _CALM
 
 
-def _through_ddp(output: Any) -> bool:
-    """Whether `output` was computed from what the forward of a DDP module has returned."""
-    node = tensors.grad_fn(output)
-    return node is not None and any(type(one).__name__ == _SINK for one in tensors.nodes(node))
-
-
 def _all_parameters() -> Iterator[Any]:
     """All whose gradients are to be averaged."""
     for model in _models[:]:
         yield from model.parameters().values()
 
 
-def _state(parameter: Any) -> _State:
-    gradient = parameter.grad
-    return None if gradient is None else (id(gradient), gradient._version)
-
-
 # -- modules -------------------------------------------------------------------------------------
 
 
-def _remember(module: Any) -> None:
+def _remember(module: Any, *, under_guard: bool) -> None:
     if not getattr(module, "_use_python_reducer", False):
-        _models.append(_Model(module))
+        _models.append(Model(module, _forget))
         _stepping.clear()
         steps.after.subscribe(_stepped)
-        by_hand.apply(_all_parameters)
+        divergence.wrapped(module, under_guard=under_guard)
         _listen()
 
 
-def _forget(model: _Model) -> None:
+def _forget(model: Model) -> None:
     for one in (model, model.later):
         if one in _models:
             _models.remove(one)
@@ -235,13 +71,14 @@ def _listen() -> None:
 
 
 def _wrapped(result: None, module: Any, *args: Any, **kwargs: Any) -> None:
-    _remember(module)
+    _remember(module, under_guard=True)
 
 
 def _pauses(module: Any, *args: Any, **kwargs: Any) -> None:
     for known in _models:
         if known.module is module:
             known.paused = True
+    divergence.pauses(module)
 
 
 # -- backward passes and steps -------------------------------------------------------------------
@@ -253,12 +90,12 @@ def _backward(run: engine.Backward) -> engine.End | None:
     if not every:
         return None
     heard = by_hand.count()
-    states: dict[int, _State] = {}
+    states: dict[int, State] = {}
     if not run.accumulates:
         asked = {id(one) for one in run.inputs}
         for model in every:
             given = model.parameters()
-            states.update({one: _state(given[one]) for one in asked & given.keys()})
+            states.update({one: state(given[one]) for one in asked & given.keys()})
 
     def ended(_: Any, raised: BaseException | None) -> None:
         again = [model for model in every if model.slept]
@@ -274,15 +111,13 @@ def _backward(run: engine.Backward) -> engine.End | None:
 def _find_later() -> None:
     """Look for parameters that modules got after they were wrapped."""
     for model in list(_models):
-        if model.later is None and not isinstance(model, _Later) and model.parameters_since():
-            model.later = _Later(model)
+        if model.later is None and not isinstance(model, Later) and model.parameters_since():
+            model.later = Later(model)
             _models.append(model.later)
             _stepping.clear()
 
 
-def _note(
-    models: list[_Model], run: engine.Backward, states: dict[int, _State], heard: int
-) -> None:
+def _note(models: list[Model], run: engine.Backward, states: dict[int, State], heard: int) -> None:
     """See which of `models` this backward gave gradients that nobody averaged."""
     if run.accumulates:
         reached = {id(one) for one in run.inputs or tensors.leaves_of(run.outputs)}
@@ -297,7 +132,7 @@ def _note(
         model.again, model.averaged = model.averaged, False
         if model.again:
             given = model.parameters()
-            states = {one: _state(given[one]) for one in given.keys() - reached}
+            states = {one: state(given[one]) for one in given.keys() - reached}
         model.backward = (site, "backward" if run.accumulates else "autograd.grad")
         model.before = states
         model.heard = heard
@@ -332,7 +167,7 @@ def _stepped(optimizer: Any) -> None:
             model.stepped()
 
 
-def _step(optimizer: Any, models: list[_Model]) -> None:
+def _step(optimizer: Any, models: list[Model]) -> None:
     """An optimizer has updated the parameters of modules that did not average their gradients."""
     global _needed
     if not all(model.paused for model in models):
@@ -341,12 +176,18 @@ def _step(optimizer: Any, models: list[_Model]) -> None:
         _listen()
     if any(one.backward and not one.settled and by_hand.count() == one.heard for one in models):
         _confirm(optimizer, models)
+    for model in models:
+        if model.stepped_alone():
+            held = {id(p): p for p in steps.parameters_of(optimizer)}
+            own = [held[i] for i in model.parameters() if i in held and held[i].grad is not None]
+            if own and torch.distributed.get_world_size(model.module.process_group) > 1:
+                _report(model, own, len(held))
 
 
-_UNKNOWN: tuple[int, list[_Model]] = (-1, [])
+_UNKNOWN: tuple[int, list[Model]] = (-1, [])
 
 
-def _with_parameters_of(optimizer: Any) -> list[_Model]:
+def _with_parameters_of(optimizer: Any) -> list[Model]:
     """The modules that have parameters of `optimizer`, from now on known by its id."""
     _find_later()
     groups = optimizer.param_groups
@@ -358,10 +199,10 @@ def _with_parameters_of(optimizer: Any) -> list[_Model]:
     return models
 
 
-def _confirm(optimizer: Any, models: list[_Model]) -> None:
+def _confirm(optimizer: Any, models: list[Model]) -> None:
     held = {id(p): p for p in steps.parameters_of(optimizer)}
     averaged = {i for one in _models if one.averaged for i in one.parameters()}
-    found: dict[int, tuple[_Model, list[Any]]] = {}
+    found: dict[int, tuple[Model, list[Any]]] = {}
     for model in models:
         if model.backward is not None and not model.settled and by_hand.count() == model.heard:
             mine = [i for i in model.parameters() if i in held and i not in averaged]
@@ -373,38 +214,39 @@ def _confirm(optimizer: Any, models: list[_Model]) -> None:
         _report(model, own, len(held))
 
 
-def _received(parameter: Any, model: _Model) -> bool:
+def _received(parameter: Any, model: Model) -> bool:
     """Whether it has a gradient other than zero, which came after what was seen of it."""
     gradient = parameter.grad
-    if gradient is None or model.before.get(id(parameter), ()) == _state(parameter):
+    if gradient is None or model.before.get(id(parameter), ()) == state(parameter):
         return False
     with torch._C.DisableTorchFunctionSubclass():
         return bool(gradient.is_sparse or gradient.count_nonzero())
 
 
-def _report(model: _Model, own: list[Any], of_all: int) -> None:
+def _report(model: Model, own: list[Any], of_all: int) -> None:
     home = collector.innermost()
-    if (
-        home is None
-        or model.backward is None
-        or gg502.CODE in home.ignore | collector.allowed_now()
-    ):
+    if home is None or gg502.CODE in home.ignore | collector.allowed_now():
         return
     frame = callsite.user_frame()
     site = None if frame is None else callsite.site_of(frame)
-    backward, verb = model.backward
+    backward, verb = model.backward or (None, "backward")
     names = {id(one): name for name, one in model.module.module.named_parameters()}
     wanted = {id(one) for one in own}
     named = [name for one, name in names.items() if one in wanted]
     ranks = torch.distributed.get_world_size(model.module.process_group)
 
     def make() -> gg502.Evidence:
-        about, cause = tensors.describe(own[0]), model.cause(names)
+        about = tensors.describe(own[0])
+        cause = model.cause(names) if model.backward else gg502.paused()
         return gg502.Evidence(site, backward, verb, cause, named, of_all, ranks, about)
 
     evidence = home.evidence((gg502.CODE, site and site.key), make)
     assert isinstance(evidence, gg502.Evidence)
     evidence.count += 1
+    gg502.found(model.module, evidence)
+    if model.backward is None:
+        evidence.stands = model.is_alone
+        return  # the program may average the parameters later
     losses.record(own, evidence, home, site)
     if model.waits:
         gg502.may_fail(model.module, evidence)
@@ -427,8 +269,9 @@ def apply() -> None:
     if _modules.applied:
         return
     _modules.apply()
+    by_hand.apply(_all_parameters)
     for module in _alive():
-        _remember(module)
+        _remember(module, under_guard=False)
 
 
 def _alive() -> Iterator[Any]:

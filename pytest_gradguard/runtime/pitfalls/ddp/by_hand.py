@@ -1,4 +1,4 @@
-"""Collectives by which a program may average gradients itself, instead of by DDP (GG502)."""
+"""Collectives by which a program may average gradients itself, instead of by DDP (GG502, GG505)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ _BATCH_NORM = "torch.nn.modules._functions"
 """The module of `SyncBatchNorm`, whose backward reduces sums of its own."""
 _DEPTH = 6
 """How many frames above a collective are looked at for it."""
+_READS = frozenset(name for name in _METHODS if "gather" in name) | {"send"}
+"""Those that leave what they are given as it is."""
+Listener = Callable[[str, Any, list[Any]], object]
+"""Called before a collective, with the name of the method, the group and what it is given."""
+listeners: list[Listener] = []
 _heard = 0
+_written = 0
 _parameters: Callable[[], Iterable[Any]] = tuple
 
 
@@ -35,10 +41,21 @@ def count() -> int:
     return _heard
 
 
-def _called(group: Any, *args: Any, **kwargs: Any) -> None:
-    global _heard
-    if any(map(_may_be_gradient, tensors_in(args[:2]))) and not _is_batch_norm():
+def written() -> int:
+    """How many of these may have changed what they were given."""
+    return _written
+
+
+def _called(name: str, group: Any, *args: Any, **kwargs: Any) -> None:
+    global _heard, _written
+    tensors = tensors_in(args[:2])
+    if listeners:
+        given = tensors_in(args[1 if "gather" in name or "scatter" in name else 0])
+        for listener in listeners:
+            listener(name, group, given)
+    if any(map(_may_be_gradient, tensors)) and not _is_batch_norm():
         _heard += 1
+        _written += name not in _READS
 
 
 def _may_be_gradient(tensor: Any) -> bool:
@@ -65,14 +82,16 @@ def _is_batch_norm() -> bool:
 
 
 def _resolved(*args: Any, **kwargs: Any) -> None:
-    global _heard
+    global _heard, _written
     _heard += 1
+    _written += 1
 
 
 @functools.cache
 def _collectives() -> Patches:
     group = torch.distributed.ProcessGroup
-    return Patches([observe(group, one, before=_called) for one in _METHODS if one in vars(group)])
+    names = [name for name in _METHODS if name in vars(group)]
+    return Patches([observe(group, one, before=functools.partial(_called, one)) for one in names])
 
 
 @functools.cache

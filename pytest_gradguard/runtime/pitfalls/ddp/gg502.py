@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from pytest_gradguard import pitfalls
 from pytest_gradguard.details import Details
+from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime.kernel import evidence
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.callsite import Site
@@ -67,6 +69,15 @@ def later(parameters: Sequence[str], unfrozen: bool) -> Cause:
     )
 
 
+def paused() -> Cause:
+    """All backward passes ran in `no_sync`."""
+    return Cause(
+        "every backward pass ran inside `no_sync`, and DDP averages only in one outside of it",
+        "Use `no_sync()` for all but the last backward pass before each step: that one averages "
+        "what was accumulated.",
+    )
+
+
 def _them(parameters: Sequence[str]) -> str:
     return "it" if len(parameters) == 1 else "them"
 
@@ -86,6 +97,26 @@ def has_failed(ddp: Any) -> None:
         found.count -= 1
 
 
+_of_modules: ByIdentity[list[Evidence]] = ByIdentity()
+"""By DDP modules: what was found of them."""
+
+
+def found(ddp: Any, evidence: Evidence) -> None:
+    """Gradients of `ddp` were not averaged."""
+    known = _of_modules.get(ddp) or []
+    if evidence not in known:
+        _of_modules[ddp] = [*known, evidence]
+
+
+def causes(ddp: Any) -> list[tuple[str, str, str]]:
+    """What was found of `ddp`: the code, a sentence on the reason, and what to do."""
+    fix = pitfalls.get(CODE).fix
+    return [
+        (CODE, f"DDP did not average their gradients ({CODE}): {one.reason()}.", one.advice or fix)
+        for one in _of_modules.get(ddp) or ()
+    ]
+
+
 class Evidence(evidence.Evidence):
     """The steps of one line with gradients of this rank alone.
 
@@ -98,6 +129,9 @@ class Evidence(evidence.Evidence):
         of_all: how many parameters the optimizer holds.
         ranks: how many ranks there are.
         about: the first parameter, described.
+
+    Attributes:
+        stands: whether it is to be reported, when it is asked for; None: it is.
     """
 
     code = CODE
@@ -124,6 +158,7 @@ class Evidence(evidence.Evidence):
             }
         )
         self.advice = cause.advice
+        self.stands: Callable[[], bool] | None = None
         self._cause = cause.text
         self._line = "" if backward is None else f" at line {backward.line}"
         self._verb = verb
@@ -134,13 +169,19 @@ class Evidence(evidence.Evidence):
             text = f"this {verb} gives gradients that are not averaged"
             self.add_step(text, backward.path, backward.line, None)
 
+    def build(self) -> Finding | None:
+        return super().build() if self.stands is None or self.stands() else None
+
+    def reason(self) -> str:
+        """Why the gradients were not averaged, as a clause."""
+        if self._verb == "autograd.grad":
+            return (
+                f"`autograd.grad`{self._line} returns gradients that it does not accumulate, and "
+                "DDP averages none of them"
+            )
+        return self._cause.format(verb=self._verb, line=self._line)
+
     def message(self) -> str:
-        reason = (
-            f"`autograd.grad`{self._line} returns gradients that it does not accumulate, and DDP "
-            "averages none of them"
-            if self._verb == "autograd.grad"
-            else self._cause.format(verb=self._verb, line=self._line)
-        )
         few = (
             " With a single rank the numbers are still right; with more, each rank trains alone."
             if self._ranks == 1
@@ -150,5 +191,5 @@ class Evidence(evidence.Evidence):
             f"`optimizer.step()` uses gradients of this rank alone: {len(self._parameters)} of its "
             f"{times(self._of_all, 'parameter')} ({names(self._parameters)}) belong to a "
             "DistributedDataParallel module that did not average their gradients, because "
-            f"{reason}.{few}"
+            f"{self.reason()}.{few}"
         )

@@ -24,28 +24,36 @@ def apply() -> None:
 def undo() -> None:
     """Leave torch's own functions as they were."""
     _patches.undo()
-    for name in ("averaging", "collectives"):
+    for name in ("divergence", "averaging", "collectives"):
         module: Any = sys.modules.get(f"{__package__}.{name}")
         if module is not None:
             module.undo()
 
 
 def _begin() -> None:
-    from pytest_gradguard.runtime.pitfalls.ddp import averaging, collectives
+    from pytest_gradguard.runtime.pitfalls.ddp import averaging, collectives, divergence
 
     collectives.apply()
     averaging.apply()
+    divergence.apply()
     for tell in joined:
         tell()
 
 
-def _joined(result: Any, group: Any) -> None:
-    if group is not None:
-        _begin()
+def _changing(group: Any) -> bool | None:
+    divergence: Any = sys.modules.get(f"{__package__}.divergence")
+    if divergence is not None:
+        divergence.leaving()
+        divergence.forget()
+    return None if group is None else True
+
+
+def _joined(begun: bool, result: Any, group: Any) -> None:
+    _begin()
 
 
 def _make() -> list[Patch]:
-    return [observe(sys.modules[C10D], "_update_default_pg", after=_joined)]
+    return [observe(sys.modules[C10D], "_update_default_pg", before=_changing, after=_joined)]
 
 
 _patches = LatePatches(_make)

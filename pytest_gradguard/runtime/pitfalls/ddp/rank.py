@@ -35,6 +35,13 @@ class Rank:
         except Exception as error:
             fault(error)
 
+    def end(self) -> None:
+        """Look for what shows at the end, and tell all."""
+        divergence: Any = sys.modules.get(f"{__package__}.divergence")
+        if divergence is not None:
+            divergence.leaving()
+        self.tell()
+
     def tell(self) -> None:
         """Tell all that was found up to now."""
         found = [

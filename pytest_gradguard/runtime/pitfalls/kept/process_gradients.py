@@ -2,7 +2,8 @@
 
 It writes to a pipe as its function ends, and `worker_gradients` reads it when an optimizer steps.
 What it puts into queues and connections after a backward pass counts as what a task returns; as
-many such processes answer in a loop for as long as the program trains, it tells then, too.
+many such processes answer in a loop for as long as the program trains, it tells then, too. After
+its first backward passes it tells what holds should it be killed before its end.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.kernel import pipes
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch.process_start import (
@@ -25,7 +27,7 @@ from pytest_gradguard.runtime.kernel.faults import attempt, carried, hidden_fram
 from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.pitfalls.kept import backwards
-from pytest_gradguard.runtime.pitfalls.kept.gg106 import Outcome
+from pytest_gradguard.runtime.pitfalls.kept.gg106 import Outcome, Told
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.frameworks.torch.copies import Copies
@@ -98,31 +100,49 @@ class Run:
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:
         work = work or functools.partial(type(self._process).run, self._process)
         watched = attempt(self._watched)
-        with hidden_frame:
-            outcome = work() if self._inner is None else carried(work, self._inner)
-        if watched is not None:
-            attempt(watched.tell)
-        return outcome
+        try:
+            with hidden_frame:
+                return work() if self._inner is None else carried(work, self._inner)
+        finally:
+            if watched is not None:
+                attempt(watched.tell)
 
-    def _watched(self) -> _Watched:
-        package = package_of(self._process)
-        return _Watched(self._task, self._write, package)
+    def _watched(self) -> Watched:
+        watched = Watched([self._task], self._write)
+        _sends(package_of(self._process), watched.sent).apply()
+        return watched
 
 
-class _Watched:
-    """What the function of this process does with the tensors that it was given."""
+class Watched:
+    """What this process does with the tensors that it was given.
 
-    def __init__(self, task: tuple[Any, Any, Any], write: Any, package: str) -> None:
+    Args:
+        items: its function, and its arguments, as the only task.
+        write: where it tells.
+    """
+
+    def __init__(self, items: list[tuple[Any, Any, Any]], write: Any) -> None:
         from pytest_gradguard.runtime.frameworks.torch.copies import Copies
 
-        self._items = [task]
+        self._items = items
         self._write = write
         self._copies = Copies(self._items, shared=True)
-        self._told = Outcome(None, [])
+        self._told = Told(Outcome(None, []), True)
+        self._reached = 0
+        torch_engine.subscribe(self._backward)  # first: it is told last of the end of a pass
         backwards.watch(self._items, self._copies)
-        _sends(package, self._sent).apply()
 
-    def _sent(self, item: Any) -> None:
+    def _backward(self, backward: torch_engine.Backward) -> torch_engine.End | None:
+        return self._passed if backward.accumulates else None
+
+    def _passed(self, _: Any, raised: BaseException | None) -> None:
+        """Tell, after a pass that gave more tensors a gradient, what they are."""
+        reached = sum(copy.digest is not None for copy in self._copies.every)
+        if reached > self._reached:
+            self._reached = reached
+            self._tell(self._copies, certain=False)
+
+    def sent(self, item: Any) -> None:
         """Take what goes to another process."""
         from pytest_gradguard.runtime.pitfalls.kept import returned
 
@@ -139,13 +159,14 @@ class _Watched:
         if copies is not None:
             self._tell(copies)
 
-    def _tell(self, copies: Copies) -> None:
+    def _tell(self, copies: Copies, certain: bool = True) -> None:
         from pytest_gradguard.runtime.pitfalls.kept import kept_gradients
 
-        outcome = kept_gradients.outcome_of(copies, self._items, ())
-        if outcome != self._told:
-            self._told = outcome
-            pipes.tell(self._write.fileno(), outcome)
+        told = Told(kept_gradients.outcome_of(copies, self._items, ()), certain)
+        if told != self._told:
+            self._told = told
+            with suppress(OSError):  # the program has closed what it knows nothing of
+                pipes.tell(self._write.fileno(), told)
 
 
 def _sends(package: str, take: Callable[[Any], None]) -> Patches:

@@ -31,7 +31,8 @@ from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.pipes import Listeners
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.kept import gg106, used_gradients
-from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome, State
+from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome, State, Told
+from pytest_gradguard.runtime.pitfalls.kept.hand_forks import FORKED
 
 
 class _Waiting:
@@ -219,18 +220,27 @@ class _Expected:
 
     def __init__(self, call: Call) -> None:
         self._call = call
+        self._last: Told | None = None
         self._left: KeptGradients | None = None
         self._returned = 0
 
-    def take(self, told: list[Outcome], ended: bool) -> None:
+    def take(self, told: list[Told], ended: bool) -> None:
         """Take the last that the process has told: it holds in place of what it told before."""
+        self._last = told[-1] if told else self._last
+        certain = [one.outcome for one in told if one.certain]
+        if ended and self._last is not None:
+            certain.append(self._last.outcome)
+        if certain:
+            self._take(certain[-1], ended)
+
+    def _take(self, outcome: Outcome, ended: bool) -> None:
         for identity, known in list(_waiting.items()):
             if known.left is self._left:
                 del _waiting[identity]
         for identity, (_, known_left, _, _) in list(_inherited.items()):
             if known_left is self._left:
                 del _inherited[identity]
-        self._left, returned = told[-1]
+        self._left, returned = outcome
         self._call.answer(len(returned) - self._returned)
         self._returned = len(returned)
         if self._left is not None:
@@ -244,7 +254,7 @@ hear = _expected.hear
 
 def expect(call: Call, pipe: Any) -> None:
     """Take, from now on, what comes out of `pipe`, where a process that `call` starts tells."""
-    _expected.add(pipe, Outcome, _Expected(call).take)
+    _expected.add(pipe, Told, _Expected(call).take)
     _listen()
 
 
@@ -358,6 +368,8 @@ def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
         tensors.gradient_missing(p) or states.get(id(p), (None, None))[1] is State.ZERO
         for p in parameters
     )
+    if not nothing and any(one.call.kind is FORKED for one, _ in states.values()):
+        return  # what a process sends that was forked by hand is not known
     if not nothing:  # run in one process, what the task cleared again would be missing, too
         states = {i: (one, state) for i, (one, state) in states.items() if not one.cleared}
     if not states:

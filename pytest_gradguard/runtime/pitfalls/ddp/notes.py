@@ -1,0 +1,157 @@
+"""Notes on parameters that ranks of one machine leave for each other, in a folder of their own.
+
+A note is a file: one line of JSON, then numbers. Nobody waits for a note. The ranks agree on the
+folder by one key in the store through which they met; the program's process groups carry nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed import distributed_c10d
+
+_KEY = "gradguard/notes"
+_PREFIX = "gradguard-notes-"
+_LEFT = 3600.0
+"""Seconds after which a folder is removed that killed ranks have left."""
+_LINE = 65_536
+"""Most bytes of the first line of a note."""
+
+
+class Note(NamedTuple):
+    """What one rank noted.
+
+    Attributes:
+        rank: its number in the whole world.
+        header: plain data, as JSON allows.
+        values: numbers in double precision.
+    """
+
+    rank: int
+    header: dict[str, Any]
+    values: Any
+
+
+class Notes:
+    """The notes of this rank and of the others on this machine.
+
+    Args:
+        folder: what the ranks share.
+        rank: the number of this one.
+        ranks: how many there are on this machine.
+    """
+
+    def __init__(self, folder: Path, rank: int, ranks: int) -> None:
+        self._folder = folder
+        self._ranks = ranks
+        self.rank = rank
+        self._process = os.getpid()
+        with suppress(OSError):
+            self._ended(rank).unlink()  # it had ended, and begins again
+
+    def _open(self) -> None:
+        """Make the folder, or see that the present one is this user's alone.
+
+        Raises:
+            PermissionError: it is a link, or others may write to it.
+        """
+        with suppress(FileExistsError):
+            self._folder.mkdir(mode=0o700)
+        about = self._folder.lstat()
+        foreign = hasattr(os, "getuid") and about.st_uid != os.getuid()
+        if not stat.S_ISDIR(about.st_mode) or foreign or about.st_mode & 0o077:
+            raise PermissionError(str(self._folder))
+
+    def _ended(self, rank: int) -> Path:
+        return self._folder / f"ended.{rank}"
+
+    def write(self, subject: str, header: dict[str, Any], values: Any) -> None:
+        """Leave a note on `subject` for the other ranks."""
+        line = json.dumps(header).encode()
+        numbers = bytearray(8 * values.numel())
+        if numbers:
+            torch.frombuffer(numbers, dtype=torch.float64).copy_(values)
+        self._open()
+        file = self._folder / f"{subject}.{self.rank}"
+        new = self._folder / f"new.{self.rank}"
+        new.write_bytes(line + b"\n" + numbers)
+        new.replace(file)
+
+    def forget(self, subject: str) -> None:
+        """Remove the own note on `subject`."""
+        with suppress(OSError):
+            (self._folder / f"{subject}.{self.rank}").unlink()
+
+    def others(self, subject: str, count: int) -> Iterator[Note]:
+        """The notes of the other ranks on `subject` that have `count` numbers."""
+        for file in self._folder.glob(f"{subject}.*"):
+            rank = file.name.rpartition(".")[2]
+            if rank.isdecimal() and int(rank) != self.rank:
+                with suppress(OSError, ValueError):
+                    yield _read(file, int(rank), count)
+
+    def end(self) -> None:
+        """Say that this rank has ended; the last one removes the folder."""
+        if os.getpid() != self._process:
+            return
+        with suppress(OSError):
+            self._open()
+            self._ended(self.rank).touch()
+            if len(list(self._folder.glob("ended.*"))) >= self._ranks:
+                shutil.rmtree(self._folder)
+
+
+def _read(file: Path, rank: int, count: int) -> Note:
+    """The note in `file`.
+
+    Raises:
+        ValueError: it is no note with `count` numbers.
+    """
+    if file.stat().st_size > 8 * count + _LINE:
+        raise ValueError(file)
+    line, _, numbers = file.read_bytes().partition(b"\n")
+    header = json.loads(line)
+    if type(header) is not dict or len(numbers) != 8 * count:
+        raise ValueError(file)
+    values = torch.zeros(0, dtype=torch.float64)
+    if count:
+        values = torch.frombuffer(bytearray(numbers), dtype=torch.float64)
+    return Note(rank, header, values)
+
+
+def of_this_rank() -> Notes | None:
+    """The notes of this rank; None where the ranks have no store to agree by."""
+    store, world = distributed_c10d._get_default_store(), distributed_c10d.get_world_size()
+    if store is None or world < 2:
+        return None
+    root = Path(tempfile.gettempdir())
+    _sweep(root)
+    try:
+        token = store.compare_set(_KEY, "", os.urandom(16).hex()).decode()
+    except RuntimeError:  # the rank that keeps it has ended
+        return None
+    if len(token) != 32 or not token.isalnum():
+        return None
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    ranks = min(int(here), world) if here.isdecimal() else world
+    return Notes(root / f"{_PREFIX}{token}", distributed_c10d.get_rank(), ranks)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what killed ranks of this user have left."""
+    for left in root.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            about = left.lstat()
+            own = not hasattr(os, "getuid") or about.st_uid == os.getuid()
+            if own and time.time() - about.st_mtime > _LEFT:
+                shutil.rmtree(left)

@@ -1,0 +1,106 @@
+"""Which parameters have gradients that the program averages itself (GG505)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_gradguard.runtime.kernel import callsite
+from pytest_gradguard.runtime.pitfalls.ddp import sketches
+
+_MOST = 10_000
+"""How many tensors are remembered at a time."""
+
+_POINT_TO_POINT = ("send", "recv")
+
+
+class _Tensor(NamedTuple):
+    storage: int
+    numbers: int
+
+
+class Reduced:
+    """The tensors that collectives have taken since the last step of an optimizer."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[tuple[int, ...], list[_Tensor]] = {}
+        self._done = False
+
+    def hear(self, name: str, group: Any, given: list[Any]) -> None:
+        """A collective was called."""
+        if self._done:
+            self._by_group.clear()
+            self._done = False
+        if not given or group.size() < 2 or name in _POINT_TO_POINT:
+            return
+        ranks = tuple(torch.distributed.get_process_group_ranks(group))
+        known = self._by_group.setdefault(ranks, [])
+        if len(known) < _MOST:
+            comparable = filter(sketches.is_comparable, given)
+            known += (_Tensor(_storage(one), one.numel()) for one in comparable)
+
+    def stepped(self) -> None:
+        """An optimizer has made a step; others may use what was averaged before it."""
+        self._done = True
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._by_group.clear()
+
+    def find(
+        self, parameters: Sequence[Any]
+    ) -> Iterator[tuple[tuple[int, ...], Mapping[str, Any]]]:
+        """The groups of ranks over which gradients of `parameters` were averaged, and which, named.
+
+        Either the gradients themselves went through collectives, or as many numbers as they have.
+        """
+        trained = [one for one in parameters if one.grad is not None]
+        trained = [one for one in trained if all(map(sketches.is_comparable, (one, one.grad)))]
+        for ranks, given in self._by_group.items():
+            storages = {one.storage for one in given}
+            averaged = [one for one in trained if _storage(one.grad) in storages]
+            mine = {_storage(one.grad) for one in averaged}
+            left = [one.numbers for one in given if one.numbers > 1 and one.storage not in mine]
+            sizes = [one.numel() for one in trained]
+            if not averaged and sum(left) in (sum(sizes), sum(one for one in sizes if one > 1)):
+                averaged, left = trained, []
+            named = _named(averaged)
+            if named is None and not left:  # else it may hold a part of them, each rank another one
+                named = {f"parameter {index}": one for index, one in enumerate(averaged)}
+            if averaged and named is not None:
+                yield ranks, named
+
+
+def _storage(tensor: Any) -> int:
+    place: int = tensor.untyped_storage().data_ptr()
+    return place
+
+
+def _named(parameters: Sequence[Any]) -> Mapping[str, Any] | None:
+    """`parameters` by their names in a module that the program has at hand."""
+    wanted = {id(one) for one in parameters}
+    for module in _modules():
+        named = {name: one for name, one in module.named_parameters() if id(one) in wanted}
+        if len(named) == len(wanted):
+            return named
+    return None
+
+
+def _modules() -> Iterator[Any]:
+    """The modules that the functions at work have names for, or that such an object holds."""
+    for frame in callsite.user_frames(callsite.user_frame()):
+        values = [value for _, value in callsite.local_names(frame)]
+        for value in (*values, *frame.f_globals.values()):
+            if isinstance(value, torch.nn.Module):
+                yield value
+            elif callsite.is_user_file(_file_of(type(value))):
+                held = vars(value).values() if hasattr(value, "__dict__") else ()
+                yield from (one for one in held if isinstance(one, torch.nn.Module))
+
+
+def _file_of(kind: type) -> str | None:
+    module = sys.modules.get(kind.__module__)
+    return getattr(module, "__file__", None)

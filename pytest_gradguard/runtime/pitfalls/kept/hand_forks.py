@@ -1,0 +1,126 @@
+"""GG106: a process that the program forks by `os.fork` itself.
+
+It has no function whose end could be watched: after its first backward passes it tells which
+gradients it has, which its parent takes for left there once it has ended. What it may have written
+to its parent is not known, so that only a step without any gradient counts.
+
+A hook at forks cannot be taken back: it does nothing while the guard is off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import types
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from pytest_gradguard.runtime.kernel import callsite
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling
+from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.pipes import ends_beside
+from pytest_gradguard.runtime.kernel.registry import Workers
+
+FORKED = Workers("forked", forks=True, shares_memory=True, library="multiprocessing")
+_FAMILY = "pytest_gradguard.runtime.pitfalls.kept"
+_FUNCTIONS = 20
+"""Of how many functions of the forking frame the globals are looked at."""
+
+
+class _Fork(NamedTuple):
+    """A fork that is about to happen: its call, both ends of its pipe, and who forks."""
+
+    call: Call
+    read: int
+    write: int
+    frame: types.FrameType
+
+
+class _Forking(threading.local):
+    fork: _Fork | None = None
+
+
+_forking = _Forking()
+_on = False
+_registered = False
+
+
+def apply() -> None:
+    """Look at forks from now on."""
+    global _on, _registered
+    _on = True
+    if not _registered and hasattr(os, "register_at_fork"):
+        _registered = True
+        os.register_at_fork(
+            before=lambda: attempt(_before) if _on else None,
+            after_in_parent=lambda: attempt(_after, _in_parent),
+            after_in_child=lambda: attempt(_after, _in_child),
+        )
+
+
+def undo() -> None:
+    """Leave forks alone."""
+    global _on
+    _on = False
+
+
+def _before() -> None:
+    frame = sys._getframe(3)  # below the hook and `attempt`
+    if not callsite.is_users(frame):
+        return
+    call = calling.begin(FORKED)
+    if call is None or "GG106" in call.dropped:
+        return
+    ends = ends_beside(os.pipe)
+    if ends is not None:
+        _forking.fork = _Fork(call, *ends, frame)
+
+
+def _after(do: Any) -> None:
+    fork, _forking.fork = _forking.fork, None
+    if fork is not None:
+        do(fork)
+
+
+def _in_parent(fork: _Fork) -> None:
+    os.close(fork.write)
+    home: Any = import_module(f"{_FAMILY}.worker_gradients")
+    home.expect(fork.call, open(fork.read, "rb", buffering=0))  # noqa: SIM115
+
+
+def _in_child(fork: _Fork) -> None:
+    os.close(fork.read)
+    process_gradients: Any = import_module(f"{_FAMILY}.process_gradients")
+    process_gradients.Watched(_items(fork.frame), _End(fork.write))
+
+
+class _End:
+    """The writing end of a pipe. A daemon closes all files that it has inherited."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._about = os.fstat(descriptor)
+
+    def fileno(self) -> int:
+        """Its descriptor.
+
+        Raises:
+            OSError: it is closed, and may be another file's by now.
+        """
+        if not os.path.samestat(os.fstat(self._descriptor), self._about):
+            raise OSError("closed")
+        return self._descriptor
+
+
+def _items(frame: types.FrameType) -> list[tuple[Any, Any, Any]]:
+    """What the forked process may work on: what the forking function can reach, as tasks."""
+    code = frame.f_code.replace(co_firstlineno=frame.f_lineno)
+    cells = tuple(types.CellType() for _ in code.co_freevars)
+    function = types.FunctionType(code, frame.f_globals, "os.fork", None, cells)
+    function.__qualname__ = "os.fork"
+    values = [value for name, value in frame.f_locals.items() if not name.startswith("__")]
+    functions = [value for value in values if type(value) is types.FunctionType][:_FUNCTIONS]
+    held = [value for value in values if not isinstance(value, types.ModuleType)]
+    return [(function, tuple(held), {}), *((one, (), {}) for one in functions)]
