@@ -195,6 +195,8 @@ def _cause(point: Any, named: dict[str, Any], wrong: list[Wrong]) -> report.Caus
         try:
             point.run()
             attempt(point.step)
+        except Exception:  # it ran before: what is known of it is said
+            pass
         finally:
             if watch is not None:
                 attempt(watch.stop)

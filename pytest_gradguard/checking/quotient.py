@@ -100,7 +100,8 @@ def measure(
     close = precision.close * max(abs(wide), *(abs(one) for one in gradients))
     if all(abs(wide - one) <= close + rounding for one in gradients):
         return _farthest(wide, gradients, rounding, rounding)
-    if all(_is_far(wide, one, rounding) for one in gradients):
+    steps_are_short = not precision.rtol  # else there may be a kink within each
+    if steps_are_short and all(_is_far(wide, one, rounding) for one in gradients):
         return _farthest(wide, gradients, rounding, rounding)
     half = step / 2
     near_ahead, near_behind = at(half), at(-half)

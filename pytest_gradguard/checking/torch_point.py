@@ -68,6 +68,7 @@ class TorchPoint:
         """A block in which the loss can be asked for; everything is put back at its end."""
         with self._state.kept(), contextlib.ExitStack() as stack:
             if double:
+                stack.callback(self._cast_kept)
                 stack.enter_context(self._state.double())
             self._moved = False
             self._put_back = stack.enter_context(self._state.kept())
@@ -75,6 +76,10 @@ class TorchPoint:
             self._scales = scales_of([one.double() for one in self._base])
             self._unit = max(torch.finfo(one.dtype).eps for one in self._parameters)
             yield
+
+    def _cast_kept(self) -> None:
+        """Cast what the closure has kept of its runs in double precision, for its next one."""
+        self._state.cast_new(Reached(self._closure).tensors)
 
     @property
     def precision(self) -> Precision:

@@ -88,6 +88,13 @@ class State:
                 one.grad = None
                 one.data = data
 
+    def cast_new(self, tensors: list[Any]) -> None:
+        """Cast those of `tensors` back that were made in a block of double precision."""
+        known = {id(one) for one in self._tensors}
+        for one in tensors:
+            if id(one) not in known and one.dtype == torch.float64 and one.grad_fn is None:
+                one.data = one.data.to(torch.get_default_dtype())
+
     @contextlib.contextmanager
     def kept(self) -> Iterator[Undo]:
         """A block after which everything is as it was; yields what puts it back meanwhile."""

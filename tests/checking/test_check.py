@@ -248,3 +248,28 @@ def test_an_attack_inside_the_closure_is_part_of_it() -> None:
         return model(x + 0.1 * x.grad.sign()).pow(2).sum()
 
     check_gradients(closure, model)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_gradients_that_are_lent_once_and_then_added_to(right: bool) -> None:
+    model = nn.Linear(3, 1)
+    kept: list[Any] = []
+
+    def closure() -> float:
+        loss = model(X).pow(2).mean()
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        if right or not kept:
+            kept[:] = gradients
+        else:
+            for one, more in zip(kept, gradients, strict=True):
+                one += more
+        for parameter, one in zip(model.parameters(), kept, strict=True):
+            parameter.grad = one
+        return loss.item()
+
+    if right:
+        check_gradients(closure, model)
+    else:
+        with pytest.raises(GradGuardError):
+            check_gradients(closure, model)
+    assert {one.dtype for one in kept} == {torch.float32}
