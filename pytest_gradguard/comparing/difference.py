@@ -11,8 +11,8 @@ from pytest_gradguard.comparing.sketches import Sketch, are_close, text_of
 
 _MOMENTS = {
     BACKWARD: "after the backward pass",
-    GRADIENTS: "the gradients that were asked for",
-    STEP: "the gradients of an optimizer's step",
+    GRADIENTS: "in the gradients that were asked for",
+    STEP: "in the gradients of an optimizer's step",
     STEPPED: "after an optimizer's step",
     END: "at the end of the program",
 }

@@ -193,6 +193,8 @@ class Isolation(inline.Isolation):
 
 def _say(function: Any, what: str) -> None:
     function = getattr(function, "__wrapped__", function)
+    process = getattr(function, "__self__", None)
+    function = getattr(process, "_target", None) or function
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     inline.state.kept[f"`{name}`, called at {inline.place()}, {what}"] = None
 

@@ -49,7 +49,7 @@ def _shapes(result: Any) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
 
     def wanted(item: Any) -> bool:
-        shape = getattr(item, "shape", None)
+        shape: Any = getattr(item, "shape", None)
         if type(shape) is tuple or type(shape).__name__ == "TensorShape":
             found.append(tuple(shape))
             return True

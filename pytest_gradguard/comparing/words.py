@@ -64,6 +64,6 @@ def to_dict(compared: Compared) -> dict[str, Any]:
         "reason": compared.reason or None,
         "tasks": compared.handed,
         "difference": None if found is None else found.to_dict(),
-        "explained_by": [one.reference for one in compared.explaining],
+        "explained_by": [one.reference.to_dict() for one in compared.explaining],
         "remarks": list(compared.remarks),
     }

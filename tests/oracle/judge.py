@@ -43,6 +43,7 @@ class Verdict:
         said: the messages.
         outcomes: how the three runs ended.
         foreseen: what the linter calls an error in the program.
+        compared: `gradguard compare` says that the workers' run and the one in one process differ.
         idle: in one process, too, an optimizer steps where nothing has a gradient: what is said of
             that is right.
     """
@@ -56,12 +57,18 @@ class Verdict:
     said: list[str]
     outcomes: list[str]
     foreseen: list[str]
+    compared: bool
     idle: bool
 
     @property
     def missed(self) -> bool:
         """Gradients are lost, and there is no finding."""
         return self.differs and not self.codes and self.family in LOSING
+
+    @property
+    def compared_wrongly(self) -> bool:
+        """A comparison says otherwise than the run in one process."""
+        return self.compared != self.differs and self.family in LOSING
 
     @property
     def is_right(self) -> bool:
@@ -123,13 +130,20 @@ def judge(framework: str, seeds: range, folder: Path) -> list[Verdict]:
 
 def _judged(family: str, seed: int, path: str) -> Verdict:
     from pytest_gradguard import guard
+    from pytest_gradguard.comparing import difference, notes
+    from pytest_gradguard.comparing.recording import recording
+    from pytest_gradguard.comparing.running import ROUNDING
 
     run = importlib.import_module(f"drawn_{seed}").run
     with _idle_steps() as idle:
         alone = _outcome(run, 1)
     bare = _outcome(run, 2)
-    with guard(mode="record") as report:
+    noted, inline = f"{path}.noted", f"{path}.inline"
+    with guard(mode="record") as report, recording(Path(noted), inlined=False):
         guarded = _outcome(run, 2)
+    with guard(mode="record"), recording(Path(inline), inlined=True):
+        _outcome(run, 2)
+    compared = difference.first(notes.read(Path(noted)), notes.read(Path(inline)), *ROUNDING)
     told = [finding for finding in report.findings if finding.severity.label != "info"]
     return Verdict(
         family,
@@ -142,6 +156,7 @@ def _judged(family: str, seed: int, path: str) -> Verdict:
         said=[finding.message for finding in told],
         outcomes=[str(outcome) for outcome in (alone, bare, guarded)],
         foreseen=_errors_of_the_linter(path),
+        compared=compared is not None,
         idle=bool(idle),
     )
 

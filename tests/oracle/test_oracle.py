@@ -65,6 +65,10 @@ def test_right_gradients_are_no_error_of_the_linter(verdicts: list[Verdict]) -> 
     assert not [(verdict.foreseen, _told(verdict)) for verdict in wrong]
 
 
+def test_a_comparison_says_what_one_process_says(verdicts: list[Verdict]) -> None:
+    assert not [_told(verdict) for verdict in verdicts if verdict.compared_wrongly]
+
+
 def test_our_own_parallel_gives_what_one_process_gives(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert not judged("carrying", lambda: run_carrying(range(1000, 1040), tmp_path))
