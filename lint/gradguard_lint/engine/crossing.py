@@ -5,10 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.conditions import Conditions
-from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.values import (
-    UNKNOWN,
+from gradguard_lint.domain.atoms import (
     Atom,
     Bound,
     Const,
@@ -21,9 +18,10 @@ from gradguard_lint.domain.values import (
     TaskCall,
     Thing,
     Unknown,
-    Value,
-    of,
 )
+from gradguard_lint.domain.conditions import Conditions
+from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.values import UNKNOWN, Value, of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.pickling import state_of
 from gradguard_lint.engine.tree import free_names

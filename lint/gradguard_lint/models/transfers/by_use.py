@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.atoms import Atom, Method, Tensor, Thing
 from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.evidence import CLASS
+from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import (
-    UNKNOWN,
-    Atom,
-    Frame,
-    Method,
-    Tensor,
-    Thing,
-    Value,
-    constant,
-    of,
-)
+from gradguard_lint.domain.values import UNKNOWN, Value, constant, of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import torch_modules

@@ -10,7 +10,19 @@ import ast
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from gradguard_lint.domain.atoms import (
+    Atom,
+    Class,
+    Const,
+    External,
+    Instance,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+)
 from gradguard_lint.domain.conditions import assume
+from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.payloads import (
     Collective,
     LibraryUse,
@@ -18,26 +30,7 @@ from gradguard_lint.domain.payloads import (
     WrapperBypass,
 )
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import (
-    GRADIENT,
-    NOTHING,
-    OUTPUT,
-    UNKNOWN,
-    Atom,
-    Class,
-    Const,
-    External,
-    Frame,
-    Instance,
-    Site,
-    Table,
-    Tensor,
-    Thing,
-    Unknown,
-    Value,
-    constant,
-    of,
-)
+from gradguard_lint.domain.values import GRADIENT, NOTHING, OUTPUT, UNKNOWN, Value, constant, of
 from gradguard_lint.engine.branches import stored_at
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

@@ -5,17 +5,10 @@ from __future__ import annotations
 import ast
 import sys
 
-from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
-from gradguard_lint.domain.values import (
-    GRADIENT,
-    NOTHING,
-    UNKNOWN,
+from gradguard_lint.domain.atoms import (
     Atom,
-    Choice,
     Class,
     External,
-    Frame,
     Function,
     Instance,
     Items,
@@ -25,6 +18,15 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Unknown,
+)
+from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
+from gradguard_lint.domain.values import (
+    GRADIENT,
+    NOTHING,
+    UNKNOWN,
+    Choice,
     Value,
     constant,
     of,
