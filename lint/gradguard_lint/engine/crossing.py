@@ -47,7 +47,7 @@ def _contents(
         atom = choice.atom
         yield path, atom, choice.when
         if isinstance(atom, Unknown) and m.facts.evidence.is_proved(atom.subject, "module"):
-            yield path, Thing("model", "Module", m.ident_of(atom.subject)), choice.when
+            yield path, m.models.proved(m, atom.subject, "module", 0), choice.when
         if depth <= 0:
             continue
         parts = _parts(m, atom, path)

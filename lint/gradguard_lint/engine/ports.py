@@ -277,6 +277,9 @@ class Models(Protocol[M]):
         """What the field `name` of an object is, of which the class says `stated`, and which the
         object is `given`."""
 
+    def computes(self, name: str) -> bool:
+        """Whether the method `name` of tensors computes one from theirs and its arguments alone."""
+
     def proved(self, m: M, subject: Key, kind: Kind, born: int) -> Atom:
         """What stands for something unknown that is proved to be of that `kind`; `born`: the worker
         that made it."""

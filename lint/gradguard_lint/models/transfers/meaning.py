@@ -40,7 +40,7 @@ from gradguard_lint.engine.tree import is_fixed, sets_attributes
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.primitives import PRIMITIVES
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
-from gradguard_lint.models.torch_words import CHANGE_PARTS, NOT_WRITING
+from gradguard_lint.models.torch_words import CHANGE_PARTS, COMPUTED, NOT_WRITING
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,
@@ -444,6 +444,7 @@ class Meaning(Known):
     mapping = staticmethod(attribute_tables.as_dict)
     parts_of = staticmethod(module_parts.iterated)
     proved = staticmethod(by_use.proved)
+    computes = staticmethod(COMPUTED.__contains__)
     put_back = staticmethod(parallel.put_back)
     ran = staticmethod(optimizers.ran)
     refuses_pickling = staticmethod(objects.refuses_pickling)

@@ -37,6 +37,7 @@ from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch_words import HOOKS, MODULE_METHODS, PARAMETERS
 from gradguard_lint.models.transfers import (
+    by_use,
     contexts,
     data_parallel,
     environment,
@@ -187,7 +188,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
 def _module(m: Machine, subject: Key) -> Thing:
     """The module that something unknown is proved to be."""
     here = m.in_process_worker or is_of_a_task(subject)
-    return Thing("model", "Module", m.ident_of(subject), m.worker_ident if here else 0)
+    return by_use.module(m, subject, m.worker_ident if here else 0)
 
 
 def _is_plain(value: Value) -> bool:
