@@ -272,14 +272,20 @@ def widened(before: Store, after: Store) -> bool:
     return found
 
 
-def loosened(store: Store, other: Store) -> None:
-    """Let what may be something else in `other` be anything besides."""
-    for place in apart(store, other)[0]:
-        own, there = store.get(place), other.get(place)
-        if own is there or own is None or there is None or _ANYTHING in own.choices:
-            continue
-        if not set(there.atoms) <= set(own.atoms):
-            store[place] = Value((*own.choices, _ANYTHING))
+def loosened(store: Store, others: Iterable[Store]) -> None:
+    """Let what may be something else in one of `others` be anything besides."""
+    last: dict[Place, Value] = {}  # most of the others have the same, and there are many
+    for other in others:
+        for place in apart(store, other)[0]:
+            there = other.get(place)
+            if there is None or last.get(place) is there:
+                continue
+            last[place] = there
+            own = store.get(place)
+            if own is there or own is None or _ANYTHING in own.choices:
+                continue
+            if not set(there.atoms) <= set(own.atoms):
+                store[place] = Value((*own.choices, _ANYTHING))
 
 
 _ANYTHING = Choice(Unknown())

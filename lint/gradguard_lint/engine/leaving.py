@@ -201,8 +201,7 @@ def _catch(
     m.meet([*around, *raised[:split_by_value]])
     m.state = m.state.copy()
     doubt(m.store, before.store.mark())
-    for state in raised[split_by_value:]:
-        loosened(m.state.store, state.store)
+    loosened(m.state.store, (state.store for state in raised[split_by_value:]))
     m.state.past = {**certain, **before.past}
     m.state.assumed = before.assumed.copy()
     m.state.modes = before.modes
