@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
+from gradguard_lint.domain.atoms import Unknown
 from gradguard_lint.domain.conditions import (
     NONE,
     Assumed,
@@ -20,7 +21,7 @@ from gradguard_lint.domain.conditions import (
 )
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Progress, Waited
 from gradguard_lint.domain.shapes import uncertain
-from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join, joined
+from gradguard_lint.domain.values import Choice, Value, guarded, join, joined
 from pytest_gradguard.records import field, fields
 
 Place = tuple[int, str]
@@ -79,6 +80,10 @@ class Store:
     def __setitem__(self, place: Place, value: Value) -> None:
         self.changed.add(place)
         self._own[place] = value
+
+    def written(self) -> dict[Place, Value | None]:
+        """What was written since the store was made; None where it was dropped."""
+        return {place: self.get(place) for place in self.since(None)}
 
     def held(self) -> dict[Place, Value]:
         """All places and what is under them, in the order in which they were first written."""
@@ -267,14 +272,20 @@ def widened(before: Store, after: Store) -> bool:
     return found
 
 
-def loosened(store: Store, other: Store) -> None:
-    """Let what may be something else in `other` be anything besides."""
-    for place in apart(store, other)[0]:
-        own, there = store.get(place), other.get(place)
-        if own is there or own is None or there is None or _ANYTHING in own.choices:
-            continue
-        if not set(there.atoms) <= set(own.atoms):
-            store[place] = Value((*own.choices, _ANYTHING))
+def loosened(store: Store, others: Iterable[Store]) -> None:
+    """Let what may be something else in one of `others` be anything besides."""
+    last: dict[Place, Value] = {}  # most of the others have the same, and there are many
+    for other in others:
+        for place in apart(store, other)[0]:
+            there = other.get(place)
+            if there is None or last.get(place) is there:
+                continue
+            last[place] = there
+            own = store.get(place)
+            if own is there or own is None or _ANYTHING in own.choices:
+                continue
+            if not set(there.atoms) <= set(own.atoms):
+                store[place] = Value((*own.choices, _ANYTHING))
 
 
 _ANYTHING = Choice(Unknown())

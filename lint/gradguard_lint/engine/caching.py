@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gradguard_lint.domain.atoms import Class, Const, External, Function, Instance, Items, Unknown
 from gradguard_lint.domain.conditions import Condition, compatible
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import (
-    UNKNOWN,
-    Class,
-    Const,
-    External,
-    Function,
-    Instance,
-    Items,
-    Unknown,
-    Value,
-    constant,
-    join,
-    unknown,
-)
+from gradguard_lint.domain.values import UNKNOWN, Value, constant, join, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 
@@ -39,6 +27,7 @@ def cached_call(m: Machine, function: Function, args: Args, run: Callable[[], Va
 
     What a worker has in the cache from its process is ignored.
     """
+    m.do_not_replay()
     if m.place.worker is not None:
         return run()
     ident = _ident(m, function)

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.conditions import assume, lasting
-from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.shapes import ABSENT, where_absent
-from gradguard_lint.domain.state import Mark
-from gradguard_lint.domain.values import (
-    NOTHING,
-    PRIMITIVES,
+from gradguard_lint.domain.atoms import (
     STUB,
-    UNKNOWN,
     Atom,
     Bound,
     Class,
     Delayed,
     External,
-    Frame,
     Function,
     Generator,
     Instance,
@@ -29,6 +21,16 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Unknown,
+)
+from gradguard_lint.domain.conditions import assume, lasting
+from gradguard_lint.domain.effects import Modes
+from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.shapes import ABSENT, where_absent
+from gradguard_lint.domain.state import Mark
+from gradguard_lint.domain.values import (
+    NOTHING,
+    PRIMITIVES,
+    UNKNOWN,
     Value,
     guarded,
     join,

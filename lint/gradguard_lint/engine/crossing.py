@@ -5,10 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.conditions import Conditions
-from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.values import (
-    UNKNOWN,
+from gradguard_lint.domain.atoms import (
     Atom,
     Bound,
     Const,
@@ -21,9 +18,10 @@ from gradguard_lint.domain.values import (
     TaskCall,
     Thing,
     Unknown,
-    Value,
-    of,
 )
+from gradguard_lint.domain.conditions import Conditions
+from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.values import UNKNOWN, Value, of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.pickling import state_of
 from gradguard_lint.engine.tree import free_names
@@ -49,7 +47,7 @@ def _contents(
         atom = choice.atom
         yield path, atom, choice.when
         if isinstance(atom, Unknown) and m.facts.evidence.is_proved(atom.subject, "module"):
-            yield path, Thing("model", "Module", m.ident_of(atom.subject)), choice.when
+            yield path, m.models.proved(m, atom.subject, "module", 0), choice.when
         if depth <= 0:
             continue
         parts = _parts(m, atom, path)

@@ -11,24 +11,17 @@ import ast
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
+from gradguard_lint.domain.atoms import Atom, Function, Generator
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Program, Progress, Step
+from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.payloads import Backward, Event, GradClear, OptimizerStep, Write
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Error, Outcomes, State, join_states
-from gradguard_lint.domain.values import (
-    NOTHING,
-    UNKNOWN,
-    Atom,
-    Frame,
-    Function,
-    Generator,
-    Site,
-    Value,
-)
+from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value
 from gradguard_lint.engine.budget import DEPTH, TOO_DEEP, Budget, OutOfSteps
 from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.run_parts import Caches, Facts, Place
@@ -40,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gradguard_lint.domain.payloads import Payload
+    from gradguard_lint.engine.module_memo import Recording
 
 
 SIZE = "<length>"
@@ -89,6 +83,8 @@ class Machine(Variables):
         self.place = Place()
         self.facts = Facts()
         self.caches = Caches()
+        self.recording: Recording | None = None
+        """The statement of a module that is run so that other programs can replay it."""
 
     # -- the state ------------------------------------------------------------------------------
 
@@ -224,6 +220,8 @@ class Machine(Variables):
     def ident_of(self, key: Key) -> int:
         """The identity of what `key` stands for."""
         ident = self.caches.idents.get(key)
+        if self.recording is not None and isinstance(key, tuple) and isinstance(key[0], str):
+            self.recording.asked(_known_ident, key, ident)
         if ident is None:
             ident = self.caches.idents[key] = self.new_ident()
         return ident
@@ -313,6 +311,7 @@ class Machine(Variables):
         """
         if self.state.dead:
             return
+        self.do_not_replay()
         links = tuple(id(step.site.node) for step in self.place.chain)
         frame, node = self.in_program(frame, node)
         key: tuple[Hashable, ...] = (
@@ -362,6 +361,11 @@ class Machine(Variables):
             known = past.get(effect)
             past[effect] = when if known is None else known & when
 
+    def do_not_replay(self) -> None:
+        """The statement of a module that is being run does what a replay does not do."""
+        if self.recording is not None:
+            self.recording.can_be_replayed = False
+
     def still_runs(self, call: ParallelCall) -> bool:
         """Whether the program goes on beside what `call` gave out, and has asked for nothing of it
         so far, neither for its end nor for what it has done."""
@@ -406,3 +410,7 @@ class Machine(Variables):
             yield
         finally:
             self.place.chain, self.place.statement = saved, statement
+
+
+def _known_ident(m: Machine, key: Key) -> int | None:
+    return m.caches.idents.get(key)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 
-from gradguard_lint.domain.shapes import ABSENT
-from gradguard_lint.domain.values import (
-    UNKNOWN,
+from gradguard_lint.domain.atoms import (
     Atom,
     Delayed,
     External,
-    Frame,
     Function,
     Instance,
     Method,
@@ -19,10 +16,10 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Unknown,
-    Value,
-    constant,
-    join,
 )
+from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.shapes import ABSENT
+from gradguard_lint.domain.values import UNKNOWN, Value, constant, join
 from pytest_gradguard.records import field, fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -190,6 +187,10 @@ class Args:
 class Models(Protocol[M]):
     """What the engine asks the models of libraries for."""
 
+    @property
+    def settings(self) -> Hashable:
+        """What the answers depend on, besides what is asked."""
+
     def attribute(self, m: M, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:
         """``atom.name`` of a tensor or of a library object."""
 
@@ -279,6 +280,9 @@ class Models(Protocol[M]):
     ) -> Value | None:
         """What the field `name` of an object is, of which the class says `stated`, and which the
         object is `given`."""
+
+    def computes(self, name: str) -> bool:
+        """Whether the method `name` of tensors computes one from theirs and its arguments alone."""
 
     def proved(self, m: M, subject: Key, kind: Kind, born: int) -> Atom:
         """What stands for something unknown that is proved to be of that `kind`; `born`: the worker

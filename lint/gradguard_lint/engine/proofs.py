@@ -5,17 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-from gradguard_lint.domain.evidence import MADE, is_of_a_task
-from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import arrived, result_call
-from gradguard_lint.domain.values import (
-    UNKNOWN,
+from gradguard_lint.domain.atoms import (
     Atom,
     Bound,
-    Choice,
     Class,
     External,
-    Frame,
     Function,
     Instance,
     Items,
@@ -25,10 +19,12 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Unknown,
-    Value,
-    is_number,
-    of,
 )
+from gradguard_lint.domain.evidence import MADE, is_of_a_task
+from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.shapes import arrived, result_call
+from gradguard_lint.domain.values import UNKNOWN, Choice, Value, is_number, of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.words import words
@@ -43,13 +39,6 @@ ANOTHER = frozenset({None})
 
 _PURE = words("abs list max min next reversed sorted sum tuple zip")
 """Functions of Python's own that add no graph to that of their arguments."""
-
-_OF_TENSORS = words(
-    "abs add clamp cos cosh div double exp flatten float log log1p log_softmax logsumexp matmul "
-    "mean mm mul neg norm permute pow relu reshape sigmoid sin softmax sqrt square squeeze std sub "
-    "sum tanh to transpose unsqueeze var view"
-)
-"""Methods of tensors that give a tensor computed from theirs and their arguments alone."""
 
 
 def as_proved(m: Machine, value: Value) -> Value:
@@ -123,7 +112,9 @@ def _is_given_parameters(args: Args) -> bool:
     return any(atom.grad == "parameter" for atom in only.element.tensors())
 
 
-def _sources_of_result(function: Value | None, values: Iterable[Value]) -> frozenset[Key]:
+def _sources_of_result(
+    m: Machine, function: Value | None, values: Iterable[Value]
+) -> frozenset[Key]:
     """The unknown things of which the result of `function`, or of an operator, on `values` may have
     a graph."""
     if function is None:
@@ -132,7 +123,7 @@ def _sources_of_result(function: Value | None, values: Iterable[Value]) -> froze
     if isinstance(only, External) and only.name.rpartition(".")[::2] in _BUILTIN:
         return sources_of(values)
     key = only.key if isinstance(only, Unknown) else None
-    if isinstance(key, tuple) and key[0] == "attr" and key[2] in _OF_TENSORS:
+    if isinstance(key, tuple) and key[0] == "attr" and m.models.computes(key[2]):
         base = only.identity if isinstance(only, Unknown) else None
         return frozenset({base[1] if isinstance(base, tuple) else key[1]}).union(sources_of(values))
     return ANOTHER
@@ -205,7 +196,7 @@ def prove_graph(m: Machine, value: Value) -> None:
             return
         m.facts.evidence.prove(subject, "graph", m.assumed.facts)
         function, operands = m.facts.evidence.operands.get(subject, (UNKNOWN, ()))
-        waiting = _sources_of_result(function, operands)
+        waiting = _sources_of_result(m, function, operands)
 
 
 def _prove_result(m: Machine, ident: int) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import held_in
-from gradguard_lint.domain.values import (
+from gradguard_lint.domain.atoms import (
     Atom,
     Bound,
     Class,
-    Frame,
     Function,
     Instance,
     Items,
@@ -17,9 +15,10 @@ from gradguard_lint.domain.values import (
     Partial,
     Table,
     Thing,
-    Value,
-    of,
 )
+from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.shapes import held_in
+from gradguard_lint.domain.values import Value, of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import free_names
 

@@ -11,16 +11,22 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Callable, Hashable
 
+    from gradguard_lint.domain.atoms import Instance
     from gradguard_lint.domain.effects import Effect, ParallelCall, Step, TaskRun
+    from gradguard_lint.domain.frames import Frame, Site
     from gradguard_lint.domain.payloads import Payload
     from gradguard_lint.domain.questions import Key
     from gradguard_lint.domain.state import Moment, Outcomes, Past, Raised, State
-    from gradguard_lint.domain.values import Frame, Instance, Site, Value
+    from gradguard_lint.domain.values import Value
     from gradguard_lint.engine.stub_calls import Caller
     from gradguard_lint.reading.source import Module
 
     CallKey = tuple[bool, tuple[tuple[str, ...], tuple[Value, ...]] | None]
     """The arguments of a call, by which a cache finds its result, and whether they are certain."""
+
+
+PROGRAMS = 1 << 40
+"""Identities above are of one program; those below are of modules, which programs share."""
 
 
 class SuspendedContexts:
@@ -160,7 +166,7 @@ class Caches:
 
     def __init__(self) -> None:
         self.idents: dict[Hashable, int] = {}
-        self.newest_ident = 0
+        self.newest_ident = PROGRAMS
         self.changes_nothing: dict[ast.AST, bool] = {}
         """Expressions whose evaluation is known to change nothing, or not."""
         self.makes_generator: dict[ast.AST, bool] = {}

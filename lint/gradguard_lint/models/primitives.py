@@ -16,14 +16,8 @@ import ast
 import inspect
 from collections.abc import Callable
 
-from gradguard_lint.domain.payloads import LibraryUse
-from gradguard_lint.domain.shapes import items, sequence
-from gradguard_lint.domain.values import (
-    NOTHING,
-    RANK,
-    UNKNOWN,
+from gradguard_lint.domain.atoms import (
     Atom,
-    Frame,
     Instance,
     Items,
     Table,
@@ -31,11 +25,11 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Unknown,
-    Value,
-    constant,
-    join,
-    of,
 )
+from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.payloads import LibraryUse
+from gradguard_lint.domain.shapes import items, sequence
+from gradguard_lint.domain.values import NOTHING, RANK, UNKNOWN, Value, constant, join, of
 from gradguard_lint.domain.values import PRIMITIVES as PREFIX
 from gradguard_lint.domain.values import unknown as value_of
 from gradguard_lint.engine import turns, waiting

@@ -422,6 +422,10 @@ _FOLLOWED = (
 )
 
 
+DECORATING = rb"(?m)^@(\w+)(\.\w+[ \t]*\(?)?"
+"""A decorator of a module's functions and classes: its name, and that of its method."""
+
+
 def worth_following(data: bytes) -> bool:
     """Whether a large module mentions what it would be followed for."""
     return any(word in data for word in _FOLLOWED)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gradguard_lint.engine.footprint import ITSELF, Footprint, Way
 from gradguard_lint.engine.relevance import brought, ways_of
 from gradguard_lint.project.imports import dotted_names
-from gradguard_lint.project.marks import LIBRARY_TOPS, joins_a_group, joins_none, worth_following
+from gradguard_lint.project.marks import LIBRARY_TOPS, joins_a_group, joins_none
 from gradguard_lint.project.questions import questions
 from gradguard_lint.project.reader import OUTSIDE, Reader, package_root
-from gradguard_lint.project.summaries import DECORATING
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import absolute_name, outermost_first, words
 
@@ -167,11 +165,9 @@ class Modules:
         """Whether importing the module of that name puts what it defines into a container of
         another one, by a decorator from there."""
         file = self._file_of(name)
-        if file is None or b"\n@" not in file[1]:
+        decorators = self.read.decorators(*file) if file is not None else ()
+        if file is None or not decorators:
             return False
-        decorators = {
-            (os.fsdecode(it), bool(method)) for it, method in re.findall(DECORATING, file[1])
-        }
         package = self._package(name)
         return any(
             self._fills(absolute_name(module, package), there, 2, method=method)
@@ -202,12 +198,9 @@ class Modules:
         found = self._imported.get(name)
         if found is None:
             file = self._file_of(name)
-            inner: dict[str, None] = {}
+            inner: Iterable[str] = ()
             if file is not None:
-                package = self._package(name)
-                names = dotted_names(self.read.imported(*file))
-                imported = (absolute_name(it, package) for it in names)
-                inner = dict.fromkeys(part for it in imported for part in outermost_first(it))
+                inner = self.read.imported_modules(*file, self._package(name))
             found = self._imported[name] = [*filter(self.is_module, inner)]
         return found
 
@@ -437,7 +430,7 @@ class Modules:
             return None
         path, data = file
         self.used[path] = data
-        if len(data) > 20_000 and not _is_package(path) and not worth_following(data):
+        if not _is_package(path) and not self.read.is_worth_following(path, data):
             return None
         module = self.read.parsed(path, data, name, self._package(name))
         self._modules[name] = module

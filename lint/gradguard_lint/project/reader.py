@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from gradguard_lint.engine.footprint import Footprint, Imported
 from gradguard_lint.engine.walk import footprint
 from gradguard_lint.models.rows import CALLED_BY_CALLS
 from gradguard_lint.project.contents import Unusable, read
-from gradguard_lint.project.imports import import_lines, imported_names
+from gradguard_lint.project.imports import dotted_names, import_lines, imported_names
 from gradguard_lint.project.literals import with_line_feeds, without_comments
+from gradguard_lint.project.marks import DECORATING, worth_following
 from gradguard_lint.project.setting_up import sets_up
 from gradguard_lint.reading.source import Module, SourceError, parse
+from gradguard_lint.words import absolute_name, outermost_first
 
 OUTSIDE = frozenset({"site-packages", "dist-packages", "node_modules"})
+
+
+SMALL = 20_000
+"""Modules of up to so many bytes are followed whatever they mention."""
 
 
 def package_root(path: str) -> tuple[str, str]:
@@ -64,7 +71,10 @@ class Reader:
         self._around: dict[str, dict[str, str]] = {}
         self._found: dict[tuple[str, ...], tuple[str | None, str]] = {}
         self._imported: dict[str, list[Imported]] = {}
+        self._imported_modules: dict[tuple[str, str], dict[str, None]] = {}
         self._setting_up: dict[str, bool] = {}
+        self._decorators: dict[str, frozenset[tuple[str, bool]]] = {}
+        self._worth_following: dict[str, bool] = {}
         self._footprints: dict[str, Footprint | None] = {}
 
     def project_of(self, folder: str) -> str:
@@ -141,11 +151,37 @@ class Reader:
             self._imported[path] = imported_names(import_lines(with_line_feeds(data)))
         return self._imported[path]
 
+    def imported_modules(self, path: str, data: bytes, package: str) -> Iterable[str]:
+        """The full names of the modules that the one at `path`, of that `package`, imports, and of
+        the packages around them; looked for once."""
+        key = (path, package)
+        if key not in self._imported_modules:
+            imported = (
+                absolute_name(it, package) for it in dotted_names(self.imported(path, data))
+            )
+            parts = (part for it in imported for part in outermost_first(it))
+            self._imported_modules[key] = dict.fromkeys(parts)
+        return self._imported_modules[key]
+
     def sets_up(self, path: str, data: bytes) -> bool:
         """Whether importing the module at `path` asks for a GPU, or sets up what workers find."""
         if path not in self._setting_up:
             self._setting_up[path] = sets_up(data) and sets_up(without_comments(data))
         return self._setting_up[path]
+
+    def decorators(self, path: str, data: bytes) -> frozenset[tuple[str, bool]]:
+        """The names that decorate what the module at `path` defines, each with whether it is a
+        method of that name; looked for once."""
+        if path not in self._decorators:
+            found = re.findall(DECORATING, data) if b"\n@" in data else ()
+            self._decorators[path] = frozenset((os.fsdecode(it), bool(how)) for it, how in found)
+        return self._decorators[path]
+
+    def is_worth_following(self, path: str, data: bytes) -> bool:
+        """Whether the module at `path` is small, or mentions what it would be followed for."""
+        if path not in self._worth_following:
+            self._worth_following[path] = len(data) <= SMALL or worth_following(data)
+        return self._worth_following[path]
 
     def footprint(self, path: str, data: bytes, name: str, package: str) -> Footprint | None:
         """The footprint of the module at `path`, taken once; None where it is no Python."""

@@ -5,7 +5,6 @@ Where a file changes and its summary does not, the findings of such programs sta
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
@@ -16,9 +15,6 @@ from gradguard_lint.project.marks import joins_a_group
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from gradguard_lint.project.reader import Reader
-
-DECORATING = rb"(?m)^@(\w+)(\.\w+[ \t]*\(?)?"
-"""A decorator of a module's functions and classes: its name, and that of its method."""
 
 
 def summary(read: Reader, path: str) -> str:
@@ -34,7 +30,7 @@ def _told(read: Reader, path: str) -> bytes | None:
     if data is None or seen is None:
         return data
     said = (
-        sorted(set(re.findall(DECORATING, data))),
+        sorted(read.decorators(path, data)),
         *(read.imported(path, data), read.sets_up(path, data)),
         *(joins_a_group(data), b"__version__" in data),
     )

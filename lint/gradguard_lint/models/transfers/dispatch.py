@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import items, known_items
-from gradguard_lint.domain.values import (
-    METHOD,
-    UNKNOWN,
+from gradguard_lint.domain.atoms import (
     Class,
     External,
-    Frame,
     Function,
     Instance,
     Method,
     Partial,
     Tensor,
     Thing,
-    Value,
-    constant,
-    of,
 )
+from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.shapes import items, known_items
+from gradguard_lint.domain.values import METHOD, UNKNOWN, Value, constant, of
 from gradguard_lint.engine.branches import definite
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

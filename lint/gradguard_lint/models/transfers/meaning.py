@@ -5,17 +5,10 @@ from __future__ import annotations
 import ast
 import sys
 
-from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
-from gradguard_lint.domain.values import (
-    GRADIENT,
-    NOTHING,
-    UNKNOWN,
+from gradguard_lint.domain.atoms import (
     Atom,
-    Choice,
     Class,
     External,
-    Frame,
     Function,
     Instance,
     Items,
@@ -25,6 +18,15 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Unknown,
+)
+from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
+from gradguard_lint.domain.values import (
+    GRADIENT,
+    NOTHING,
+    UNKNOWN,
+    Choice,
     Value,
     constant,
     of,
@@ -38,7 +40,7 @@ from gradguard_lint.engine.tree import is_fixed, sets_attributes
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.primitives import PRIMITIVES
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
-from gradguard_lint.models.torch_words import CHANGE_PARTS, NOT_WRITING
+from gradguard_lint.models.torch_words import CHANGE_PARTS, COMPUTED, NOT_WRITING
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,
@@ -442,6 +444,7 @@ class Meaning(Known):
     mapping = staticmethod(attribute_tables.as_dict)
     parts_of = staticmethod(module_parts.iterated)
     proved = staticmethod(by_use.proved)
+    computes = staticmethod(COMPUTED.__contains__)
     put_back = staticmethod(parallel.put_back)
     ran = staticmethod(optimizers.ran)
     refuses_pickling = staticmethod(objects.refuses_pickling)

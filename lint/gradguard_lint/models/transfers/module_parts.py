@@ -9,24 +9,10 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.atoms import Atom, Const, Instance, Items, Method, Table, Thing, Unknown
+from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.shapes import items, sequence
-from gradguard_lint.domain.values import (
-    UNKNOWN,
-    Atom,
-    Const,
-    Frame,
-    Instance,
-    Items,
-    Method,
-    Table,
-    Thing,
-    Unknown,
-    Value,
-    constant,
-    join,
-    of,
-    unknown,
-)
+from gradguard_lint.domain.values import UNKNOWN, Value, constant, join, of, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import frozen

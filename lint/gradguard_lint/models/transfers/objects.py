@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.payloads import GradWrite, OptimizerChange, Write
-from gradguard_lint.domain.shapes import idents
-from gradguard_lint.domain.values import (
-    UNKNOWN,
+from gradguard_lint.domain.atoms import (
     Atom,
     Class,
     External,
-    Frame,
     Function,
     Generator,
     Instance,
@@ -19,11 +15,11 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Unknown,
-    Value,
-    constant,
-    of,
-    unknown,
 )
+from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.payloads import GradWrite, OptimizerChange, Write
+from gradguard_lint.domain.shapes import idents
+from gradguard_lint.domain.values import UNKNOWN, Value, constant, of, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, takes_all

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import (
+from gradguard_lint.domain.atoms import (
     STUB,
-    UNKNOWN,
     Atom,
     Class,
     Const,
     External,
-    Frame,
     Function,
     Instance,
     Items,
@@ -20,11 +17,10 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Unknown,
-    Value,
-    constant,
-    of,
-    unknown,
 )
+from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.values import UNKNOWN, Value, constant, of, unknown
 from gradguard_lint.engine.caching import has_set_attribute
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
