@@ -7,7 +7,7 @@ holds for the lines before, too, on the ways on which it is used so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.atoms import Unknown
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of
@@ -101,11 +101,6 @@ class Evidence:
     def is_proved(self, subject: Key, kind: Kind) -> bool:
         """Whether `subject` is of that `kind`, on some way."""
         return kind in self.proved.get(subject, ())
-
-    def all_kinds(self) -> Iterator[Mapping[Kind, Conditions]]:
-        """The kinds of each value, and what is partial evidence of them."""
-        yield from self.proved.values()
-        yield from self._partial.values()
 
     def lasting(self) -> Evidence:
         """The evidence whose keys are stable across runs of the program."""

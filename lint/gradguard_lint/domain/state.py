@@ -81,10 +81,6 @@ class Store:
         self.changed.add(place)
         self._own[place] = value
 
-    def written(self) -> dict[Place, Value | None]:
-        """What was written since the store was made; None where it was dropped."""
-        return {place: self.get(place) for place in self.since(None)}
-
     def held(self) -> dict[Place, Value]:
         """All places and what is under them, in the order in which they were first written."""
         both: dict[Place, Value] = {**self._shared, **self._own}  # type: ignore[dict-item]

@@ -94,10 +94,6 @@ class Budget:
             self.unfinished.setdefault((path, line, function), reason or self._reason)
             self.is_cutting = self.is_cutting or not reason
 
-    def can_take(self, steps: int) -> bool:
-        """Whether so many steps leave the budget for what is not yet followed."""
-        return self.left - steps >= max(self._kept, 0)
-
     @property
     def used_up(self) -> bool:
         """Whether what is not yet followed stays unknown."""

@@ -27,7 +27,6 @@ def cached_call(m: Machine, function: Function, args: Args, run: Callable[[], Va
 
     What a worker has in the cache from its process is ignored.
     """
-    m.do_not_replay()
     if m.place.worker is not None:
         return run()
     ident = _ident(m, function)

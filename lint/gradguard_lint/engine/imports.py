@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 
 from gradguard_lint.domain.atoms import External, Imported, ProjectModule
@@ -16,13 +14,6 @@ from gradguard_lint.domain.payloads import Loaded
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import UNKNOWN, Value, constant, of
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.engine.module_memo import (
-    begin_module,
-    below_recording,
-    end_module,
-    memo_of,
-    run_body,
-)
 from gradguard_lint.engine.run_parts import Position
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import outermost_first
@@ -33,22 +24,17 @@ def module_frame(m: Machine, name: str, *, lasts: bool = False) -> Frame | None:
 
     `lasts`: it is run where it is imported, and what it puts in force stays so.
     """
-    if name not in m.facts.frames:
-        module = m.project.load(name)
-        if module is not None:
-            with below_recording(m):
-                _load_module(m, name, module, lasts=lasts)
-    frame = m.facts.frames.get(name)
-    if m.recording is not None:
-        m.recording.asked(module_frame, name, frame)
-    return frame
-
-
-def _load_module(m: Machine, name: str, module: Module, *, lasts: bool) -> None:
-    """Run the module of that name."""
+    if name in m.facts.frames:
+        return m.facts.frames[name]
+    module = m.project.load(name)
+    if module is None:
+        return None
+    frame = Frame(m.new_ident(), module)
+    frame.shared = True
+    m.facts.frames[name] = frame
     before = m.state
     mark = before.store.mark()
-    run_module(m, module, constant(name), name, before.modes if lasts else None)
+    run_module(m, frame, module, constant(name), before.modes if lasts else None)
     after = m.state.store
     modes = before.modes.after(m.modes) if lasts else before.modes
     for place in after.since(mark):
@@ -56,63 +42,36 @@ def _load_module(m: Machine, name: str, module: Module, *, lasts: bool) -> None:
         if value is not None:
             m.facts.loaded[place] = value
     m.state = State(after, before.assumed, m.state.past, modes, before.dead)
+    return frame
 
 
 def stub_value(m: Machine, stub: Module, name: str) -> Value | None:
     """What the stub of a library's module defines as `name`; None where it does not."""
-    value = m.read(_stub_frame(m, stub).ident, name)
+    key = f"<stub> {stub.path}"
+    if key not in m.facts.frames:
+        frame = m.facts.frames[key] = Frame(m.new_ident(), stub)
+        frame.shared = True
+        before, m.state = m.state, State()  # it is the same on all ways of the program
+        run_module(m, frame, stub, constant(stub.name))
+        m.facts.loaded.update(m.store.held())
+        m.state = before
+    value = m.read(m.facts.frames[key].ident, name)
     return None if value is None or any(value.of(External)) else value
 
 
-def _stub_frame(m: Machine, stub: Module) -> Frame:
-    """The frame of the stub of a library's module, which is run on first use."""
-    key = f"<stub> {stub.path}"
-    if key not in m.facts.frames:
-        with below_recording(m):
-            before, m.state = m.state, State()  # it is the same on all ways of the program
-            run_module(m, stub, constant(stub.name), key)
-            m.facts.loaded.update(m.store.held())
-            m.state = before
-    if m.recording is not None:
-        m.recording.asked(_stub_frame, stub, m.facts.frames[key])
-    return m.facts.frames[key]
-
-
 def run_module(
-    m: Machine, module: Module, name: Value, known_as: str, modes: Modes | None = None
+    m: Machine, frame: Frame, module: Module, name: Value, modes: Modes | None = None
 ) -> None:
-    """Run the code of a module that others import, once; with these `modes` in force."""
-    newest = begin_module(m)
-    memo = memo_of(m, module, m.models.settings)
-    m.facts.frames[known_as] = memo.frame
-    try:
-        with _running(m, memo.frame, module, name, modes):
-            run_body(m, memo.frame, memo)
-    finally:
-        end_module(m, newest)
-
-
-def run_entry(m: Machine, frame: Frame) -> None:
-    """Run the code of the module that starts the program."""
-    with _running(m, frame, frame.module, constant("__main__"), None):
-        m.block(frame, frame.module.tree.body)
-
-
-@contextmanager
-def _running(
-    m: Machine, frame: Frame, module: Module, name: Value, modes: Modes | None
-) -> Iterator[None]:
-    """The code of a module is run, from the start of a program or with these `modes` in force."""
+    """Run the code of a module, from the start of a program, or with these `modes` in force."""
     position = Position(m.place)
     m.place.worker, m.place.chain, m.place.turns.depth, m.place.raised = None, (), 0, []
-    m.place.stack, m.place.turns.loops, m.place.stub_caller, m.place.stub_calls = [], (), None, ()
     m.place.importing, m.place.making = module.name, ()
     if not module.is_stub:
         m.program.imports.setdefault(module.name, set())
     m.state = State(m.store, Assumed(), m.state.past, modes or Modes())
     m.store[frame.ident, "__name__"] = name
     try:
-        yield
+        m.block(frame, module.tree.body)
         for own, what in () if module.is_stub else m.models.described_in(m, module.name):
             m.store[frame.ident, own] = what
     finally:
@@ -136,7 +95,6 @@ def star_import(m: Machine, frame: Frame, name: str) -> Value | None:
 
 
 def do_Import(m: Machine, frame: Frame, node: ast.Import) -> None:
-    m.do_not_replay()
     for alias in node.names:
         if frame.module.is_stub:
             full = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -157,7 +115,6 @@ def do_Import(m: Machine, frame: Frame, node: ast.Import) -> None:
 
 def import_named(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
     """Import the module `name`, as a call does: what that gives."""
-    m.do_not_replay()
     m.models.imported(m, frame, node, name)
     if not m.project.is_module(name):
         return of(External(name))
@@ -168,7 +125,6 @@ def import_named(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
 
 
 def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
-    m.do_not_replay()
     base = frame.module.base_of(node)
     ran = False
     for alias in node.names:
@@ -244,17 +200,14 @@ def resolve(m: Machine, ident: int, name: str, value: Value) -> Value:
     atom = value.choices[0].atom
     if not isinstance(atom, Imported):
         return value
-    with below_recording(m):
-        m.store[(ident, name)] = UNKNOWN  # what a circular import sees
-        home = module_frame(m, atom.module)
-        itself = home is not None and (home.ident, atom.name) == (ident, name)  # a package's part
-        found = m.read(home.ident, atom.name) if home is not None and not itself else None
-        if found is None and home is not None:
-            found = star_import(m, home, atom.name)
-        if found is None:
-            inner = f"{atom.module}.{atom.name}"
-            found = of(ProjectModule(inner)) if m.project.is_module(inner) else UNKNOWN
-        m.store[(ident, name)] = m.facts.loaded[(ident, name)] = found
-    if m.recording is not None:
-        m.recording.resolved((ident, name), found)
+    m.store[(ident, name)] = UNKNOWN  # what a circular import sees
+    home = module_frame(m, atom.module)
+    itself = home is not None and (home.ident, atom.name) == (ident, name)  # a package's own part
+    found = m.read(home.ident, atom.name) if home is not None and not itself else None
+    if found is None and home is not None:
+        found = star_import(m, home, atom.name)
+    if found is None:
+        inner = f"{atom.module}.{atom.name}"
+        found = of(ProjectModule(inner)) if m.project.is_module(inner) else UNKNOWN
+    m.store[(ident, name)] = m.facts.loaded[(ident, name)] = found
     return found

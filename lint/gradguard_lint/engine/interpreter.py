@@ -13,7 +13,7 @@ from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.state import State, join_states
-from gradguard_lint.domain.values import UNKNOWN, Value, of
+from gradguard_lint.domain.values import UNKNOWN, Value, constant, of
 from gradguard_lint.engine import (
     assignments,
     attributes,
@@ -111,7 +111,7 @@ class _Run:
         m.program = Program(module.name)
         frame.shared = True
         m.facts.frames[module.name] = frame
-        self._root(partial(imports.run_entry, m, frame), State())
+        self._root(partial(imports.run_module, m, frame, module, constant("__main__")), State())
         if self.again and self._has_late_evidence(0):
             anew = Machine(m.project, m.models, m.options, PARTS)
             anew.facts.evidence = m.facts.evidence.lasting()

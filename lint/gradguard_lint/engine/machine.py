@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gradguard_lint.domain.payloads import Payload
-    from gradguard_lint.engine.module_memo import Recording
 
 
 SIZE = "<length>"
@@ -83,8 +82,6 @@ class Machine(Variables):
         self.place = Place()
         self.facts = Facts()
         self.caches = Caches()
-        self.recording: Recording | None = None
-        """The statement of a module that is run so that other programs can replay it."""
 
     # -- the state ------------------------------------------------------------------------------
 
@@ -220,8 +217,6 @@ class Machine(Variables):
     def ident_of(self, key: Key) -> int:
         """The identity of what `key` stands for."""
         ident = self.caches.idents.get(key)
-        if self.recording is not None and isinstance(key, tuple) and isinstance(key[0], str):
-            self.recording.asked(_known_ident, key, ident)
         if ident is None:
             ident = self.caches.idents[key] = self.new_ident()
         return ident
@@ -311,7 +306,6 @@ class Machine(Variables):
         """
         if self.state.dead:
             return
-        self.do_not_replay()
         links = tuple(id(step.site.node) for step in self.place.chain)
         frame, node = self.in_program(frame, node)
         key: tuple[Hashable, ...] = (
@@ -361,11 +355,6 @@ class Machine(Variables):
             known = past.get(effect)
             past[effect] = when if known is None else known & when
 
-    def do_not_replay(self) -> None:
-        """The statement of a module that is being run does what a replay does not do."""
-        if self.recording is not None:
-            self.recording.can_be_replayed = False
-
     def still_runs(self, call: ParallelCall) -> bool:
         """Whether the program goes on beside what `call` gave out, and has asked for nothing of it
         so far, neither for its end nor for what it has done."""
@@ -410,7 +399,3 @@ class Machine(Variables):
             yield
         finally:
             self.place.chain, self.place.statement = saved, statement
-
-
-def _known_ident(m: Machine, key: Key) -> int | None:
-    return m.caches.idents.get(key)

@@ -187,10 +187,6 @@ class Args:
 class Models(Protocol[M]):
     """What the engine asks the models of libraries for."""
 
-    @property
-    def settings(self) -> Hashable:
-        """What the answers depend on, besides what is asked."""
-
     def attribute(self, m: M, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:
         """``atom.name`` of a tensor or of a library object."""
 

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     """The arguments of a call, by which a cache finds its result, and whether they are certain."""
 
 
-PROGRAMS = 1 << 40
-"""Identities above are of one program; those below are of modules, which programs share."""
-
-
 class SuspendedContexts:
     """How far the generators of context managers have come, by their frame."""
 
@@ -166,7 +162,7 @@ class Caches:
 
     def __init__(self) -> None:
         self.idents: dict[Hashable, int] = {}
-        self.newest_ident = PROGRAMS
+        self.newest_ident = 0
         self.changes_nothing: dict[ast.AST, bool] = {}
         """Expressions whose evaluation is known to change nothing, or not."""
         self.makes_generator: dict[ast.AST, bool] = {}

@@ -16,11 +16,6 @@ class Known:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
 
-    @property
-    def settings(self) -> Registry:
-        """What the answers depend on, besides what is asked."""
-        return self.registry
-
     def stub(self, m: Machine, name: str) -> Value | None:
         """What a stub says that the full name `name` of a library is; None where none does."""
         for full in dict.fromkeys((name, self.registry.canonical(name))):

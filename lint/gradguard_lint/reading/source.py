@@ -23,12 +23,6 @@ from gradguard_lint.reading.text import (
     decode,
 )
 
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from gradguard_lint.engine.module_memo import ModuleMemo
-
 __all__ = ["Module", "SourceError", "nests_deeply", "parse", "tree_of"]
 
 _DEEP = 100
@@ -63,8 +57,6 @@ class Module:
         self.tree = tree
         self.data = data
         self.is_stub = is_stub
-        self.memos: dict[Hashable, ModuleMemo] = {}
-        """What programs share of it, by their settings."""
 
     @property
     def is_notebook(self) -> bool:
