@@ -59,6 +59,22 @@ def test_a_program_that_loses_nothing_is_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "runs").read_text() == "run\n" * 2
 
 
+BILLIARD = """
+import billiard
+
+if __name__ == "__main__":
+    with billiard.Pool(1) as pool:
+        print(pool.map(abs, [-1]))
+"""
+
+
+def test_work_of_a_library_that_cannot_be_done_inline_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("billiard")
+    done = compare(tmp_path, written(tmp_path, "train.py", BILLIARD))
+    assert (done.returncode, done.stdout) == (2, "[1]\n"), done.stderr
+    assert "left in its workers: a task for billiard workers" in done.stderr
+
+
 SERVER = """
 from multiprocessing import Process, Queue
 

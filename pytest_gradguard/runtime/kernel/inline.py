@@ -72,6 +72,7 @@ class _State:
         isolation: how tasks for processes run.
         give_up: called with the reason, where a task cannot be run here after all.
         started: the line at which a process was started whose function runs now; else empty.
+        active: tasks run inline now.
     """
 
     def __init__(self) -> None:
@@ -83,6 +84,7 @@ class _State:
         self.isolation = Isolation()
         self.give_up: Callable[[str], object] = _raise
         self.started = ""
+        self.active = False
 
 
 state = _State()
@@ -176,6 +178,12 @@ def refuse(what: str) -> None:
     state.refused[" at ".join(filter(None, (what, place())))] = None
 
 
+def note_shipped(workers: Workers) -> None:
+    """Say that a task goes to a worker, where tasks are run inline: its library has no way to."""
+    if state.active:
+        refuse(f"a task for {workers.name} workers")
+
+
 def note_unordered(what: str) -> None:
     """Say that the order of the results of `what` is up to chance in workers."""
     state.unordered[" at ".join(filter(None, (what, place())))] = None
@@ -191,6 +199,7 @@ def active(isolation: Isolation, left: Sequence[str] = ()) -> Iterator[_State]:
     """
     state.__init__()  # type: ignore[misc]
     state.isolation = isolation
+    state.active = True
     applied: list[Patches] = []
     awaited: list[Callable[[], object]] = []
 
@@ -205,6 +214,7 @@ def active(isolation: Isolation, left: Sequence[str] = ()) -> Iterator[_State]:
     try:
         yield state
     finally:
+        state.active = False
         registry.when_registered.remove(apply)
         for callback in awaited:
             imports.forget(callback)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.runtime.kernel import probes, running, watching
+from pytest_gradguard.runtime.kernel import inline, probes, running, watching
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import remote
 from pytest_gradguard.runtime.kernel.dispatch.remote import Split
@@ -36,6 +36,7 @@ def guarded(call: Call, function: Any, args: Any, kwargs: Any, split: Split | No
         if call.kind.carries == "pickle":
             if sys.modules.setdefault(remote.__name__, remote) is not remote:
                 return None  # somebody has imported the guard twice: ours cannot be pickled
+            inline.note_shipped(call.kind)
             return ShippedTask(call, function, args, kwargs, split)
         items = remote.items_of(function, args, kwargs, split)[0]
         call.count(tasks=len(items))
