@@ -114,13 +114,16 @@ class Model:
         self._looked_for = bool(ddp.find_unused_parameters)
         names = {id(one): name for name, one in targets.unwrapped(ddp).named_parameters()}
         # In this order DDP numbers them.
-        reduced = [
+        present = [
             one
             for name, one in ddp.module.named_parameters()
             if one.requires_grad and name not in ddp.parameters_to_ignore
         ]
+        reduced = [one for one in getattr(ddp, "_module_parameters", ()) if one.requires_grad]
+        if len(reduced) != len(present):  # else some may have been replaced before the guard began
+            reduced = present
         self._parameters: list[Reference] = [refer(one) for one in reduced]
-        self._names = [names[id(one)] for one in reduced]
+        self._names = [names[id(one)] for one in present]
         self._since = self.began = now()
         self._ran = False
         self._iterations = 0

@@ -347,6 +347,14 @@ def replaced_twice() -> None:
     train(ddp, 2)
 
 
+EARLY: list[Any] = []
+
+
+def replaced_before_the_guard() -> None:
+    """The model was wrapped, and its parameter replaced, before the guard began."""
+    train(EARLY.pop(), 2)
+
+
 class Sharded(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -400,7 +408,8 @@ def one_rank_lacks_it() -> None:
 CASES: tuple[Callable[[], Any], ...] = (
     *(used, different_reasons, watched, unused_layer, unused_layer_repaired, penalty),
     *(penalty_repaired, replaced, replaced_and_not_waited_for, replaced_repaired, unfrozen),
-    *(unfrozen_repaired, replaced_twice, output_not_in_the_loss, output_in_the_loss),
+    *(unfrozen_repaired, replaced_twice, replaced_before_the_guard),
+    *(output_not_in_the_loss, output_in_the_loss),
     *(method_of_shards, method_of_shards_repaired, method_of_one_process),
     *(averaged_by_hand, seed_of_its_own, seed_of_its_own_flat, seed_of_its_own_gathered),
     *(seed_of_its_own_repaired, skipped_by_hand, loaded_on_rank_0, skipped_step),
@@ -434,6 +443,8 @@ def main(folder: str) -> None:
     store = dist.FileStore(os.path.join(folder, "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=limit)
     lines = [{"case": "bare", "rank": rank, **run(used, guarded=False)}]
+    EARLY.append(DDP(Net("used", "used")))
+    replace(EARLY[0].module)
     lines += [{"case": case.__name__, "rank": rank, **run(case, guarded=True)} for case in CASES]
     with open(os.path.join(folder, f"rank{rank}.json"), "w") as file:
         json.dump(lines, file)

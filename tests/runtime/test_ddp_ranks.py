@@ -190,8 +190,11 @@ def test_the_advice_makes_the_ranks_equal(outcomes: dict[tuple[str, int], Any], 
     assert first["result"] == second["result"]
 
 
-def test_a_second_step_says_what_was_replaced(outcomes: dict[tuple[str, int], Any]) -> None:
-    ((code, message, details),) = outcomes["replaced_twice", 0]["found"]
+@pytest.mark.parametrize("case", ["replaced_twice", "replaced_before_the_guard"])
+def test_a_second_step_says_what_was_replaced(
+    outcomes: dict[tuple[str, int], Any], case: str
+) -> None:
+    ((code, message, details),) = outcomes[case, 0]["found"]
     assert code == "GG504"
     assert details["reason"] == "replaced"
     assert "No gradient for `body.weight`: it was replaced after the model was wrapped" in message
