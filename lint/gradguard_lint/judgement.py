@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import Program, Step
-from gradguard_lint.domain.frames import Site
+from gradguard_lint.domain.values import Site
 from gradguard_lint.project.files import absolute
 from gradguard_lint.raw import WHERE, Place, Raw, is_error, merged, place_of
 from gradguard_lint.reading.source import Module

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from program_pages import marked, page_programs
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.options import Options
+from gradguard_lint.domain.values import (
     Bound,
     Class,
     Const,
@@ -23,9 +24,8 @@ from gradguard_lint.domain.atoms import (
     Tensor,
     Thing,
     Unknown,
+    Value,
 )
-from gradguard_lint.domain.options import Options
-from gradguard_lint.domain.values import Value
 from gradguard_lint.engine.interpreter import interpret
 from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.models.rows import registry

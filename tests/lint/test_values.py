@@ -10,11 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from gradguard_lint.domain import state
-from gradguard_lint.domain.atoms import Const, Tensor, Unknown
 from gradguard_lint.domain.conditions import Assumed, assume, compatible, consistent
 from gradguard_lint.domain.shapes import items
 from gradguard_lint.domain.state import State, Store, apart, join_states
-from gradguard_lint.domain.values import WIDTH, Choice, Value, constant, join
+from gradguard_lint.domain.values import (
+    WIDTH,
+    Choice,
+    Const,
+    Tensor,
+    Unknown,
+    Value,
+    constant,
+    join,
+)
 
 # How fast this machine is today proves nothing.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from gradguard_lint.domain.atoms import Atom, Instance, TaskCall
 from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, alternatives, consistent
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.payloads import LibraryUse, Payload
 from gradguard_lint.domain.shapes import idents, name_of
 from gradguard_lint.domain.starts import PROCESS, THREAD
-from gradguard_lint.domain.values import UNKNOWN, Value
+from gradguard_lint.domain.values import UNKNOWN, Atom, Frame, Instance, Site, TaskCall, Value
 from gradguard_lint.domain.workers import Channel, Schedule, WorkerTraits
 from pytest_gradguard.records import Record, field, fields, record, replace
 

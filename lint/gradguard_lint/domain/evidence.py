@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradguard_lint.domain.atoms import Unknown
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import Value
+from gradguard_lint.domain.values import Unknown, Value
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:

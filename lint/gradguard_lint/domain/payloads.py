@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gradguard_lint.domain.frames import Site
-from gradguard_lint.domain.values import UNKNOWN, Value
+from gradguard_lint.domain.values import UNKNOWN, Site, Value
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing

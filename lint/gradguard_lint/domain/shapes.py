@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
 from operator import is_
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.conditions import Conditions
+from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.values import (
+    UNKNOWN,
     Atom,
     Bound,
+    Choice,
     Const,
     External,
     Function,
@@ -20,10 +24,12 @@ from gradguard_lint.domain.atoms import (
     Tensor,
     Thing,
     Unknown,
+    Value,
+    constant,
+    guarded,
+    join,
+    of,
 )
-from gradguard_lint.domain.conditions import Conditions
-from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import UNKNOWN, Choice, Value, constant, guarded, join, of
 from pytest_gradguard.records import replace
 
 ABSENT = of(Unknown(("absent",)))

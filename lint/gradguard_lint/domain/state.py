@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-from gradguard_lint.domain.atoms import Unknown
 from gradguard_lint.domain.conditions import (
     NONE,
     Assumed,
@@ -21,7 +20,7 @@ from gradguard_lint.domain.conditions import (
 )
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Progress, Waited
 from gradguard_lint.domain.shapes import uncertain
-from gradguard_lint.domain.values import Choice, Value, guarded, join, joined
+from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join, joined
 from pytest_gradguard.records import field, fields
 
 Place = tuple[int, str]

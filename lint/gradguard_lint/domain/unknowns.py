@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from gradguard_lint.domain.atoms import Atom, Const, Unknown
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import Choice, Value, unknown
+from gradguard_lint.domain.values import Atom, Choice, Const, Unknown, Value, unknown
 
 
 def at_large(value: Value) -> Value:

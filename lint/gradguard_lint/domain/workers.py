@@ -6,7 +6,7 @@ from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from gradguard_lint.domain.frames import Site
+    from gradguard_lint.domain.values import Site
 
 
 @fields

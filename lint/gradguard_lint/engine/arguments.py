@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Const, Function, Items, Unknown
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.shapes import (
     ABSENT,
     EMPTY,
@@ -18,7 +16,18 @@ from gradguard_lint.domain.shapes import (
     side_by_side,
     where_absent,
 )
-from gradguard_lint.domain.values import UNKNOWN, Value, join, of, unknown
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Const,
+    Frame,
+    Function,
+    Items,
+    Unknown,
+    Value,
+    join,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.containers import element_of, hold
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

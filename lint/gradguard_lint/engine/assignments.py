@@ -6,20 +6,6 @@ import ast
 from collections.abc import Hashable
 from functools import partial
 
-from gradguard_lint.domain.atoms import (
-    Atom,
-    Class,
-    Const,
-    External,
-    Instance,
-    Items,
-    Partial,
-    ProjectModule,
-    Table,
-    Thing,
-    Unknown,
-)
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.shapes import (
     around,
     as_key,
@@ -34,7 +20,23 @@ from gradguard_lint.domain.shapes import (
     strung,
     without_item,
 )
-from gradguard_lint.domain.values import Value, join, of
+from gradguard_lint.domain.values import (
+    Atom,
+    Class,
+    Const,
+    External,
+    Frame,
+    Instance,
+    Items,
+    Partial,
+    ProjectModule,
+    Table,
+    Thing,
+    Unknown,
+    Value,
+    join,
+    of,
+)
 from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.containers import (
     adopted,

@@ -4,26 +4,6 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
-    STUB,
-    Atom,
-    Bound,
-    Class,
-    Const,
-    Delayed,
-    External,
-    Function,
-    Instance,
-    Items,
-    Method,
-    Partial,
-    ProjectModule,
-    Table,
-    Tensor,
-    Thing,
-    Unknown,
-)
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import Capture
 from gradguard_lint.domain.shapes import (
     ABSENT,
@@ -43,7 +23,33 @@ from gradguard_lint.domain.shapes import (
     sliced,
 )
 from gradguard_lint.domain.unknowns import is_own, of_own
-from gradguard_lint.domain.values import METHOD, UNKNOWN, Value, constant, join, of, unknown
+from gradguard_lint.domain.values import (
+    METHOD,
+    STUB,
+    UNKNOWN,
+    Atom,
+    Bound,
+    Class,
+    Const,
+    Delayed,
+    External,
+    Frame,
+    Function,
+    Instance,
+    Items,
+    Method,
+    Partial,
+    ProjectModule,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    constant,
+    join,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.branches import each_way
 from gradguard_lint.engine.caching import CACHED_PROPERTY, cache_as_attribute
 from gradguard_lint.engine.containers import hold, item_of, item_of_unknown

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 
-from gradguard_lint.domain.atoms import Atom, Const, External, Instance, Items, Table, Unknown
 from gradguard_lint.domain.conditions import (
     GPU_PRESENT,
     NONE,
@@ -15,11 +14,26 @@ from gradguard_lint.domain.conditions import (
     plain,
     plain_condition,
 )
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import where_absent
 from gradguard_lint.domain.state import Place, State
-from gradguard_lint.domain.values import UNKNOWN, Choice, Value, constant, guarded, join, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Choice,
+    Const,
+    External,
+    Frame,
+    Instance,
+    Items,
+    Table,
+    Unknown,
+    Value,
+    constant,
+    guarded,
+    join,
+    of,
+)
 from gradguard_lint.engine.containers import hold, length
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

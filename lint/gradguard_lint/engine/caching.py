@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gradguard_lint.domain.atoms import Class, Const, External, Function, Instance, Items, Unknown
 from gradguard_lint.domain.conditions import Condition, compatible
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, join, unknown
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Class,
+    Const,
+    External,
+    Function,
+    Instance,
+    Items,
+    Unknown,
+    Value,
+    constant,
+    join,
+    unknown,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 

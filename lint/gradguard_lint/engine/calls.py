@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.conditions import assume, lasting
+from gradguard_lint.domain.effects import Modes
+from gradguard_lint.domain.shapes import ABSENT, where_absent
+from gradguard_lint.domain.state import Mark
+from gradguard_lint.domain.values import (
+    NOTHING,
+    PRIMITIVES,
     STUB,
+    UNKNOWN,
     Atom,
     Bound,
     Class,
     Delayed,
     External,
+    Frame,
     Function,
     Generator,
     Instance,
@@ -21,16 +29,6 @@ from gradguard_lint.domain.atoms import (
     Tensor,
     Thing,
     Unknown,
-)
-from gradguard_lint.domain.conditions import assume, lasting
-from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.shapes import ABSENT, where_absent
-from gradguard_lint.domain.state import Mark
-from gradguard_lint.domain.values import (
-    NOTHING,
-    PRIMITIVES,
-    UNKNOWN,
     Value,
     guarded,
     join,

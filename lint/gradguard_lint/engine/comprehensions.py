@@ -6,13 +6,21 @@ import ast
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
-from gradguard_lint.domain.atoms import Generator, Tensor
-from gradguard_lint.domain.frames import Flow, Frame
 from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner as inner_atoms
 from gradguard_lint.domain.shapes import items, known_items, sequence
 from gradguard_lint.domain.state import doubt
-from gradguard_lint.domain.values import GRADIENT, Value, guarded, join, of
+from gradguard_lint.domain.values import (
+    GRADIENT,
+    Flow,
+    Frame,
+    Generator,
+    Tensor,
+    Value,
+    guarded,
+    join,
+    of,
+)
 from gradguard_lint.engine.branches import (
     assume_test,
     condition,

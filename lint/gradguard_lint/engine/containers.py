@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterable
 
-from gradguard_lint.domain.atoms import Atom, Const, Items, Parts, Table, Tensor, Thing, Unknown
 from gradguard_lint.domain.questions import LENGTH, Key
 from gradguard_lint.domain.shapes import (
     ABSENT,
@@ -21,7 +20,23 @@ from gradguard_lint.domain.shapes import (
 )
 from gradguard_lint.domain.state import Place
 from gradguard_lint.domain.unknowns import computed
-from gradguard_lint.domain.values import COUNT, UNKNOWN, Choice, Value, is_number, join, of
+from gradguard_lint.domain.values import (
+    COUNT,
+    UNKNOWN,
+    Atom,
+    Choice,
+    Const,
+    Items,
+    Parts,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    is_number,
+    join,
+    of,
+)
 from gradguard_lint.engine.machine import SIZE, Machine
 from gradguard_lint.engine.proofs import as_proved
 from gradguard_lint.engine.variables import HEAP

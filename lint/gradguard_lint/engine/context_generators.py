@@ -6,12 +6,19 @@ import ast
 from collections.abc import Sequence
 from functools import lru_cache
 
-from gradguard_lint.domain.atoms import Function, Generator
 from gradguard_lint.domain.conditions import Assumed, assume, lasting
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.state import Raised, State
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, join, of
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Frame,
+    Function,
+    Generator,
+    Value,
+    join,
+    of,
+)
 from gradguard_lint.engine.iteration import (
     CONSUMED,
     body_of,

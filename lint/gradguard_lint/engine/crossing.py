@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.conditions import Conditions
+from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.values import (
+    UNKNOWN,
     Atom,
     Bound,
     Const,
@@ -18,10 +21,9 @@ from gradguard_lint.domain.atoms import (
     TaskCall,
     Thing,
     Unknown,
+    Value,
+    of,
 )
-from gradguard_lint.domain.conditions import Conditions
-from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.values import UNKNOWN, Value, of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.pickling import state_of
 from gradguard_lint.engine.tree import free_names

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from gradguard_lint.domain.atoms import Unknown
 from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.questions import Key, some_value, subject_of
-from gradguard_lint.domain.values import Value
+from gradguard_lint.domain.values import Unknown, Value
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.truth import names_gpu
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.values import Frame
 from gradguard_lint.engine.tree import descend, stored_names
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing

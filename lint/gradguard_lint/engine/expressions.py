@@ -5,19 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable
 
-from gradguard_lint.domain.atoms import (
-    Atom,
-    Const,
-    External,
-    Function,
-    Instance,
-    Items,
-    Parts,
-    Table,
-    Unknown,
-)
 from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import (
     EMPTY,
@@ -37,7 +25,17 @@ from gradguard_lint.domain.unknowns import at_large, computed, is_own, of_own
 from gradguard_lint.domain.values import (
     NUMBER,
     UNKNOWN,
+    Atom,
     Choice,
+    Const,
+    External,
+    Frame,
+    Function,
+    Instance,
+    Items,
+    Parts,
+    Table,
+    Unknown,
     Value,
     constant,
     either,

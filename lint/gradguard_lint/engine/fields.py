@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Class, Instance
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.values import UNKNOWN, Value
+from gradguard_lint.domain.values import UNKNOWN, Class, Frame, Instance, Value
 from gradguard_lint.engine.arguments import perhaps_given
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

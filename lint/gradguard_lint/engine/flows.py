@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 
-from gradguard_lint.domain.atoms import Generator
-from gradguard_lint.domain.frames import Flow, Frame
 from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.state import State
-from gradguard_lint.domain.values import Value, of
+from gradguard_lint.domain.values import Flow, Frame, Generator, Value, of
 from gradguard_lint.engine.iteration import (
     ALL,
     SOME,

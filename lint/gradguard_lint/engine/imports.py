@@ -6,13 +6,20 @@ import ast
 import re
 from itertools import islice
 
-from gradguard_lint.domain.atoms import External, Imported, ProjectModule
 from gradguard_lint.domain.conditions import Assumed
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import Loaded
 from gradguard_lint.domain.state import State
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    External,
+    Frame,
+    Imported,
+    ProjectModule,
+    Value,
+    constant,
+    of,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.run_parts import Position
 from gradguard_lint.reading.source import Module

@@ -7,13 +7,21 @@ from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 
-from gradguard_lint.domain.atoms import Bound, Class, Function, Instance
 from gradguard_lint.domain.conditions import Assumed
 from gradguard_lint.domain.effects import Program
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.state import State, join_states
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Bound,
+    Class,
+    Frame,
+    Function,
+    Instance,
+    Value,
+    constant,
+    of,
+)
 from gradguard_lint.engine import (
     assignments,
     attributes,

@@ -10,10 +10,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.shapes import items, sequence
+from gradguard_lint.domain.state import State
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
     Atom,
     Const,
     External,
+    Flow,
+    Frame,
     Function,
     Generator,
     Instance,
@@ -21,14 +28,6 @@ from gradguard_lint.domain.atoms import (
     Method,
     Table,
     Thing,
-)
-from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.frames import Flow, Frame
-from gradguard_lint.domain.shapes import items, sequence
-from gradguard_lint.domain.state import State
-from gradguard_lint.domain.values import (
-    NOTHING,
-    UNKNOWN,
     Value,
     constant,
     either,

@@ -7,12 +7,10 @@ import builtins
 from collections.abc import Callable
 from itertools import combinations
 
-from gradguard_lint.domain.atoms import Instance
 from gradguard_lint.domain.conditions import assume, consistent
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.state import Error, Past, Raised, State, doubt, loosened
-from gradguard_lint.domain.values import UNKNOWN, Value, of
+from gradguard_lint.domain.values import UNKNOWN, Frame, Instance, Value, of
 from gradguard_lint.engine import caching
 from gradguard_lint.engine.assignments import assign
 from gradguard_lint.engine.branches import YES

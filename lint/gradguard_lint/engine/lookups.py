@@ -6,12 +6,25 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Hashable
 
-from gradguard_lint.domain.atoms import Atom, Const, Instance, Thing, Unknown
 from gradguard_lint.domain.conditions import NONE, Conditions, plain_condition
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.questions import Key, is_question
 from gradguard_lint.domain.unknowns import OWN
-from gradguard_lint.domain.values import COUNT, NUMBER, ONE, WIDTH, Value, guarded, join, unknown
+from gradguard_lint.domain.values import (
+    COUNT,
+    NUMBER,
+    ONE,
+    WIDTH,
+    Atom,
+    Const,
+    Frame,
+    Instance,
+    Thing,
+    Unknown,
+    Value,
+    guarded,
+    join,
+    unknown,
+)
 from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.truth import compare, object_key, truth_of

@@ -7,17 +7,6 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from gradguard_lint.domain.atoms import (
-    Bound,
-    Class,
-    Const,
-    Function,
-    Generator,
-    Instance,
-    Items,
-    Table,
-    Unknown,
-)
 from gradguard_lint.domain.conditions import (
     NONE,
     Assumed,
@@ -27,7 +16,6 @@ from gradguard_lint.domain.conditions import (
     lasting,
     without,
 )
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import is_certain, known_items, least_of, sliced, uncertain
 from gradguard_lint.domain.starts import PROCESS
@@ -42,7 +30,23 @@ from gradguard_lint.domain.state import (
     join_states,
     widened,
 )
-from gradguard_lint.domain.values import UNKNOWN, Choice, Value, join, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Bound,
+    Choice,
+    Class,
+    Const,
+    Frame,
+    Function,
+    Generator,
+    Instance,
+    Items,
+    Table,
+    Unknown,
+    Value,
+    join,
+    of,
+)
 from gradguard_lint.engine.branches import TURN, assume_test, enter_branch, is_plain
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.iteration import iterated_object, run

@@ -11,17 +11,24 @@ import ast
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
-from gradguard_lint.domain.atoms import Atom, Function, Generator
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Program, Progress, Step
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.payloads import Backward, Event, GradClear, OptimizerStep, Write
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Error, Outcomes, State, join_states
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Frame,
+    Function,
+    Generator,
+    Site,
+    Value,
+)
 from gradguard_lint.engine.budget import DEPTH, TOO_DEEP, Budget, OutOfSteps
 from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.run_parts import Caches, Facts, Place

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.shapes import closed, items, rest_of, sequence
+from gradguard_lint.domain.state import State, join_states
+from gradguard_lint.domain.values import (
+    UNKNOWN,
     Atom,
     Class,
     Const,
     External,
+    Frame,
     Instance,
     Items,
     Table,
     Tensor,
     Unknown,
+    Value,
+    constant,
+    of,
+    unknown,
 )
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.shapes import closed, items, rest_of, sequence
-from gradguard_lint.domain.state import State, join_states
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, of, unknown
 from gradguard_lint.engine.branches import NO, YES, all_of, assume_test, definite, enter_branch
 from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.fields import fields_of

@@ -5,10 +5,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.atoms import Atom, Function, Instance, Items, Table
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.shapes import ABSENT, arrived, with_held
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, guarded, join, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Frame,
+    Function,
+    Instance,
+    Items,
+    Table,
+    Value,
+    constant,
+    guarded,
+    join,
+    of,
+)
 from gradguard_lint.engine.containers import adopted, whole
 from gradguard_lint.engine.machine import ARRIVED, Machine
 from gradguard_lint.engine.ports import Args

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.shapes import ABSENT
+from gradguard_lint.domain.values import (
+    UNKNOWN,
     Atom,
     Delayed,
     External,
+    Frame,
     Function,
     Instance,
     Method,
@@ -16,10 +19,10 @@ from gradguard_lint.domain.atoms import (
     Tensor,
     Thing,
     Unknown,
+    Value,
+    constant,
+    join,
 )
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.shapes import ABSENT
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, join
 from pytest_gradguard.records import field, fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing

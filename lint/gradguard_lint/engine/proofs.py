@@ -5,11 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.evidence import MADE, is_of_a_task
+from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.shapes import arrived, result_call
+from gradguard_lint.domain.values import (
+    UNKNOWN,
     Atom,
     Bound,
+    Choice,
     Class,
     External,
+    Frame,
     Function,
     Instance,
     Items,
@@ -19,12 +25,10 @@ from gradguard_lint.domain.atoms import (
     Tensor,
     Thing,
     Unknown,
+    Value,
+    is_number,
+    of,
 )
-from gradguard_lint.domain.evidence import MADE, is_of_a_task
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import arrived, result_call
-from gradguard_lint.domain.values import UNKNOWN, Choice, Value, is_number, of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.words import words

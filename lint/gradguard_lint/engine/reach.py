@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.shapes import held_in
+from gradguard_lint.domain.values import (
     Atom,
     Bound,
     Class,
+    Frame,
     Function,
     Instance,
     Items,
@@ -15,10 +17,9 @@ from gradguard_lint.domain.atoms import (
     Partial,
     Table,
     Thing,
+    Value,
+    of,
 )
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.shapes import held_in
-from gradguard_lint.domain.values import Value, of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import free_names
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.shapes import inner, items, with_held
+from gradguard_lint.domain.values import (
     Atom,
+    Choice,
     Function,
     Instance,
     Items,
+    Site,
     Table,
     Tensor,
     Thing,
     Unknown,
+    Value,
+    of,
 )
-from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.frames import Site
-from gradguard_lint.domain.shapes import inner, items, with_held
-from gradguard_lint.domain.values import Choice, Value, of
 from gradguard_lint.engine.machine import Machine
 from pytest_gradguard.records import replace
 

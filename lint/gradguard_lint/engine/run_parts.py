@@ -11,13 +11,11 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Callable, Hashable
 
-    from gradguard_lint.domain.atoms import Instance
     from gradguard_lint.domain.effects import Effect, ParallelCall, Step, TaskRun
-    from gradguard_lint.domain.frames import Frame, Site
     from gradguard_lint.domain.payloads import Payload
     from gradguard_lint.domain.questions import Key
     from gradguard_lint.domain.state import Moment, Outcomes, Past, Raised, State
-    from gradguard_lint.domain.values import Value
+    from gradguard_lint.domain.values import Frame, Instance, Site, Value
     from gradguard_lint.engine.stub_calls import Caller
     from gradguard_lint.reading.source import Module
 

@@ -6,10 +6,18 @@ import ast
 from collections.abc import Callable, Hashable
 from functools import partial
 
-from gradguard_lint.domain.atoms import STUB, Atom, Class, External, Function, Method
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import Value, of
+from gradguard_lint.domain.values import (
+    STUB,
+    Atom,
+    Class,
+    External,
+    Frame,
+    Function,
+    Method,
+    Value,
+    of,
+)
 from gradguard_lint.engine.branches import TURN, definite, enter_branch, fork
 from gradguard_lint.engine.calls import UNCHANGING
 from gradguard_lint.engine.lookups import identify

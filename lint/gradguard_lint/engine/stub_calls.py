@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Items, Table
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.values import Value
+from gradguard_lint.domain.values import Frame, Items, Table, Value
 from gradguard_lint.engine.displays import display_of
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import fields

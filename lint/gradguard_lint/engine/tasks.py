@@ -5,22 +5,8 @@ from __future__ import annotations
 import ast
 from functools import partial
 
-from gradguard_lint.domain.atoms import (
-    Atom,
-    Bound,
-    Class,
-    Const,
-    Function,
-    Instance,
-    Items,
-    Partial,
-    TaskCall,
-    Thing,
-    Unknown,
-)
 from gradguard_lint.domain.conditions import NONE, Conditions, assume
 from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun, of_kinds
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.payloads import Backward, Capture, Escape
 from gradguard_lint.domain.shapes import (
     arrived,
@@ -32,7 +18,26 @@ from gradguard_lint.domain.shapes import (
 )
 from gradguard_lint.domain.starts import IMPORTING, INHERITING, PROCESS, THREAD, Start
 from gradguard_lint.domain.state import Moment
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, join, of
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Bound,
+    Class,
+    Const,
+    Frame,
+    Function,
+    Instance,
+    Items,
+    Partial,
+    Site,
+    TaskCall,
+    Thing,
+    Unknown,
+    Value,
+    join,
+    of,
+)
 from gradguard_lint.domain.workers import Channel, Schedule, WorkerTraits
 from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.crossing import functions_in, is_refused, shipped

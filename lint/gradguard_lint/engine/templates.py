@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Set
 
-from gradguard_lint.domain.atoms import Class
+from gradguard_lint.domain.values import Class
 from gradguard_lint.engine.tree import descend, last_name
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing

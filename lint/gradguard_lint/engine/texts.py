@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable
 
-from gradguard_lint.domain.atoms import Const, Unknown
 from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.unknowns import OWN, is_own
-from gradguard_lint.domain.values import UNKNOWN, Choice, Value
+from gradguard_lint.domain.values import UNKNOWN, Choice, Const, Unknown, Value
 
 GAP = "{}"
 """What stands for a part that is not known."""

@@ -6,9 +6,13 @@ import ast
 from collections.abc import Callable, Hashable
 from functools import lru_cache
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.conditions import GPU_PRESENT
+from gradguard_lint.domain.questions import Key, is_question
+from gradguard_lint.domain.shapes import may_have
+from gradguard_lint.domain.values import (
     Atom,
     Bound,
+    Choice,
     Class,
     Const,
     Delayed,
@@ -23,11 +27,9 @@ from gradguard_lint.domain.atoms import (
     TaskCall,
     Thing,
     Unknown,
+    Value,
+    joined,
 )
-from gradguard_lint.domain.conditions import GPU_PRESENT
-from gradguard_lint.domain.questions import Key, is_question
-from gradguard_lint.domain.shapes import may_have
-from gradguard_lint.domain.values import Choice, Value, joined
 from gradguard_lint.engine.texts import may_be
 from gradguard_lint.engine.tree import last_name
 from gradguard_lint.words import words

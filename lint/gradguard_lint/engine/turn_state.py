@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Set
 
-from gradguard_lint.domain.atoms import Atom, Function
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import Value
+from gradguard_lint.domain.values import Atom, Function, Site, Value
 from pytest_gradguard.records import record
 
 

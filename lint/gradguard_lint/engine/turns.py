@@ -9,10 +9,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Set
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.effects import Step
+from gradguard_lint.domain.shapes import ABSENT, inner, with_held
+from gradguard_lint.domain.starts import THREAD
+from gradguard_lint.domain.values import (
     Atom,
     Bound,
     Const,
+    Frame,
     Function,
     Instance,
     Items,
@@ -20,12 +24,10 @@ from gradguard_lint.domain.atoms import (
     Tensor,
     Thing,
     Unknown,
+    Value,
+    join,
+    of,
 )
-from gradguard_lint.domain.effects import Step
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.shapes import ABSENT, inner, with_held
-from gradguard_lint.domain.starts import THREAD
-from gradguard_lint.domain.values import Value, join, of
 from gradguard_lint.engine.arguments import SOME
 from gradguard_lint.engine.displays import Display, display_of
 from gradguard_lint.engine.machine import Machine

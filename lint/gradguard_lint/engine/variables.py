@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.conditions import Assumed, Conditions, compatible
+from gradguard_lint.domain.effects import Program
+from gradguard_lint.domain.questions import Key, is_question
+from gradguard_lint.domain.state import State, Store
+from gradguard_lint.domain.values import (
+    UNKNOWN,
     Atom,
+    Choice,
     Class,
     Const,
+    Frame,
     Imported,
     Instance,
     Items,
+    Site,
     Table,
     Thing,
     Unknown,
+    Value,
+    joined,
+    of,
 )
-from gradguard_lint.domain.conditions import Assumed, Conditions, compatible
-from gradguard_lint.domain.effects import Program
-from gradguard_lint.domain.frames import Frame, Site
-from gradguard_lint.domain.questions import Key, is_question
-from gradguard_lint.domain.state import State, Store
-from gradguard_lint.domain.values import UNKNOWN, Choice, Value, joined, of
 from pytest_gradguard.records import replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing

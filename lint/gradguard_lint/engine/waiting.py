@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Const
 from gradguard_lint.domain.effects import Effect, ParallelCall, Progress, Waited
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.state import Moment, met_pasts
-from gradguard_lint.domain.values import UNKNOWN, constant, of, unknown
+from gradguard_lint.domain.values import UNKNOWN, Const, constant, of, unknown
 from gradguard_lint.engine.machine import FINISHED, Machine
 
 

@@ -11,9 +11,9 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from gradguard_lint.domain.atoms import Instance, Thing
 from gradguard_lint.domain.effects import ParallelCall, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import Capture, Draw
+from gradguard_lint.domain.values import Instance, Thing
 from gradguard_lint.engine.tree import free_names, last_name, stored_names
 from gradguard_lint.fixes.imported_code import (
     DEFINITIONS,

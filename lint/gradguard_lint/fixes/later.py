@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from gradguard_lint.domain.frames import Site
+from gradguard_lint.domain.values import Site
 from gradguard_lint.engine.tree import parents_in
 from gradguard_lint.fixes.written import keyword
 from gradguard_lint.words import words

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Atom, Bound, Function, Generator, Instance, Thing
 from gradguard_lint.domain.effects import ParallelCall, TaskRun
+from gradguard_lint.domain.values import Atom, Bound, Function, Generator, Instance, Thing
 from gradguard_lint.fixes.task_functions import is_local
 from gradguard_lint.fixes.written import assigned, dotted
 from gradguard_lint.reading.source import Module

@@ -5,10 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from gradguard_lint.domain.atoms import Bound, Class, External, Function, Partial, TaskCall
 from gradguard_lint.domain.effects import ParallelCall, Program, TaskRun
-from gradguard_lint.domain.frames import Site
-from gradguard_lint.domain.values import Value
+from gradguard_lint.domain.values import (
+    Bound,
+    Class,
+    External,
+    Function,
+    Partial,
+    Site,
+    TaskCall,
+    Value,
+)
 from gradguard_lint.engine.tree import last_name
 from gradguard_lint.fixes.written import dotted, is_bound
 from gradguard_lint.reading.source import Module

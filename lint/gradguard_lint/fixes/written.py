@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from gradguard_lint.domain.frames import Site
+from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Import
 from gradguard_lint.reading.source import Module
 

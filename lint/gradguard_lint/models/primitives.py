@@ -16,8 +16,14 @@ import ast
 import inspect
 from collections.abc import Callable
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.payloads import LibraryUse
+from gradguard_lint.domain.shapes import items, sequence
+from gradguard_lint.domain.values import (
+    NOTHING,
+    RANK,
+    UNKNOWN,
     Atom,
+    Frame,
     Instance,
     Items,
     Table,
@@ -25,11 +31,11 @@ from gradguard_lint.domain.atoms import (
     Tensor,
     Thing,
     Unknown,
+    Value,
+    constant,
+    join,
+    of,
 )
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.payloads import LibraryUse
-from gradguard_lint.domain.shapes import items, sequence
-from gradguard_lint.domain.values import NOTHING, RANK, UNKNOWN, Value, constant, join, of
 from gradguard_lint.domain.values import PRIMITIVES as PREFIX
 from gradguard_lint.domain.values import unknown as value_of
 from gradguard_lint.engine import turns, waiting

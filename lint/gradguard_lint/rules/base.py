@@ -11,13 +11,21 @@ import ast
 import os
 from collections.abc import Iterator, Sequence
 
-from gradguard_lint.domain.atoms import Atom, Bound, Instance, Method, TaskCall, Tensor, Thing
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, of_kinds
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import Autograd, Capture, GpuSetting, GpuUse
 from gradguard_lint.domain.shapes import inner, name_of
-from gradguard_lint.domain.values import Value
+from gradguard_lint.domain.values import (
+    Atom,
+    Bound,
+    Instance,
+    Method,
+    Site,
+    TaskCall,
+    Tensor,
+    Thing,
+    Value,
+)
 from gradguard_lint.engine.crossing import CALLED
 from pytest_gradguard.records import fields
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Tensor, Thing
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program
 from gradguard_lint.domain.payloads import Backward, Detached, GradRead, OptimizerStep
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import UNKNOWN
+from gradguard_lint.domain.values import UNKNOWN, Tensor, Thing
 from gradguard_lint.rules.base import severed_by
 
 

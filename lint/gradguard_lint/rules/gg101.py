@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Atom, TaskCall, Tensor
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.payloads import (
     Backward,
@@ -15,7 +14,7 @@ from gradguard_lint.domain.payloads import (
     OptimizerStep,
 )
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import GRADIENT, UNKNOWN
+from gradguard_lint.domain.values import GRADIENT, UNKNOWN, Atom, TaskCall, Tensor
 from gradguard_lint.rules.base import (
     Report,
     as_written,

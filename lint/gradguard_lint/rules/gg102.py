@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Function, Items, Table, Tensor, Unknown
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Program, TaskRun
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import Backward, PossibleTraining
 from gradguard_lint.domain.shapes import inner, is_certain
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.domain.values import Value
+from gradguard_lint.domain.values import Function, Items, Site, Table, Tensor, Unknown, Value
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.task_functions import (
     asks,

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Atom, Instance, Method, Tensor, Thing, Unknown
 from gradguard_lint.domain.effects import ParallelCall, Program, Step, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import Capture, TapeGradient
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import ANYTHING, of
+from gradguard_lint.domain.values import (
+    ANYTHING,
+    Atom,
+    Instance,
+    Method,
+    Tensor,
+    Thing,
+    Unknown,
+    of,
+)
 from gradguard_lint.rules.base import Report, origins, severed_by
 
 CODE = "GG105"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Instance, Method, Tensor, Thing
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, Program, TaskRun
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import (
     Backward,
     Escape,
@@ -23,7 +21,7 @@ from gradguard_lint.domain.payloads import (
     Write,
 )
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import GRADIENT, OUTPUT
+from gradguard_lint.domain.values import GRADIENT, OUTPUT, Instance, Method, Site, Tensor, Thing
 from gradguard_lint.engine.tree import parents_in
 from gradguard_lint.rules.base import Report, chain, handed_out, origins, place
 from gradguard_lint.rules.left_behind import returns_numbers, trained_objects, with_owners

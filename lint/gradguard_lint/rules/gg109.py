@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Atom, Instance, Table, Tensor, Thing
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.payloads import (
     Capture,
@@ -17,7 +16,16 @@ from gradguard_lint.domain.payloads import (
 )
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import INHERITING
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Instance,
+    Table,
+    Tensor,
+    Thing,
+    Value,
+)
 from gradguard_lint.rules.base import Report, brought, chain, sites_to
 from gradguard_lint.rules.seeds import imported
 

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Atom, Const, Instance, Items, Table, TaskCall, Tensor, Thing
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import ModelChange, ModelUse, OptimizerStep, Write
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import COPIED, FIGURE, GRADIENT, OUTPUT, is_number
+from gradguard_lint.domain.values import (
+    COPIED,
+    FIGURE,
+    GRADIENT,
+    OUTPUT,
+    Atom,
+    Const,
+    Instance,
+    Items,
+    Table,
+    TaskCall,
+    Tensor,
+    Thing,
+    is_number,
+)
 from gradguard_lint.rules.base import (
     Report,
     after_call,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gradguard_lint.domain.atoms import Atom, Instance, Tensor, Thing, Unknown
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
 from gradguard_lint.domain.payloads import (
     Backward,
@@ -15,7 +14,7 @@ from gradguard_lint.domain.payloads import (
     Write,
 )
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import GRADIENT
+from gradguard_lint.domain.values import GRADIENT, Atom, Instance, Tensor, Thing, Unknown
 from gradguard_lint.rules.base import Report, after_call, origins, place
 
 CODE = "GG112"

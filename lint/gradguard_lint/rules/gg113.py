@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gradguard_lint.domain.atoms import Atom, Instance, Tensor, Thing, Unknown
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import Backward, Graph, Hook, UnknownCall
+from gradguard_lint.domain.values import Atom, Instance, Tensor, Thing, Unknown
 from gradguard_lint.rules.base import (
     Report,
     as_written,

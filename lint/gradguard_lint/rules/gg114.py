@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Atom, Tensor, Unknown
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import (
@@ -17,7 +16,7 @@ from gradguard_lint.domain.payloads import (
     Write,
 )
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import COPIED, FIGURE, OUTPUT
+from gradguard_lint.domain.values import COPIED, FIGURE, OUTPUT, Atom, Tensor, Unknown
 from gradguard_lint.rules import gg106
 from gradguard_lint.rules.base import Report, after_call, come_to, origins, place
 from gradguard_lint.rules.left_behind import (

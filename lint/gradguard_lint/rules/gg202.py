@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from gradguard_lint.domain.atoms import Atom, Function, TaskCall, Tensor, Thing
 from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.effects import Program, Step, TaskRun, of_kinds
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import Write
 from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.values import Atom, Function, Site, TaskCall, Tensor, Thing
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.task_functions import asks, function_of, reached
 from gradguard_lint.fixes.written import argument

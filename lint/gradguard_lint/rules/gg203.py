@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Tensor
 from gradguard_lint.domain.conditions import (
     NONE,
     WITH_A_GPU,
@@ -13,7 +12,7 @@ from gradguard_lint.domain.conditions import (
     consistent,
 )
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
-from gradguard_lint.domain.values import Choice
+from gradguard_lint.domain.values import Choice, Tensor
 from gradguard_lint.fixes.spawning import advice_case, without_fork
 from gradguard_lint.rules.base import (
     Report,

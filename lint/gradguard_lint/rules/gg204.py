@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Class, Const, Unknown
 from gradguard_lint.domain.effects import Program, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import GpuChoice
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.unknowns import is_own
-from gradguard_lint.domain.values import Value
+from gradguard_lint.domain.values import Class, Const, Unknown, Value
 from gradguard_lint.rules.base import Report, chain, code
 
 CODE = "GG204"

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import LibraryUse
+from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Fix, SetKeyword
 from gradguard_lint.fixes.written import keyword
 from gradguard_lint.rules.base import Report

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import LibraryUse
-from gradguard_lint.domain.values import Value
+from gradguard_lint.domain.values import Site, Value
 from gradguard_lint.engine.tree import TRIES
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, Replace, SetKeyword
 from gradguard_lint.fixes.written import is_open, keyword

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import attrgetter
 
-from gradguard_lint.domain.atoms import Function
 from gradguard_lint.domain.effects import (
     Effect,
     Modes,
@@ -17,7 +16,6 @@ from gradguard_lint.domain.effects import (
     TaskRun,
     of_kinds,
 )
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import (
     Autograd,
     Backward,
@@ -27,6 +25,7 @@ from gradguard_lint.domain.payloads import (
     UnknownCall,
 )
 from gradguard_lint.domain.starts import INHERITING
+from gradguard_lint.domain.values import Function, Site
 from gradguard_lint.fixes.changes import Change, Decorate, Fix
 from gradguard_lint.fixes.task_functions import (
     callers_are_seen,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain as chained
 
-from gradguard_lint.domain.atoms import Instance, Tensor, Thing
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.domain.payloads import Backward, GradClear, ModelChange, OptimizerStep, Write
 from gradguard_lint.domain.shapes import idents, inner
+from gradguard_lint.domain.values import Instance, Tensor, Thing
 from gradguard_lint.rules.base import Report, chain, code
 
 CODE = "GG302"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Function
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, of_kinds
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import Compute, Draw, Loaded, Payload, Seed
 from gradguard_lint.domain.starts import PROCESS
+from gradguard_lint.domain.values import Function, Site
 from gradguard_lint.rules.base import Report, chain, code, listed, place, sites_to
 from gradguard_lint.rules.initial_draws import is_replaced
 from gradguard_lint.rules.seeds import FRESH, imports_of, repeats, seeds_on_import

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import TaskCall, Thing
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import GeneratorDraw
+from gradguard_lint.domain.values import TaskCall, Thing
 from gradguard_lint.fixes.changes import Change, Fix, Replace, Wrap
 from gradguard_lint.fixes.written import argument, importing, source_of, spelled
 from gradguard_lint.rules.base import (

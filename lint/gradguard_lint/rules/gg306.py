@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from gradguard_lint.domain.atoms import Tensor, Unknown
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import MemoryUse, OptimizerStep
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.values import Tensor, Unknown
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.later import reads_again
 from gradguard_lint.rules.base import Report, captures, chain, sites_to

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gradguard_lint.domain.effects import Effect, Program
-from gradguard_lint.domain.frames import Site
+from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, Replace, ReplaceStatement
 from gradguard_lint.fixes.searches import Naming, renamed_keywords, renamed_parameters
 from gradguard_lint.fixes.written import importing, is_open, keyword

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Tensor
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.values import Tensor
 from gradguard_lint.rules.base import Report
 
 CODE = "GG402"

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Program
-from gradguard_lint.domain.frames import Site
+from gradguard_lint.domain.values import Site
 from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, Replace, SetKeyword
 from gradguard_lint.fixes.written import dotted, is_open, keyword

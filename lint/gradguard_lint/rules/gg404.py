@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from gradguard_lint.domain.atoms import Tensor
 from gradguard_lint.domain.effects import Effect, Program, Step, of_kinds
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import Backward, GradRead, LibraryUse, Payload, TapeGradient
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import UNKNOWN, Value
+from gradguard_lint.domain.values import UNKNOWN, Site, Tensor, Value
 from gradguard_lint.rules.base import Report, sites_to
 
 CODE = "GG404"

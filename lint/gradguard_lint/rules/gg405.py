@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Program
-from gradguard_lint.domain.frames import Site
+from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, UnderWith
 from gradguard_lint.fixes.written import bindings, dotted, importing, is_open, keyword, source_of
 from gradguard_lint.reading.source import Module

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Effect, Program, Step
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import Collective, WrapperBypass
+from gradguard_lint.domain.values import Site
 from gradguard_lint.rules.base import Report, code
 
 CODE = "GG502"

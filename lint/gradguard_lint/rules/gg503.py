@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from gradguard_lint.domain.atoms import Atom, Const, Instance
 from gradguard_lint.domain.effects import Effect, Program, Step
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import Backward, EpochRepeated, OptimizerStep, PossibleTraining
+from gradguard_lint.domain.values import Atom, Const, Instance, Site
 from gradguard_lint.fixes.changes import Change, Fix, InsertBefore, Replace
 from gradguard_lint.fixes.written import importing, is_bound, spelled
 from gradguard_lint.rules.base import Report, place, sites_to

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Unknown
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import LibraryUse, OptimizerStep
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import idents
-from gradguard_lint.domain.values import RANK
+from gradguard_lint.domain.values import RANK, Unknown
 from gradguard_lint.rules.base import Report, come_to, handed_out
 from gradguard_lint.rules.left_behind import is_module, stepped
 

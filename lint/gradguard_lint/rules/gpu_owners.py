@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Atom, Const, Thing
 from gradguard_lint.domain.conditions import NONE, consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun, Waited, of_kinds
 from gradguard_lint.domain.payloads import GpuChoice, GpuUse, LibraryUse
 from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.unknowns import is_own
-from gradguard_lint.domain.values import Value
+from gradguard_lint.domain.values import Atom, Const, Thing, Value
 from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.rules.exclusive import excludes
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Instance
 from gradguard_lint.domain.conditions import Condition
 from gradguard_lint.domain.effects import Effect, TaskRun, of_kinds
-from gradguard_lint.domain.frames import Site
 from gradguard_lint.domain.payloads import Draw, ModelChange, Write
 from gradguard_lint.domain.questions import counted
+from gradguard_lint.domain.values import Instance, Site
 from gradguard_lint.rules.base import sites_to
 
 

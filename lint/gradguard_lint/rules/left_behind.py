@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Atom, Const, Instance, Items, Table, Tensor, Thing, Unknown
 from gradguard_lint.domain.effects import Effect, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import Capture, OptimizerStep
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import FIGURE, GRADIENT, NUMERIC, OUTPUT, is_number, of
+from gradguard_lint.domain.values import (
+    FIGURE,
+    GRADIENT,
+    NUMERIC,
+    OUTPUT,
+    Atom,
+    Const,
+    Instance,
+    Items,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+    is_number,
+    of,
+)
 from gradguard_lint.rules.base import brought, origins
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Bound, Const, Function, Unknown
 from gradguard_lint.domain.effects import Effect, TaskRun
+from gradguard_lint.domain.values import Bound, Const, Function, Unknown
 from gradguard_lint.engine.tree import last_name
 from gradguard_lint.rules.base import sites_to
 

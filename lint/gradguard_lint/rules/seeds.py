@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from gradguard_lint.domain.atoms import Const, Function, Unknown
 from gradguard_lint.domain.effects import Effect, Program, TaskRun
 from gradguard_lint.domain.payloads import Draw, Seed
 from gradguard_lint.domain.starts import IMPORTING
-from gradguard_lint.domain.values import Value
+from gradguard_lint.domain.values import Const, Function, Unknown, Value
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:

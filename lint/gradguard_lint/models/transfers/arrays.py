@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import sys
 
-from gradguard_lint.domain.atoms import Const, Items, Tensor, Thing
 from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.effects import of_kinds
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import Draw, GeneratorDraw, Loaded, Seed
 from gradguard_lint.domain.shapes import inner, known_items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
     UNKNOWN,
+    Const,
+    Frame,
+    Items,
+    Tensor,
+    Thing,
     Value,
     constant,
     is_number,

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.shapes import ABSENT, EMPTY, closed, items
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
     Atom,
     Class,
     External,
+    Frame,
     Instance,
     Items,
     ProjectModule,
     Table,
     Thing,
+    Value,
+    constant,
+    of,
 )
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.shapes import ABSENT, EMPTY, closed, items
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, constant, of
 from gradguard_lint.engine.containers import adopted, hold
 from gradguard_lint.engine.fields import fields_of
 from gradguard_lint.engine.imports import module_frame

@@ -6,20 +6,7 @@ import ast
 import builtins
 from functools import partial
 
-from gradguard_lint.domain.atoms import (
-    Atom,
-    Const,
-    Generator,
-    Instance,
-    Items,
-    ProjectModule,
-    Table,
-    Tensor,
-    Thing,
-    Unknown,
-)
 from gradguard_lint.domain.conditions import plain_condition
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.questions import Key, counted, is_question
 from gradguard_lint.domain.shapes import (
     EMPTY,
@@ -37,6 +24,17 @@ from gradguard_lint.domain.values import (
     NUMBER,
     UNKNOWN,
     WIDTH,
+    Atom,
+    Const,
+    Frame,
+    Generator,
+    Instance,
+    Items,
+    ProjectModule,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
     Value,
     constant,
     guarded,

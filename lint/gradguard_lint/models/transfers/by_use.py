@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Atom, Method, Tensor, Thing
 from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.evidence import CLASS
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Frame,
+    Method,
+    Tensor,
+    Thing,
+    Value,
+    constant,
+    of,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.transfers import torch_modules
+from gradguard_lint.models.transfers import module_parts, torch_modules
 from gradguard_lint.models.transfers.tensors import combine, each_tensor, tensors_in
 from pytest_gradguard.records import replace
 
@@ -26,24 +34,14 @@ def class_by_use(m: Machine, node: ast.ClassDef) -> str:
     return "torch" if m.facts.evidence.is_proved((CLASS, id(node)), "module") else ""
 
 
-def module(m: Machine, subject: Key, born: int) -> Thing:
-    """The module that `subject` is; `born`: the worker that made it."""
-    return Thing("model", "Module", _ident_of(m, subject), born)
-
-
-def _ident_of(m: Machine, subject: Key) -> int:
-    ident = m.ident_of(subject)
-    m.facts.evidence.subjects[ident] = subject
-    return ident
-
-
 def proved(m: Machine, subject: Key, kind: Kind, born: int) -> Atom:
     """What stands for `subject`, which is proved to be of that `kind`."""
     if kind == "module":
-        return module(m, subject, born)
-    ident = _ident_of(m, subject)
+        return module_parts.proved(m, subject, born)
+    ident = module_parts.ident_of(m, subject)
     if kind == "statistics":
-        return replace(module(m, subject, born), parts=(("statistics", constant(True)),))
+        parts = (("statistics", constant(True)),)
+        return replace(module_parts.proved(m, subject, born), parts=parts)
     if kind == "optimizer":
         parts = (("parameters", UNKNOWN),)
         return Thing(kind, "Optimizer", ident, born, parts=parts)

@@ -6,11 +6,10 @@ import ast
 from collections.abc import Hashable, Iterator
 from itertools import product
 
-from gradguard_lint.domain.atoms import Atom, Const, External, Items, Unknown
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.unknowns import computed
-from gradguard_lint.domain.values import Value, constant
+from gradguard_lint.domain.values import Atom, Const, External, Items, Unknown, Value, constant
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import as_unknown
 from gradguard_lint.models.transfers.extents import shape_of

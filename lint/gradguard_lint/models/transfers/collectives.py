@@ -5,11 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
-from gradguard_lint.domain.atoms import Atom, Items, Table, Tensor, Unknown
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import Collective
 from gradguard_lint.domain.shapes import inner, with_held
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Frame,
+    Items,
+    Table,
+    Tensor,
+    Unknown,
+    Value,
+    constant,
+    of,
+)
 from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.machine import Machine

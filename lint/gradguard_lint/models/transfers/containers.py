@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Atom, Const, Items, Table, Tensor, Unknown
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import (
     ABSENT,
@@ -21,7 +19,23 @@ from gradguard_lint.domain.shapes import (
     sequence,
     without_item,
 )
-from gradguard_lint.domain.values import GRADIENT, GRADIENTS, UNKNOWN, Value, constant, join, of
+from gradguard_lint.domain.values import (
+    GRADIENT,
+    GRADIENTS,
+    UNKNOWN,
+    Atom,
+    Const,
+    Frame,
+    Items,
+    Site,
+    Table,
+    Tensor,
+    Unknown,
+    Value,
+    constant,
+    join,
+    of,
+)
 from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.attributes import filled
 from gradguard_lint.engine.containers import adopted, element_of, grown, item_of_unknown, of_pairs

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.payloads import GpuChoice, LibraryUse
+from gradguard_lint.domain.shapes import items, known_items
+from gradguard_lint.domain.starts import INHERITING
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
     Bound,
     Class,
     Const,
     Delayed,
     External,
+    Frame,
     Function,
     Generator,
     Instance,
@@ -17,12 +23,10 @@ from gradguard_lint.domain.atoms import (
     Partial,
     Thing,
     Unknown,
+    Value,
+    constant,
+    of,
 )
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.payloads import GpuChoice, LibraryUse
-from gradguard_lint.domain.shapes import items, known_items
-from gradguard_lint.domain.starts import INHERITING
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, constant, of
 from gradguard_lint.engine import context_generators
 from gradguard_lint.engine.caching import CACHED
 from gradguard_lint.engine.iteration import is_context

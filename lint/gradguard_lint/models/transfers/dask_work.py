@@ -5,10 +5,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from gradguard_lint.domain.atoms import Instance, Items, Table, TaskCall, Thing
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.shapes import items, known_items, sequence
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, of
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Frame,
+    Instance,
+    Items,
+    Table,
+    TaskCall,
+    Thing,
+    Value,
+    of,
+)
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

@@ -10,19 +10,7 @@ import ast
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from gradguard_lint.domain.atoms import (
-    Atom,
-    Class,
-    Const,
-    External,
-    Instance,
-    Table,
-    Tensor,
-    Thing,
-    Unknown,
-)
 from gradguard_lint.domain.conditions import assume
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.payloads import (
     Collective,
     LibraryUse,
@@ -30,7 +18,26 @@ from gradguard_lint.domain.payloads import (
     WrapperBypass,
 )
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import GRADIENT, NOTHING, OUTPUT, UNKNOWN, Value, constant, of
+from gradguard_lint.domain.values import (
+    GRADIENT,
+    NOTHING,
+    OUTPUT,
+    UNKNOWN,
+    Atom,
+    Class,
+    Const,
+    External,
+    Frame,
+    Instance,
+    Site,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    constant,
+    of,
+)
 from gradguard_lint.engine.branches import stored_at
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -38,7 +45,7 @@ from gradguard_lint.engine.proofs import identity_at, prove
 from gradguard_lint.models.distributed import LIGHTNING
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers import by_use, module_parts
+from gradguard_lint.models.transfers import module_parts
 from gradguard_lint.models.transfers.collectives import OWN, changed_tensors
 from gradguard_lint.models.transfers.frozen import module_by_use
 from gradguard_lint.models.transfers.samplers import PASSED, samplers
@@ -235,7 +242,7 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
     if isinstance(atom, Unknown):
         prove(m, of(atom), "module")
         subject = atom.subject if atom.subject is not None else identity_at(m, node)
-        atom = by_use.module(m, subject, m.worker_ident)
+        atom = module_parts.proved(m, subject, m.worker_ident)
     elif isinstance(atom, Tensor) and atom.grad == "unknown" and atom.ident > 0:
         # Something unknown that was moved: what is wrapped is a module.
         atom = Thing("model", "Module", atom.ident, m.worker_ident, atom.gpu)

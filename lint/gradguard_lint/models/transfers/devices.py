@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable
 
-from gradguard_lint.domain.atoms import Atom, Const, Function, Instance, Thing, Unknown
 from gradguard_lint.domain.conditions import (
     GPU_PRESENT,
     NEVER,
@@ -15,11 +14,27 @@ from gradguard_lint.domain.conditions import (
     any_of,
 )
 from gradguard_lint.domain.effects import Effect, ParallelCall, Step
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.payloads import GpuChoice, GpuSetting, GpuUse
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import INHERITING
-from gradguard_lint.domain.values import NOTHING, RANK, Value, constant, guarded, join, of, unknown
+from gradguard_lint.domain.values import (
+    NOTHING,
+    RANK,
+    Atom,
+    Const,
+    Frame,
+    Function,
+    Instance,
+    Site,
+    Thing,
+    Unknown,
+    Value,
+    constant,
+    guarded,
+    join,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.defaults import far_fetched, far_fetched_here, only_named
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

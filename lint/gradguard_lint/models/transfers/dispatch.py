@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.shapes import items, known_items
+from gradguard_lint.domain.values import (
+    METHOD,
+    UNKNOWN,
     Class,
     External,
+    Frame,
     Function,
     Instance,
     Method,
     Partial,
     Tensor,
     Thing,
+    Value,
+    constant,
+    of,
 )
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.shapes import items, known_items
-from gradguard_lint.domain.values import METHOD, UNKNOWN, Value, constant, of
 from gradguard_lint.engine.branches import definite
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Table, Thing
 from gradguard_lint.domain.effects import Effect, ParallelCall, of_kinds
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import ComputeThreads, GpuChoice, GpuSetting, LibraryUse
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, guarded, of, unknown
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Frame,
+    Table,
+    Thing,
+    Value,
+    constant,
+    guarded,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row

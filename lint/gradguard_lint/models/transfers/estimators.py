@@ -5,13 +5,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import Const, Instance, Thing
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consistent
 from gradguard_lint.domain.effects import Program
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, constant, guarded, join, of
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Const,
+    Frame,
+    Instance,
+    Site,
+    Thing,
+    Value,
+    constant,
+    guarded,
+    join,
+    of,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row

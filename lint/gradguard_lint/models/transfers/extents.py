@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from gradguard_lint.domain.atoms import Atom, Const, External, Items, Tensor, Unknown
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import UNKNOWN, Value
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Const,
+    External,
+    Items,
+    Tensor,
+    Unknown,
+    Value,
+)
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models import torch_words
 from gradguard_lint.models.numpy import (

@@ -9,11 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from gradguard_lint.domain.atoms import Atom, Const, Instance, Items, Table, Tensor, Thing, Unknown
 from gradguard_lint.domain.conditions import NEVER, NONE, Conditions, any_of, plain
 from gradguard_lint.domain.evidence import CLASS
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import UNKNOWN, Choice, Value, constant, guarded, join, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Choice,
+    Const,
+    Instance,
+    Items,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    constant,
+    guarded,
+    join,
+    of,
+)
 from gradguard_lint.engine.branches import condition
 from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.machine import Machine

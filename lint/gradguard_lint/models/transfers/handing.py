@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import TaskCall, Unknown
 from gradguard_lint.domain.shapes import side_by_side
-from gradguard_lint.domain.values import RANK, Value
+from gradguard_lint.domain.values import RANK, TaskCall, Unknown, Value
 from gradguard_lint.engine.arguments import SOME, is_tuple
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.iteration import iterated

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Atom, Instance, Tensor, Thing
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, constant, of
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Frame,
+    Instance,
+    Tensor,
+    Thing,
+    Value,
+    constant,
+    of,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import (

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Atom, Const, Tensor, Thing
 from gradguard_lint.domain.conditions import NONE
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.payloads import Compute
 from gradguard_lint.domain.shapes import sequence
-from gradguard_lint.domain.values import UNKNOWN, Choice, Value, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Choice,
+    Const,
+    Frame,
+    Site,
+    Tensor,
+    Thing,
+    Value,
+    of,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.jax import READS, SHAPED

@@ -5,10 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from gradguard_lint.domain.atoms import External, Tensor, Thing
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import Compute, Draw
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, of, unknown
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    External,
+    Frame,
+    Tensor,
+    Thing,
+    Value,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.calls import call_back
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

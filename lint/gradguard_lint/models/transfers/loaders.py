@@ -5,10 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.effects import of_kinds
+from gradguard_lint.domain.payloads import Compute, LibraryUse
+from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.starts import INHERITING
+from gradguard_lint.domain.values import (
+    NOTHING,
     STUB,
+    UNKNOWN,
     Bound,
+    Choice,
     Const,
+    Frame,
     Function,
     Instance,
     Items,
@@ -17,13 +25,10 @@ from gradguard_lint.domain.atoms import (
     Tensor,
     Thing,
     Unknown,
+    Value,
+    of,
+    unknown,
 )
-from gradguard_lint.domain.effects import of_kinds
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.payloads import Compute, LibraryUse
-from gradguard_lint.domain.shapes import sequence
-from gradguard_lint.domain.starts import INHERITING
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Choice, Value, of, unknown
 from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine

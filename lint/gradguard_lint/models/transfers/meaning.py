@@ -5,10 +5,17 @@ from __future__ import annotations
 import ast
 import sys
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
+from gradguard_lint.domain.values import (
+    GRADIENT,
+    NOTHING,
+    UNKNOWN,
     Atom,
+    Choice,
     Class,
     External,
+    Frame,
     Function,
     Instance,
     Items,
@@ -18,15 +25,6 @@ from gradguard_lint.domain.atoms import (
     Tensor,
     Thing,
     Unknown,
-)
-from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.payloads import GlobalWrite, LibraryUse
-from gradguard_lint.domain.values import (
-    GRADIENT,
-    NOTHING,
-    UNKNOWN,
-    Choice,
     Value,
     constant,
     of,

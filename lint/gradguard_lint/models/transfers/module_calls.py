@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Const, Tensor, Thing
 from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, guarded, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Const,
+    Frame,
+    Tensor,
+    Thing,
+    Value,
+    constant,
+    guarded,
+    of,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row

@@ -9,16 +9,43 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Atom, Const, Instance, Items, Method, Table, Thing, Unknown
-from gradguard_lint.domain.frames import Frame
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import items, sequence
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, join, of, unknown
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Const,
+    Frame,
+    Instance,
+    Items,
+    Method,
+    Table,
+    Thing,
+    Unknown,
+    Value,
+    constant,
+    join,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import frozen
 
 GIVES = ("children", "modules", "named_children", "named_modules")
 """Methods that give the modules in a module."""
+
+
+def proved(m: Machine, subject: Key, born: int) -> Thing:
+    """The module that the unknown `subject` is proved to be; `born`: the worker that made it."""
+    return Thing("model", "Module", ident_of(m, subject), born)
+
+
+def ident_of(m: Machine, subject: Key) -> int:
+    """The identity of an unknown value that its use proves to be something."""
+    ident = m.ident_of(subject)
+    m.facts.evidence.subjects[ident] = subject
+    return ident
 
 
 def kept(m: Machine, ident: int, args: Args) -> None:

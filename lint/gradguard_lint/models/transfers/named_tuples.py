@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Atom, Class, External, Instance, Table
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.shapes import ABSENT, known_items
-from gradguard_lint.domain.values import UNKNOWN, Value, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Class,
+    External,
+    Frame,
+    Instance,
+    Table,
+    Value,
+    of,
+)
 from gradguard_lint.engine.containers import adopted
 from gradguard_lint.engine.fields import fields_of, parts_of
 from gradguard_lint.engine.machine import Machine

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.payloads import GradWrite, OptimizerChange, Write
+from gradguard_lint.domain.shapes import idents
+from gradguard_lint.domain.values import (
+    UNKNOWN,
     Atom,
     Class,
     External,
+    Frame,
     Function,
     Generator,
     Instance,
@@ -15,11 +19,11 @@ from gradguard_lint.domain.atoms import (
     Tensor,
     Thing,
     Unknown,
+    Value,
+    constant,
+    of,
+    unknown,
 )
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.payloads import GradWrite, OptimizerChange, Write
-from gradguard_lint.domain.shapes import idents
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, of, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, takes_all

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Atom, Instance, Thing
 from gradguard_lint.domain.effects import of_kinds
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import OptimizerStep
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, of
+from gradguard_lint.domain.values import NOTHING, UNKNOWN, Atom, Frame, Instance, Thing, Value, of
 from gradguard_lint.engine.attributes import belonging
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

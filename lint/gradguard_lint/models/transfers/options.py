@@ -5,11 +5,26 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterator
 
-from gradguard_lint.domain.atoms import Atom, Class, Function, Instance, Table, Thing, Unknown
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import items, known_items
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Choice, Value, guarded, join, of, unknown
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Choice,
+    Class,
+    Frame,
+    Function,
+    Instance,
+    Table,
+    Thing,
+    Unknown,
+    Value,
+    guarded,
+    join,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row

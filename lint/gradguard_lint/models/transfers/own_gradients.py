@@ -9,12 +9,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.atoms import Const, Tensor, Unknown
 from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import Autograd, Backward, GradClear, GradRead, OptimizerStep
 from gradguard_lint.domain.shapes import idents, sequence
-from gradguard_lint.domain.values import GRADIENT, NOTHING, UNKNOWN, Value, constant, of
+from gradguard_lint.domain.values import (
+    GRADIENT,
+    NOTHING,
+    UNKNOWN,
+    Const,
+    Frame,
+    Tensor,
+    Unknown,
+    Value,
+    constant,
+    of,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import prove, prove_graph

@@ -5,23 +5,28 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable
 
-from gradguard_lint.domain.atoms import (
-    Bound,
-    Const,
-    Delayed,
-    Function,
-    Instance,
-    Items,
-    TaskCall,
-    Tensor,
-    Thing,
-)
 from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import Start
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, guarded, of
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Bound,
+    Const,
+    Delayed,
+    Frame,
+    Function,
+    Instance,
+    Items,
+    Site,
+    TaskCall,
+    Tensor,
+    Thing,
+    Value,
+    guarded,
+    of,
+)
 from gradguard_lint.engine.arguments import SOME
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Atom, Instance, Items, Method, Table, Tensor, Thing, Unknown
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import items, sequence
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, join, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Frame,
+    Instance,
+    Items,
+    Method,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    constant,
+    join,
+    of,
+)
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

@@ -6,12 +6,19 @@ import ast
 from collections.abc import Hashable
 from itertools import chain
 
-from gradguard_lint.domain.atoms import Bound, Function, Instance, TaskCall
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.starts import INHERITING
-from gradguard_lint.domain.values import UNKNOWN, Value
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Bound,
+    Frame,
+    Function,
+    Instance,
+    Site,
+    TaskCall,
+    Value,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tasks import hand_out, in_line
 from gradguard_lint.engine.turns import in_loop

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.shapes import ABSENT, items, known_items, sequence, uncertain
+from gradguard_lint.domain.values import (
+    NOTHING,
+    NUMBER,
+    UNKNOWN,
     Atom,
+    Choice,
     Const,
     External,
+    Frame,
     Instance,
     Items,
     Partial,
     Table,
     Tensor,
     Thing,
+    Value,
+    join,
+    of,
 )
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.shapes import ABSENT, items, known_items, sequence, uncertain
-from gradguard_lint.domain.values import NOTHING, NUMBER, UNKNOWN, Choice, Value, join, of
 from gradguard_lint.engine.attributes import item
 from gradguard_lint.engine.containers import adopted, element_of, strung_together
 from gradguard_lint.engine.containers import whole as whole_of

@@ -7,11 +7,22 @@ from collections.abc import Iterator
 from functools import lru_cache
 from math import inf
 
-from gradguard_lint.domain.atoms import Atom, Const, Function, Instance
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.payloads import EpochRepeated, PossibleTraining
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, constant, join, of
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Const,
+    Frame,
+    Function,
+    Instance,
+    Site,
+    Value,
+    constant,
+    join,
+    of,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend, stored_names
 from gradguard_lint.models.transfers.loaders import LOADER

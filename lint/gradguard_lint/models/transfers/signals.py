@@ -6,10 +6,9 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.effects import Effect
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import Payload
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import NOTHING, Value, unknown
+from gradguard_lint.domain.values import NOTHING, Frame, Value, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.waiting import ask_for, was_before

@@ -6,9 +6,7 @@ import ast
 from collections.abc import Hashable, Iterator
 from itertools import combinations
 
-from gradguard_lint.domain.atoms import Const, Instance, Thing, Unknown
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consistent, plain
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.starts import INHERITING, PROCESS, UNTOLD, Start
 from gradguard_lint.domain.unknowns import of_own, own_text
@@ -16,6 +14,11 @@ from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
     UNKNOWN,
+    Const,
+    Frame,
+    Instance,
+    Thing,
+    Unknown,
     Value,
     constant,
     guarded,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import Atom, Thing
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.values import UNKNOWN, Value, of
+from gradguard_lint.domain.values import UNKNOWN, Atom, Frame, Thing, Value, of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 

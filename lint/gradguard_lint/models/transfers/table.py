@@ -7,11 +7,20 @@ from collections.abc import Callable, Hashable
 from importlib import import_module
 from types import FunctionType
 
-from gradguard_lint.domain.atoms import Tensor, Thing
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import GpuSetting, LibraryUse, ModelChange, ModelUse, Payload
 from gradguard_lint.domain.shapes import sequence
-from gradguard_lint.domain.values import NOTHING, RANK, UNKNOWN, Value, constant, of, unknown
+from gradguard_lint.domain.values import (
+    NOTHING,
+    RANK,
+    UNKNOWN,
+    Frame,
+    Tensor,
+    Thing,
+    Value,
+    constant,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row

@@ -6,11 +6,9 @@ import ast
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from gradguard_lint.domain.atoms import Atom, Items, Table, Tensor
 from gradguard_lint.domain.conditions import WITH_A_GPU, Conditions, any_of
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import Compute, GpuUse, Graph, MemoryUse
-from gradguard_lint.domain.values import UNKNOWN, Value, of
+from gradguard_lint.domain.values import UNKNOWN, Atom, Frame, Items, Table, Tensor, Value, of
 from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import last_name

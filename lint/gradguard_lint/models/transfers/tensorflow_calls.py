@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
-    Atom,
-    External,
-    Instance,
-    Items,
-    Table,
-    Tensor,
-    Thing,
-    Unknown,
-)
 from gradguard_lint.domain.conditions import NONE, Conditions, parts_of
 from gradguard_lint.domain.evidence import owner_of
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import (
     Compute,
     Draw,
@@ -34,6 +23,15 @@ from gradguard_lint.domain.values import (
     GRADIENTS,
     NOTHING,
     UNKNOWN,
+    Atom,
+    External,
+    Frame,
+    Instance,
+    Items,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
     Value,
     constant,
     join,

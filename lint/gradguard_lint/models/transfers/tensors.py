@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
-from gradguard_lint.domain.atoms import Const, Items, Method, Tensor, Thing, Unknown
 from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.shapes import inner, is_certain, items, result_call, sequence
 from gradguard_lint.domain.values import (
     ANYTHING,
@@ -16,6 +14,13 @@ from gradguard_lint.domain.values import (
     GRADIENT,
     GRADIENTS,
     Choice,
+    Const,
+    Frame,
+    Items,
+    Method,
+    Tensor,
+    Thing,
+    Unknown,
     Value,
     is_number,
     of,

@@ -6,9 +6,7 @@ import ast
 from collections.abc import Iterator
 from math import prod
 
-from gradguard_lint.domain.atoms import Atom, Const, Items, Method, Table, Tensor, Thing, Unknown
 from gradguard_lint.domain.conditions import NONE
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import ComputeThreads, Draw, MemoryUse
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
@@ -18,7 +16,16 @@ from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
     UNKNOWN,
+    Atom,
     Choice,
+    Const,
+    Frame,
+    Items,
+    Method,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
     Value,
     constant,
     guarded,

@@ -5,20 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
-from gradguard_lint.domain.atoms import (
-    Atom,
-    Const,
-    Instance,
-    Items,
-    Method,
-    Table,
-    Tensor,
-    Thing,
-    Unknown,
-)
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.frames import Frame, Site
 from gradguard_lint.domain.payloads import (
     Compute,
     Draw,
@@ -32,6 +20,17 @@ from gradguard_lint.domain.values import (
     NOTHING,
     OUTPUT,
     UNKNOWN,
+    Atom,
+    Const,
+    Frame,
+    Instance,
+    Items,
+    Method,
+    Site,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
     Value,
     constant,
     guarded,

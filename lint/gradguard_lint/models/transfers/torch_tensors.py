@@ -5,18 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.atoms import (
-    Atom,
-    Const,
-    External,
-    Function,
-    Method,
-    Tensor,
-    Thing,
-    Unknown,
-)
 from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import Compute, Detached, Draw, GradRead, GradWrite, Hook, Write
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import sequence
@@ -30,7 +19,16 @@ from gradguard_lint.domain.values import (
     NUMBERS,
     OUTPUT,
     UNKNOWN,
+    Atom,
     Choice,
+    Const,
+    External,
+    Frame,
+    Function,
+    Method,
+    Tensor,
+    Thing,
+    Unknown,
     Value,
     constant,
     of,

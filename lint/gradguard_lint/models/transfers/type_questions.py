@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.values import (
     STUB,
+    UNKNOWN,
     Atom,
     Class,
     Const,
     External,
+    Frame,
     Function,
     Instance,
     Items,
@@ -17,10 +20,11 @@ from gradguard_lint.domain.atoms import (
     Tensor,
     Thing,
     Unknown,
+    Value,
+    constant,
+    of,
+    unknown,
 )
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import UNKNOWN, Value, constant, of, unknown
 from gradguard_lint.engine.caching import has_set_attribute
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

@@ -5,19 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 
-from gradguard_lint.domain.atoms import (
-    Bound,
-    Class,
-    Const,
-    Function,
-    Instance,
-    Method,
-    Tensor,
-    Thing,
-    Unknown,
-)
 from gradguard_lint.domain.evidence import MADE, is_of_a_task, owner_of, with_owners
-from gradguard_lint.domain.frames import Frame
 from gradguard_lint.domain.payloads import (
     Backward,
     ComputeThreads,
@@ -28,7 +16,26 @@ from gradguard_lint.domain.payloads import (
 )
 from gradguard_lint.domain.shapes import inner, result_call, sequence
 from gradguard_lint.domain.unknowns import is_own, of_own
-from gradguard_lint.domain.values import GRADIENT, ONE, UNKNOWN, Value, is_number, join, of, unknown
+from gradguard_lint.domain.values import (
+    GRADIENT,
+    ONE,
+    UNKNOWN,
+    Bound,
+    Class,
+    Const,
+    Frame,
+    Function,
+    Instance,
+    Method,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    is_number,
+    join,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import identity_at, prove, prove_graph
@@ -37,10 +44,10 @@ from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch_words import HOOKS, MODULE_METHODS, PARAMETERS
 from gradguard_lint.models.transfers import (
-    by_use,
     contexts,
     data_parallel,
     environment,
+    module_parts,
     own_gradients,
     part_calls,
     samplers,
@@ -188,7 +195,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
 def _module(m: Machine, subject: Key) -> Thing:
     """The module that something unknown is proved to be."""
     here = m.in_process_worker or is_of_a_task(subject)
-    return by_use.module(m, subject, m.worker_ident if here else 0)
+    return module_parts.proved(m, subject, m.worker_ident if here else 0)
 
 
 def _is_plain(value: Value) -> bool:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import (
+from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.values import (
+    RANK,
+    UNKNOWN,
     Atom,
     Class,
     Const,
+    Frame,
     Instance,
     Items,
     Table,
     TaskCall,
     Thing,
     Unknown,
+    Value,
+    constant,
+    join,
+    of,
+    unknown,
 )
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.shapes import sequence
-from gradguard_lint.domain.values import RANK, UNKNOWN, Value, constant, join, of, unknown
 from gradguard_lint.engine.calls import call_back
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.atoms import STUB, Atom, Delayed, External, Function, Instance, Thing
-from gradguard_lint.domain.frames import Frame
-from gradguard_lint.domain.values import NOTHING, UNKNOWN, Value, of
+from gradguard_lint.domain.values import (
+    NOTHING,
+    STUB,
+    UNKNOWN,
+    Atom,
+    Delayed,
+    External,
+    Frame,
+    Function,
+    Instance,
+    Thing,
+    Value,
+    of,
+)
 from gradguard_lint.engine.caching import CACHED, CACHED_PROPERTY
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
