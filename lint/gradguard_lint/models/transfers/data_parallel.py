@@ -314,6 +314,10 @@ def _noted(m: Machine, node: ast.AST, top: int, result: Value, *, by_wrapper: bo
             return tensor
         return replace(tensor, severed=tensor.severed | {ident})
 
+    for atom in result.atoms:
+        if isinstance(atom, Instance) and atom.cls.what in ("", "tuple"):  # holds the outputs
+            for name, value in list(m.fields(atom.ident)):
+                m.set_field(atom.ident, name, changed_tensors(value, change))
     return changed_tensors(result, change)
 
 
