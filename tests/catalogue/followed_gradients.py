@@ -130,6 +130,23 @@ if __name__ == "__main__":
         (rows.sum() + table[0].sum()).backward()
     print(table.grad.tolist())
 """
+FIXED = """\
+import torch
+from joblib import Parallel, delayed
+
+
+def features(encoder, x):
+    found = encoder(x)
+    return found
+
+
+encoder, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+parts = Parallel(n_jobs=2)(delayed(features)(encoder, x) for x in torch.ones(2, 1, 2))
+head(torch.cat(parts)).sum().backward()
+optimizer.step()
+print("lost:", parts[0].requires_grad and encoder.weight.grad is None)
+"""
 RETURNED = """\
 import torch
 from joblib import Parallel, delayed
@@ -173,6 +190,21 @@ GRADIENTS_KEPT = [
             '`backend="threading"`': (THREADS,),
             "compute the gradients in the workers and return them": GRADIENTS,
         },
+    ),
+    Followed(
+        "GG103",
+        "fixed parameters",
+        "lost: False",
+        {
+            "compute the results in the workers under `torch.no_grad()`": (
+                ("    found = encoder(x)", "    with torch.no_grad():\n        found = encoder(x)"),
+            ),
+            "`pytest_gradguard.parallel.Parallel`": (
+                ("SGD(head.parameters()", "SGD([*encoder.parameters(), *head.parameters()]"),
+                OURS,
+            ),
+        },
+        FIXED,
     ),
     Followed(
         "GG103",

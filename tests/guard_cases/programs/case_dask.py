@@ -393,7 +393,7 @@ def test_threads_of_delayed(threads):
 def test_threads_module(threads):
     model = nn.Linear(3, 1)
     out = on_dask(model, (torch.ones(3),), (torch.ones(3),))
-    sum(out).sum().backward()  # -> GG103:error
+    sum(out).sum().backward()  # -> GG103:warning
     assert model.weight.grad is None
 
 

@@ -35,7 +35,7 @@ def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
     def start(self: Any) -> Any:
         attempt(collector.starts, self)
         run = None
-        if TORCH in sys.modules and callsite.is_users(sys._getframe(1)):
+        if TORCH in sys.modules and attempt(callsite.is_users, sys._getframe(1)):
             run = attempt(_look_at, self)
         try:
             return original(self)

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_gradguard.runtime.integrations.threads.modes import needs_modes
 from pytest_gradguard.runtime.kernel import callsite, inline
 from pytest_gradguard.runtime.kernel.checks import TORCH
+from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.patching import Patch
 
 
@@ -22,7 +23,7 @@ def patches(module: ModuleType) -> list[Patch]:
 def _inline_start(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(self: Any) -> Any:
-        users = callsite.is_users(sys._getframe(1))
+        users = attempt(callsite.is_users, sys._getframe(1))
         if not (users and TORCH in sys.modules and needs_modes(self)):
             return original(self)
         # The thread itself only raises what its work has raised.

@@ -36,19 +36,22 @@ def take(call: Call, values: Collection[str]) -> None:
         call: the call.
         values: what tells which tensors that were sent there they are for.
     """
-    call.answer(len(values))
+    found = len(values)
     answered = []
     for reference, _ in list(call.shipped.values()):
         tensor = reference()
         if tensor is None:
             continue
         count = list(values).count(digest(tensor) or "")
-        if count:
+        if count and tensors.grad_fn(tensor) is not None:
+            found -= count  # its gradient is not yet that of the leaves behind it
+        elif count:
             answered.append(tensor)
             before = _answers.get(id(tensor))
             if before is not None and before.call is call:
                 count += before.times
             _answers[id(tensor)] = _Answer(reference, call, count)
+    call.answer(found)
     if answered:
         backwards.answered(answered)
         steps.after.subscribe(_stepped)
