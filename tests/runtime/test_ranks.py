@@ -82,12 +82,21 @@ def test_the_numbers_are_those_of_the_program_alone() -> None:
     )
 
 
+def assert_found_by_some(seen: dict[tuple[str, int], list[int]]) -> None:
+    """All that is due; what one rank compares with the other (GG505), a killed one may not."""
+    assert seen.keys() == DUE.keys()
+    for due, everyone in DUE.items():
+        found_by = set(seen[due])
+        some = due[0] == "GG505" and found_by and found_by < set(everyone)
+        assert found_by == set(everyone) or some
+
+
 def test_a_rank_that_is_killed_loses_nothing_of_the_other(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     done = run_python(*GUARDED, "--report", report, PROGRAM, "fork", "kill", forked="torch")
     assert done.returncode == 1
     assert "terminated with signal SIGKILL" in done.stderr
-    assert found(report) == DUE
+    assert_found_by_some(found(report))
 
 
 @pytest.mark.parametrize("ranks_are_guarded", [True, False])
@@ -112,7 +121,7 @@ def test_a_launcher_reports_what_killed_ranks_had_found(tmp_path: Path) -> None:
     command = (*GUARDED, "--report", report, *launcher(), PROGRAM, "kill")
     done = run_python(*command, environment={"TMPDIR": str(tmp_path)}, forked="torch")
     assert done.returncode == 1
-    assert found(report) == DUE
+    assert_found_by_some(found(report))
 
 
 ENDING = """
