@@ -302,7 +302,7 @@ def test_backward_through_an_asynchronous_actor():
     model = nn.Linear(3, 1)
     actor = ray.remote(Asynchronous).remote(model)
     out = ray.get([actor.forward.remote(torch.ones(2, 3)) for _ in range(2)])  # -> GG102
-    (out[0] + out[1]).sum().backward()  # -> GG103:error
+    (out[0] + out[1]).sum().backward()  # -> GG103:warning
     assert model.weight.grad is None
 
 
