@@ -4,13 +4,10 @@ PyTorch's compute threads are ended for the fork, so that the worker starts its 
 waiting for those of its parent. Whether it then does start some, which without the guard is a hang,
 is seen in the worker (`forked`). Nothing can be done for the threads of TensorFlow and JAX
 but to notice (`stuck`).
-
-A hook at forks cannot be taken back: it does nothing while the guard is off.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,7 +16,7 @@ from types import FrameType
 from typing import NamedTuple, Protocol
 
 from pytest_gradguard.runtime.kernel import frameworks, registry
-from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.fork_hook import ForkHook
 from pytest_gradguard.runtime.pitfalls.forks import openmp
 
 _DEPTH = 30
@@ -59,64 +56,37 @@ class _Forking(threading.local):
 
 
 _forking = _Forking()
-_on = False
-_registered = False
 inherited: Inherited | None = None
 """What this process has inherited; None where it was not forked, or inherited nothing of that."""
 bequeathed = False
 """Whether this process has forked one that inherited something of that."""
 
 
-def apply() -> None:
-    """Look at forks from now on."""
-    global _on, _registered
-    _on = True
-    if not _registered and hasattr(os, "register_at_fork"):
-        _registered = True
-        os.register_at_fork(
-            before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
-        )
-
-
-def undo() -> None:
-    """Leave forks alone."""
-    global _on
-    _on = False
-
-
 def _before() -> None:
     global bequeathed
-    if not _on:
-        return
-    try:
-        torch = kept = False
-        process = _forking.process
-        watched = process is not None or _by_a_pool(sys._getframe(1))
-        if watched and "torch.nn.parameter" in sys.modules:
-            library = openmp.loaded()
-            if library is not None and library.pause is None:
-                kept = bool(openmp.candidates())
-            else:
-                torch = openmp.end_pool() or _forking.ended_pool
-                _forking.ended_pool = torch
-        runtime = frameworks.threads_are_up()
-        if torch or kept or runtime:
-            _forking.inherited = Inherited(torch, kept, runtime)
-            bequeathed = True
-            if process is not None:
-                process.before()
-    except Exception as error:
-        fault(error)
+    torch = kept = False
+    process = _forking.process
+    watched = process is not None or _by_a_pool(sys._getframe(3))
+    if watched and "torch.nn.parameter" in sys.modules:
+        library = openmp.loaded()
+        if library is not None and library.pause is None:
+            kept = bool(openmp.candidates())
+        else:
+            torch = openmp.end_pool() or _forking.ended_pool
+            _forking.ended_pool = torch
+    runtime = frameworks.threads_are_up()
+    if torch or kept or runtime:
+        _forking.inherited = Inherited(torch, kept, runtime)
+        bequeathed = True
+        if process is not None:
+            process.before()
 
 
 def _after_in_parent() -> None:
     _forking.inherited = None
     process, _forking.process = _forking.process, None
     if process is not None:
-        try:
-            process.in_parent()
-        except Exception as error:
-            fault(error)
+        process.in_parent()
 
 
 def _after_in_child() -> None:
@@ -125,10 +95,11 @@ def _after_in_child() -> None:
     _forking.inherited = None
     process, _forking.process = _forking.process, None
     if process is not None:
-        try:
-            process.in_child(inherited)
-        except Exception as error:
-            fault(error)
+        process.in_child(inherited)
+
+
+_hook = ForkHook(_before, _after_in_parent, _after_in_child)
+apply, undo = _hook.apply, _hook.undo
 
 
 @contextmanager

@@ -3,12 +3,11 @@
 It has no function whose end could be watched: after its first backward passes it tells which
 gradients it has, which its parent takes for left there once it has ended. What it may have written
 to its parent is not known, so that only a step without any gradient counts.
-
-A hook at forks cannot be taken back: it does nothing while the guard is off.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
-from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.fork_hook import ForkHook
 from pytest_gradguard.runtime.kernel.pipes import ends_beside
 from pytest_gradguard.runtime.kernel.registry import Workers
 
@@ -43,27 +42,6 @@ class _Forking(threading.local):
 
 
 _forking = _Forking()
-_on = False
-_registered = False
-
-
-def apply() -> None:
-    """Look at forks from now on."""
-    global _on, _registered
-    _on = True
-    if not _registered and hasattr(os, "register_at_fork"):
-        _registered = True
-        os.register_at_fork(
-            before=lambda: attempt(_before) if _on else None,
-            after_in_parent=lambda: attempt(_after, _in_parent),
-            after_in_child=lambda: attempt(_after, _in_child),
-        )
-
-
-def undo() -> None:
-    """Leave forks alone."""
-    global _on
-    _on = False
 
 
 def _before() -> None:
@@ -124,3 +102,9 @@ def _items(frame: types.FrameType) -> list[tuple[Any, Any, Any]]:
     functions = [value for value in values if type(value) is types.FunctionType][:_FUNCTIONS]
     held = [value for value in values if not isinstance(value, types.ModuleType)]
     return [(function, tuple(held), {}), *((one, (), {}) for one in functions)]
+
+
+_hook = ForkHook(
+    _before, functools.partial(_after, _in_parent), functools.partial(_after, _in_child)
+)
+apply, undo = _hook.apply, _hook.undo
