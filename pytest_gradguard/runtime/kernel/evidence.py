@@ -337,6 +337,39 @@ def details_of(observed: Details, backend: str | None) -> FindingDetails:
     return details
 
 
+def finding_of(
+    code: str,
+    message: str,
+    observed: Details,
+    *,
+    site: Site | None,
+    fix: str | None = None,
+    trace: tuple[TraceStep, ...] = (),
+) -> Finding:
+    """The finding of a check that the program itself asks for.
+
+    Args:
+        code: the check's.
+        message: what it says.
+        observed: its details.
+        site: the line to blame.
+        fix: what to do; by default what the catalogue says.
+        trace: the steps that led to it.
+    """
+    pitfall = pitfalls.get(code)
+    return Finding(
+        code=code,
+        name=pitfall.name,
+        severity=pitfall.severity,
+        origin="runtime",
+        message=message,
+        fix=fix or pitfall.advice,
+        location=NOWHERE if site is None else site.location(),
+        trace=trace,
+        details=details_of(observed, None),
+    )
+
+
 # -- words that several checks use ----------------------------------------------------------------
 
 

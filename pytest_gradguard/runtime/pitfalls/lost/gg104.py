@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_gradguard import pitfalls
 from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Finding, TraceStep
 from pytest_gradguard.runtime.kernel.callsite import Site
-from pytest_gradguard.runtime.kernel.evidence import NOWHERE, details_of
+from pytest_gradguard.runtime.kernel.evidence import finding_of
 
 CODE = "GG104"
 
@@ -38,24 +37,11 @@ def finding(
         fix: what to do; by default what the catalogue says.
         trace: how it came to that.
     """
-    pitfall = pitfalls.get(CODE)
-    return Finding(
-        code=CODE,
-        name=pitfall.name,
-        severity=pitfall.severity,
-        origin="runtime",
-        message=message,
-        fix=fix or pitfall.advice,
-        location=NOWHERE if site is None else site.location(),
-        trace=trace,
-        details=details_of(
-            {
-                "framework": "torch",
-                **description,
-                "object": names[0],
-                "objects": list(names),
-                "reason": reason,
-            },
-            None,
-        ),
-    )
+    observed: Details = {
+        "framework": "torch",
+        **description,
+        "object": names[0],
+        "objects": list(names),
+        "reason": reason,
+    }
+    return finding_of(CODE, message, observed, site=site, fix=fix, trace=trace)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_gradguard import pitfalls
 from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime.kernel.callsite import Site
-from pytest_gradguard.runtime.kernel.evidence import NOWHERE, details_of
+from pytest_gradguard.runtime.kernel.evidence import finding_of
 
 CODE = "GG115"
 
@@ -33,14 +32,5 @@ def finding(
         site: where the check was asked for.
         fix: what to do; by default what the catalogue says.
     """
-    pitfall = pitfalls.get(CODE)
-    return Finding(
-        code=CODE,
-        name=pitfall.name,
-        severity=pitfall.severity,
-        origin="runtime",
-        message=message,
-        fix=fix or pitfall.advice,
-        location=NOWHERE if site is None else site.location(),
-        details=details_of({**description, "object": names[0], "objects": list(names)}, None),
-    )
+    observed: Details = {**description, "object": names[0], "objects": list(names)}
+    return finding_of(CODE, message, observed, site=site, fix=fix)
