@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_gradguard.findings import Finding, merge
+from pytest_gradguard.own_files import is_own, is_private_folder
 from pytest_gradguard.runtime.kernel import plain_data, watching
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 
@@ -169,21 +170,14 @@ def _user() -> int | None:
 
 def _is_private(folder: Path) -> bool:
     """Whether `folder` is a directory of this user's alone, and all in it are files of theirs."""
-    about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or not _is_own(about):
-        return False
-    if _user() is not None and stat.S_IMODE(about.st_mode) & 0o077:
+    if not is_private_folder(folder.lstat()):
         return False
     for file in folder.iterdir():
         with suppress(FileNotFoundError):  # another rank has replaced it
             about = file.lstat()
-            if not stat.S_ISREG(about.st_mode) or not _is_own(about):
+            if not stat.S_ISREG(about.st_mode) or not is_own(about):
                 return False
     return True
-
-
-def _is_own(about: os.stat_result) -> bool:
-    return _user() in (None, about.st_uid)
 
 
 def _write(file: Path, known: Any) -> None:
@@ -208,7 +202,7 @@ def _contents(file: Path, kind: Any) -> list[Any]:
         flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         with open(os.open(file, os.O_RDONLY | flags), encoding="ascii") as kept:
             about = os.fstat(kept.fileno())
-            if stat.S_ISREG(about.st_mode) and _is_own(about):
+            if stat.S_ISREG(about.st_mode) and is_own(about):
                 return [plain_data.loads(kept.read(plain_data.LONGEST + 1), kind)]
     return []
 

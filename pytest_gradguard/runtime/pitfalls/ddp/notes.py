@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import distributed_c10d
+
+from pytest_gradguard.own_files import is_own, is_private_folder
 
 _KEY = "gradguard/notes"
 _PREFIX = "gradguard-notes-"
@@ -67,9 +68,7 @@ class Notes:
         """
         with suppress(FileExistsError):
             self._folder.mkdir(mode=0o700)
-        about = self._folder.lstat()
-        foreign = hasattr(os, "getuid") and about.st_uid != os.getuid()
-        if not stat.S_ISDIR(about.st_mode) or foreign or about.st_mode & 0o077:
+        if not is_private_folder(self._folder.lstat()):
             raise PermissionError(str(self._folder))
 
     def _ended(self, rank: int) -> Path:
@@ -159,6 +158,5 @@ def _sweep(root: Path) -> None:
     for left in root.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             about = left.lstat()
-            own = not hasattr(os, "getuid") or about.st_uid == os.getuid()
-            if own and time.time() - about.st_mtime > _LEFT:
+            if is_own(about) and time.time() - about.st_mtime > _LEFT:
                 shutil.rmtree(left)
