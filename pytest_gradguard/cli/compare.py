@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from pytest_gradguard.cli.program import ProgramNotFound, find_module, find_script
+from pytest_gradguard.cli.program import ProgramNotFound, add_program, find_module, find_script
 from pytest_gradguard.cli.run import path_to_write
 from pytest_gradguard.cli.streams import complain
 from pytest_gradguard.comparing.running import Compared, Tolerance, compare
@@ -40,13 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--report", metavar="FILE", help="write the result to this JSON file")
     parser.add_argument("--html", metavar="FILE", help="write the result to this HTML page")
-    parser.add_argument("-m", dest="as_module", action="store_true", help="PROGRAM is a module")
-    parser.add_argument(
-        "program",
-        metavar="PROGRAM",
-        nargs=argparse.PARSER,
-        help="the script, or with -m the module; what follows is passed to it",
-    )
+    add_program(parser)
     return parser
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import importlib.machinery
 import importlib.util
@@ -15,7 +16,19 @@ from typing import Any
 
 from pytest_gradguard.runtime.kernel.faults import attempt
 
-__all__ = ["Program", "ProgramNotFound", "execute", "find_module", "find_script"]
+__all__ = ["Program", "ProgramNotFound", "add_program", "execute", "find_module", "find_script"]
+
+
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """Add ``(SCRIPT | -m MODULE) [ARG ...]`` to a command line."""
+    parser.add_argument("-m", dest="as_module", action="store_true", help="PROGRAM is a module")
+    # PARSER, not a positional and REMAINDER: that pair loses a `--` meant for the program.
+    parser.add_argument(
+        "program",
+        metavar="PROGRAM",
+        nargs=argparse.PARSER,
+        help="the script, or with -m the module; what follows is passed to it",
+    )
 
 
 class ProgramNotFound(Exception):

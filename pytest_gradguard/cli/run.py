@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_gradguard.cli import ranks
-from pytest_gradguard.cli.program import ProgramNotFound, execute, find_module, find_script
+from pytest_gradguard.cli.program import (
+    ProgramNotFound,
+    add_program,
+    execute,
+    find_module,
+    find_script,
+)
 from pytest_gradguard.cli.streams import complain
 from pytest_gradguard.disabled import NOTHING, VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding, Severity, display_path
@@ -49,14 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="simulate N GPUs for torch, on the CPU",
     )
-    parser.add_argument("-m", dest="as_module", action="store_true", help="PROGRAM is a module")
-    # PARSER, not a positional and REMAINDER: that pair loses a `--` meant for the program.
-    parser.add_argument(
-        "program",
-        metavar="PROGRAM",
-        nargs=argparse.PARSER,
-        help="the script, or with -m the module; what follows is passed to it",
-    )
+    add_program(parser)
     return parser
 
 

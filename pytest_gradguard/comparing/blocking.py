@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from pytest_gradguard.findings import display_path
+from pytest_gradguard.findings import display_place
 from pytest_gradguard.runtime.kernel import callsite, inline
 
 _WAITING = tuple(
@@ -67,4 +67,4 @@ def _where(frame: FrameType) -> str:
     if not users:
         return ""
     location = callsite.site_of(users[0]).location()
-    return f" at {display_path(location.path)}:{location.line}"
+    return f" at {display_place(location.path, location.line)}"

@@ -1,4 +1,4 @@
-"""What a task for a process changes in the calling process, and what of that is put back.
+"""Runs a task of a worker process in the calling process, and undoes what it brings back.
 
 The task works on the program's own parameters, so that what it does to them is seen. What comes
 back from it, as copies, is the program's to use: the parameters, buffers and gradients that it

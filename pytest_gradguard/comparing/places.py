@@ -98,10 +98,7 @@ def _entries(item: Any, kind: type) -> Iterator[tuple[str, Any]]:
     elif kind is dict:
         if len(item) <= _MOST:
             yield from ((f"[{key!r}]", one) for key, one in list(item.items()))
-    elif _is_users(kind) and "__dict__" in dir(kind):
+    elif (kind.__module__ == "__main__" or callsite.is_users_class(kind)) and "__dict__" in dir(
+        kind
+    ):
         yield from ((f".{name}", one) for name, one in list(vars(item).items()))
-
-
-def _is_users(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
-    return kind.__module__ == "__main__" or callsite.is_user_file(getattr(module, "__file__", None))

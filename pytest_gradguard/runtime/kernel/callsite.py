@@ -184,6 +184,12 @@ def is_users_function(function: FunctionType) -> bool:
     return _kind(written_in(function.__code__, function.__globals__)) == "user"
 
 
+def is_users_class(kind: type) -> bool:
+    """Whether a class is of a module of the user's own."""
+    module = sys.modules.get(kind.__module__)
+    return is_user_file(getattr(module, "__file__", None))
+
+
 def is_user_file(path: str | None) -> bool:
     """Whether the code in `path` is the user's own, neither installed nor Python's."""
     return path is not None and _kind(path) == "user"

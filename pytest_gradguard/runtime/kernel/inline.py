@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from pytest_gradguard import imports
-from pytest_gradguard.findings import display_path
+from pytest_gradguard.findings import display_place
 from pytest_gradguard.runtime.kernel import callsite, registry, task_seeds
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
@@ -170,7 +170,7 @@ def place() -> str:
     if site is None:
         return ""
     location = site.location()
-    return f"{display_path(location.path)}:{location.line}"
+    return display_place(location.path, location.line)
 
 
 def refuse(what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -96,11 +95,6 @@ def _modules() -> Iterator[Any]:
         for value in (*values, *frame.f_globals.values()):
             if isinstance(value, torch.nn.Module):
                 yield value
-            elif callsite.is_user_file(_file_of(type(value))):
+            elif callsite.is_users_class(type(value)):
                 held = vars(value).values() if hasattr(value, "__dict__") else ()
                 yield from (one for one in held if isinstance(one, torch.nn.Module))
-
-
-def _file_of(kind: type) -> str | None:
-    module = sys.modules.get(kind.__module__)
-    return getattr(module, "__file__", None)
