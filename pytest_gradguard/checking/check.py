@@ -11,7 +11,7 @@ from pytest_gradguard.checking.ranks import Ranks, Reduce
 from pytest_gradguard.checking.reach import Reached
 from pytest_gradguard.checking.search import NotDeterministic, Search, Wrong
 from pytest_gradguard.disabled import is_disabled
-from pytest_gradguard.gradients.targets import items_of, join
+from pytest_gradguard.gradients.targets import items_of, join, unwrapped
 from pytest_gradguard.gradients.watch import Watch
 from pytest_gradguard.messages import GradGuardError
 from pytest_gradguard.runtime import guard
@@ -131,8 +131,6 @@ def _named(parameters: Any, frame: FrameType | None) -> dict[str, Any]:
 
 def _tensors_in(item: Any) -> Iterator[tuple[str, Any]]:
     if item.kind == "module":
-        from pytest_gradguard.gradients.targets import unwrapped
-
         for name, tensor in unwrapped(item.value).named_parameters():
             yield join(item.name, name), tensor
     elif item.kind == "model":
@@ -185,7 +183,7 @@ def _searched(
 
 
 def _cause(point: Any, named: dict[str, Any], wrong: list[Wrong]) -> report.Cause:
-    """What is seen of the closure under the guard, as the program runs it."""
+    """Run the closure under the guard as the program does, and collect its findings."""
     missing = {one.name: named[one.name] for one in wrong if one.missing}
     with point.open(double=False), guard("record") as found:
         point.start()

@@ -1,4 +1,4 @@
-"""What a closure returns, as a number."""
+"""Checks of a closure: its loss is one finite number, and it leaves the parameters alone."""
 
 from __future__ import annotations
 
@@ -38,3 +38,16 @@ def number_of(loss: Any) -> float:
     if not math.isfinite(value):
         raise ValueError(f"check_gradients: the loss is {value}; there is no gradient to compare")
     return value
+
+
+def refuse_change(name: str, same: bool) -> None:
+    """Refuse a closure that has changed the parameter called `name`.
+
+    Raises:
+        ValueError: it is not the `same`.
+    """
+    __tracebackhide__ = True
+    if not same:
+        raise ValueError(
+            f"check_gradients: the closure changes {name!r}; leave the optimizer's step out of it"
+        )

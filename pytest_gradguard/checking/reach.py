@@ -9,6 +9,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.tasks import names_in
 
 _MOST = 5_000
@@ -70,7 +71,7 @@ def _inside(item: Any) -> Iterator[Any]:
         yield from (cell.cell_contents for cell in item.__closure__ or () if cell != _EMPTY)
         yield from item.__defaults__ or ()
         yield from (item.__kwdefaults__ or {}).values()
-        if not _is_a_librarys(item):
+        if callsite.is_users_function(item):
             known = item.__globals__
             yield from (known[name] for name in names_in(item.__code__) if name in known)
     elif isinstance(item, types.MethodType):
@@ -87,9 +88,3 @@ def _inside(item: Any) -> Iterator[Any]:
 
 
 _EMPTY = types.CellType()
-
-
-def _is_a_librarys(function: types.FunctionType) -> bool:
-    """Whether the globals of `function` are those of an installed package."""
-    path = function.__code__.co_filename
-    return "site-packages" in path or path.startswith(sys.base_prefix)

@@ -1,4 +1,4 @@
-"""What is said of a wrong gradient: the parameters, both numbers for each, and why."""
+"""Makes the finding of a wrong gradient: its parameters, both derivatives, the cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALIKE = 1e-3
 
 
 class Cause(NamedTuple):
-    """What was seen of the closure under the guard.
+    """Findings and reasons that explain a wrong gradient.
 
     Attributes:
         findings: what the guard found.

@@ -180,7 +180,7 @@ class Search:
     # -- parameters --------------------------------------------------------------------------------
 
     def _suspects(self, members: list[int], seed: int) -> Iterator[int]:
-        """Those of `members` that do not agree, where together they do not."""
+        """Parameters among `members` whose gradients do not agree with the loss."""
         if len(members) == 1 or all(self._gradients[index] is None for index in members):
             yield from members
             return
@@ -192,7 +192,7 @@ class Search:
             yield from self._suspects(second, seed)
 
     def _confirmed(self, suspects: Sequence[int]) -> list[Wrong]:
-        """What is wrong with parameters, where it certainly is: here, and at another point."""
+        """The `suspects` that two quotients call wrong, one of them at another point."""
         missing = {index for index in suspects if self._gradients[index] is None}
         here = {index: self._alone.get(index) or self._judge(index, 0) for index in suspects}
         remaining = [one for one in suspects if self._verdict(here[one]) is not Verdict.AGREES]

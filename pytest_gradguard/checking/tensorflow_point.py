@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pytest_gradguard import keras_variables
-from pytest_gradguard.checking.loss import number_of
+from pytest_gradguard.checking.loss import number_of, refuse_change
 from pytest_gradguard.checking.quotient import Precision
 from pytest_gradguard.checking.reach import Reached
 from pytest_gradguard.checking.scales import scales_of
+from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
 from pytest_gradguard.runtime.kernel import generators, task_seeds
 
 _SEED = 20_021
@@ -33,9 +33,9 @@ class TensorFlowPoint:
     def __init__(self, closure: Callable[[], Any], named: dict[str, Any], reached: Reached) -> None:
         self.names = list(named)
         self._closure = closure
-        self._variables = [_inner(one) for one in named.values()]
+        self._variables = [variable_of(one) for one in named.values()]
         others = (one for layer in reached.modules for one in getattr(layer, "variables", ()))
-        found = {id(one): one for one in (*self._variables, *map(_inner, others))}
+        found = {id(one): one for one in (*self._variables, *map(variable_of, others))}
         self._kept = [one for one in found.values() if isinstance(one, tf.Variable)]
         self._before: list[Any] = []
         self._base: list[Any] = []
@@ -91,11 +91,7 @@ class TensorFlowPoint:
         self.start()
         loss = self.run()
         for name, one, base in zip(self.names, self._variables, self._base, strict=True):
-            if not (self._moved or np.array_equal(one.numpy(), base)):
-                raise ValueError(
-                    f"check_gradients: the closure changes {name!r}; leave the optimizer's step "
-                    "out of it"
-                )
+            refuse_change(name, self._moved or np.array_equal(one.numpy(), base))
         return loss, [
             None if one is None else np.asarray(tf.convert_to_tensor(one))
             for one in self._gradients
@@ -164,11 +160,6 @@ class TensorFlowPoint:
         for index, along in enumerate(self.direction(seed)):
             base = self._base[index]
             self._base[index] = (base + length * along).astype(base.dtype)
-
-
-def _inner(variable: Any) -> Any:
-    """TensorFlow's variable in one of Keras's."""
-    return variable.value if keras_variables.is_variable(variable) else variable
 
 
 def _dtype(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.checking.loss import number_of
+from pytest_gradguard.checking.loss import number_of, refuse_change
 from pytest_gradguard.checking.quotient import Precision
 from pytest_gradguard.checking.reach import Reached
 from pytest_gradguard.checking.scales import scales_of
@@ -104,11 +104,7 @@ class TorchPoint:
         self.start()
         loss = self.run()
         for name, one, base in zip(self.names, self._parameters, self._base, strict=True):
-            if not (self._moved or torch.equal(_local(one).detach(), base)):
-                raise ValueError(
-                    f"check_gradients: the closure changes {name!r}; leave the optimizer's step "
-                    "out of it"
-                )
+            refuse_change(name, self._moved or torch.equal(_local(one).detach(), base))
         return loss, [_gradient_of(one) for one in self._parameters]
 
     def step(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -36,7 +37,7 @@ class Entry:
 EntryT = TypeVar("EntryT", bound=Entry)
 
 
-class FrameworkWatch(Generic[EntryT, LogT]):
+class FrameworkWatch(ABC, Generic[EntryT, LogT]):
     """The watched tensors of one framework.
 
     Attributes:
@@ -60,29 +61,29 @@ class FrameworkWatch(Generic[EntryT, LogT]):
                 self._tensors = True
                 self._add(item.name, item.value)
 
+    @abstractmethod
     def _add(self, name: str, tensor: Any) -> None:
         """Watch `tensor` under `name`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _look_for_new(self) -> None:
         """Find parameters that were added or replaced since the last look."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _verdict(self, entry: EntryT, *, finite: bool, nonzero: bool) -> reasons.Reason | None:
         """Why `entry` has no (good) gradient; None if it has one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self) -> None:
         """Begin to watch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop(self) -> None:
         """Look a last time, and restore everything."""
-        raise NotImplementedError
 
+    @abstractmethod
     def look(self) -> None:
         """Update all entries."""
-        raise NotImplementedError
 
     @property
     def entries(self) -> list[EntryT]:
