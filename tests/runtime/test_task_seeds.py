@@ -41,6 +41,18 @@ def by_forked_executor(chunk: int) -> list[Any]:
         return list(executor.map(draw, TASKS, chunksize=chunk))
 
 
+def by_spawned_pool() -> list[Any]:
+    """Its workers are processes that are started, which are no calls of the program's."""
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        return pool.map(draw, TASKS, 2)
+
+
+def by_spawned_executor() -> list[Any]:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=context) as executor:
+        return list(executor.map(draw, TASKS, chunksize=2))
+
+
 def by_threads() -> list[Any]:
     with ThreadPoolExecutor(2) as executor:
         return list(executor.map(draw, TASKS))
@@ -70,6 +82,8 @@ WAYS: dict[str, Callable[[], list[Any]]] = {
     "pool": lambda: by_forked_pool(1),
     "pool in chunks": lambda: by_forked_pool(2),
     "executor in chunks": lambda: by_forked_executor(2),
+    "spawned pool": by_spawned_pool,
+    "spawned executor": by_spawned_executor,
     "threads": by_threads,
     "pool of threads": by_thread_pool,
 }
@@ -84,6 +98,16 @@ def test_a_task_draws_the_same_wherever_it_runs(way: str) -> None:
         assert WAYS[way]() != drawn  # another call
     assert len({one[1:] for one in drawn}) == len(TASKS)
     assert draw_all_states() == states
+
+
+def test_workers_that_are_spawned_take_no_number() -> None:
+    with task_seeds.seeding(7):
+        by_spawned_executor()
+        drawn = by_spawned_pool()
+    numbers = task_seeds.Numbers((7, 2))
+    assert drawn == [
+        task_seeds.Seeded(draw, numbers, index)(task) for index, task in enumerate(TASKS)
+    ]
 
 
 def draw_all_states() -> list[Any]:

@@ -102,6 +102,7 @@ class _Stream:
 
 class _Thread(threading.local):
     stream: _Stream | None = None
+    numbers: bool = True
 
 
 _program: _Stream | None = None
@@ -119,6 +120,16 @@ def seeding(seed: int) -> Iterator[None]:
         _program = outer
 
 
+@contextmanager
+def unnumbered() -> Iterator[None]:
+    """A block whose calls take no number: a pool begins them to start its workers."""
+    outer, _thread.numbers = _thread.numbers, False
+    try:
+        yield
+    finally:
+        _thread.numbers = outer
+
+
 def numbered() -> int:
     """How many calls the program has begun since `seeding` did."""
     return 0 if _program is None else _program.count
@@ -130,7 +141,7 @@ def numbered() -> int:
 def ask(call: Call) -> Numbers | None:
     """Number a call that begins."""
     stream = _thread.stream or _program
-    if stream is None:
+    if stream is None or not _thread.numbers:
         return None
     numbers = Numbers(stream.next())
     call.remembered[NAME] = numbers

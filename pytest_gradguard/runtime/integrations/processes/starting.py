@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_gradguard.runtime.integrations.processes import process_notes
 from pytest_gradguard.runtime.integrations.processes.launchers import task_behind
-from pytest_gradguard.runtime.kernel import calls, collector, registry, transfer
+from pytest_gradguard.runtime.kernel import calls, collector, registry, task_seeds, transfer
 from pytest_gradguard.runtime.kernel.attributes import plain_attribute
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.calls import Call
@@ -90,7 +90,8 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
 
 def _begin(workers: Workers, process: Any) -> Call | None:
     if is_pools(process):
-        return calling.begin(workers)
+        with task_seeds.unnumbered():
+            return calling.begin(workers)
     # Processes that run one function, and none of which is joined before the last is started, are
     # what the tasks of one call are elsewhere.
     function = _task(process)[0]
