@@ -52,7 +52,8 @@ def _difference(found: Difference) -> Iterator[str]:
     yield f"  with workers:   {found.values[0]}"
     yield f"  in one process: {found.values[1]}"
     if found.more:
-        yield f"  {found.more} more tensor{'s' * (found.more != 1)} differ there"
+        more = "1 more tensor differs" if found.more == 1 else f"{found.more} more tensors differ"
+        yield f"  {more} there"
 
 
 def to_dict(compared: Compared) -> dict[str, Any]:
