@@ -59,6 +59,52 @@ def test_a_program_that_loses_nothing_is_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "runs").read_text() == "run\n" * 2
 
 
+SPAWNED = """
+import torch
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context, parent_process
+
+factor = 1.0
+
+
+def gradient(layer):
+    scale = FACTOR
+    (layer(torch.ones(1, 2)) * scale).sum().backward()
+    return layer.weight.grad
+
+
+if __name__ == "__main__":
+    factor = 2.0
+    layer = torch.nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        layer.weight.grad = executor.submit(gradient, layer).result()
+    optimizer.step()
+"""
+
+
+def test_bits_that_differ_are_said(tmp_path: Path) -> None:
+    source = SPAWNED.replace("FACTOR", "1.0 + 1e-6 * (parent_process() is None)")
+    done = compare(tmp_path, written(tmp_path, "train.py", source))
+    assert done.returncode == 0, done.stderr
+    assert "the same with workers and in one process (1 task compared)" in done.stderr
+    assert (
+        "equal within rounding, but not to the bit: first in the gradients of an optimizer's step, "
+        "step 1 (train.py:21), layer.weight.grad"
+    ) in done.stderr
+
+
+def test_what_is_only_worth_knowing_explains_no_difference(tmp_path: Path) -> None:
+    source = SPAWNED.replace("FACTOR", "factor")
+    report = ("--report", "found.json")
+    done = compare(tmp_path, *report, written(tmp_path, "train.py", source))
+    assert done.returncode == 1, done.stderr
+    assert "cause unknown: no finding of the guard explains the difference" in done.stderr
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert [one["code"] for one in found["findings"]] == ["GG107"]
+    assert found["compare"]["explained_by"] == []
+
+
 BILLIARD = """
 import billiard
 
