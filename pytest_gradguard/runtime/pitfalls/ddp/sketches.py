@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -71,7 +72,7 @@ def form(parameter: Any) -> Form:
 def sketch(parameters: Sequence[Any]) -> Any:
     """All of `parameters` in few numbers: equal for equal ones."""
     with _disable_current_modes(), torch.no_grad():
-        return torch.cat([_folded(one).to("cpu", torch.float64) for one in parameters])
+        return torch.cat([_folded(one).to("cpu") for one in parameters]).double()
 
 
 def _folded(parameter: Any) -> Any:
@@ -83,12 +84,18 @@ def _folded(parameter: Any) -> Any:
         flat = flat.float()
     if len(flat) <= _MOST:
         return flat
-    # Of different weights: the gradients of some layers sum to zero over rows.
     folds, rest = divmod(len(flat), _MOST)
-    weights = torch.arange(folds + 1, dtype=flat.dtype, device=flat.device).cos()
-    folded = weights[:folds] @ flat[: folds * _MOST].view(folds, _MOST)
-    folded[:rest] += weights[folds] * flat[folds * _MOST :]
+    weights = _weights(folds, flat.dtype, flat.device)
+    folded = weights @ flat[: folds * _MOST].view(folds, _MOST)
+    if rest:
+        folded[:rest] += flat[folds * _MOST :]
     return folded
+
+
+@lru_cache(maxsize=64)
+def _weights(folds: int, dtype: Any, device: Any) -> Any:
+    """A weight for each fold: the gradients of some layers sum to zero over rows."""
+    return torch.arange(1, folds + 1, dtype=dtype, device=device).cos()
 
 
 def differences(forms: Sequence[Form], mine: Any, other: Any, steps: int) -> list[Difference]:
