@@ -304,6 +304,16 @@ def never_synchronized(averages: bool = False) -> Any:
     return rounded(model)
 
 
+def accumulated_past_ddp() -> Any:
+    model = DDP(module=Net("used", "used"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.no_sync():
+        model(torch.full((1, 2), 1.0 + dist.get_rank())).pow(2).sum().backward()
+    model.module(torch.full((1, 2), 2.0 + dist.get_rank())).pow(2).sum().backward()
+    optimizer.step()
+    return rounded(model)
+
+
 def own_head() -> None:
     """A DDP module, and a layer of each rank's own, in one optimizer; one layer is ignored."""
     model = Net("used", "used")
@@ -413,7 +423,13 @@ CASES: tuple[Callable[[], Any], ...] = (
     *(method_of_shards, method_of_shards_repaired, method_of_one_process),
     *(averaged_by_hand, seed_of_its_own, seed_of_its_own_flat, seed_of_its_own_gathered),
     *(seed_of_its_own_repaired, skipped_by_hand, loaded_on_rank_0, skipped_step),
-    *(parts_of_each_rank, sharded_optimizer, averages_parameters, never_synchronized),
+    *(
+        parts_of_each_rank,
+        sharded_optimizer,
+        averages_parameters,
+        never_synchronized,
+        accumulated_past_ddp,
+    ),
     own_head,
     one_rank_lacks_it,
 )

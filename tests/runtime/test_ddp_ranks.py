@@ -119,6 +119,12 @@ EVERYTHING = ["body.weight", "body.bias", "extra.weight", "extra.bias"]
             "every backward pass ran inside `no_sync`",
             "Use `no_sync()` for all but the last backward pass before each step",
         ),
+        (
+            "accumulated_past_ddp",
+            EVERYTHING,
+            "the forward pass before the backward at line",
+            "Call the DDP module itself in training",
+        ),
     ],
 )
 def test_a_single_step_without_all_averages_is_reported(

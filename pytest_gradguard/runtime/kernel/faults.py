@@ -33,7 +33,7 @@ def fault(error: BaseException) -> None:
     warn(f"gradguard itself failed, and the program goes on: {type(error).__name__}: {error}")
 
 
-def attempt(function: Callable[..., Any], *args: Any, instead: Any = None, **kwargs: Any) -> Any:
+def attempt(function: Callable[..., Any], /, *args: Any, instead: Any = None, **kwargs: Any) -> Any:
     """What a function of the guard's own returns; `instead`, where it fails.
 
     It stands wherever the program's own work goes on afterwards, and where what comes next has to

@@ -56,6 +56,8 @@ EXPECT = {
     "test_gradient_of_something_else": set(),
     "test_all_reduced_loss": set(),
     "test_module_of_ddp": {"GG502"},
+    "test_past_a_module_given_by_keyword": {"GG502"},
+    "test_past_ddp_after_no_sync": {"GG502"},
     "test_wrapped_model": {"GG502"},
     "test_gradients_by_grad": {"GG502"},
     "test_accumulated_past_ddp": {"GG502"},
@@ -600,6 +602,21 @@ def test_seldom_past_ddp():
         optimizer.zero_grad()
         (ddp if step % 10 < 9 else ddp.module)(BATCH).sum().backward()
         optimizer.step()  # -> GG502
+
+
+def test_past_a_module_given_by_keyword():
+    ddp = DistributedDataParallel(module=nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    ddp.module(BATCH).sum().backward()
+    optimizer.step()  # -> GG502
+
+
+def test_past_ddp_after_no_sync():
+    ddp, optimizer = wrapped()
+    with ddp.no_sync():
+        ddp(BATCH).sum().backward()
+    ddp.module(BATCH).sum().backward()
+    optimizer.step()  # -> GG502
 
 
 def test_ddp():

@@ -70,11 +70,11 @@ def _listen() -> None:
     engine.subscribe(_backward)
 
 
-def _wrapped(result: None, module: Any, *args: Any, **kwargs: Any) -> None:
+def _wrapped(result: None, module: Any, /, *args: Any, **kwargs: Any) -> None:
     _remember(module, under_guard=True)
 
 
-def _pauses(module: Any, *args: Any, **kwargs: Any) -> None:
+def _pauses(module: Any, /, *args: Any, **kwargs: Any) -> None:
     for known in _models:
         if known.module is module:
             known.paused = True

@@ -37,6 +37,7 @@ class Model:
         averaged: its reducer ran, and has all gradients.
         again: a backward came after that one, of the same forward pass.
         paused: `no_sync` was used.
+        resumed: a backward came after that one, outside of `no_sync`.
         backward: the first backward that gave it gradients without the reducer, and what the
             program calls there; None: there was none.
         ever: its reducer has averaged gradients at some time.
@@ -86,7 +87,7 @@ class Model:
 
     def stepped(self) -> None:
         """An optimizer has used the gradients."""
-        self.averaged = self.again = self.paused = False
+        self.averaged = self.again = self.paused = self.resumed = False
         self.backward: tuple[callsite.Site | None, str] | None = None
         self.before: Mapping[int, State] = _NOTHING
         self.heard = 0
@@ -124,7 +125,7 @@ class Model:
 
     def stepped_alone(self) -> bool:
         """Whether an optimizer steps now, and never was a gradient averaged: all were local."""
-        if self.ever or self.averaged or not self.paused:
+        if self.ever or self.averaged or self.backward or not self.paused:
             return False
         if self.local is None:
             self.local = by_hand.count(), by_hand.written()
@@ -145,6 +146,8 @@ class Model:
             self.averaged = any(map(_through_ddp, run.outputs))
         elif not module.require_backward_grad_sync:
             self.paused = True
+        else:
+            self.resumed = self.paused
 
     def cause(self, names: Mapping[int, str]) -> gg502.Cause:
         """Why the gradients were not averaged; `names` are those of the module's parameters."""
@@ -158,7 +161,7 @@ class Model:
     @property
     def settled(self) -> bool:
         """Whether nothing is to be said of the next step."""
-        return self.averaged or self.paused
+        return self.averaged or (self.paused and not self.resumed)
 
 
 class Later(Model):
