@@ -68,6 +68,7 @@ def _tried(framework: str, seed: int, programs: int, folder: Path) -> bool:
     false = [verdict for verdict in right if verdict.false_error]
     foreseen = [verdict for verdict in right if verdict.foreseen_wrongly]
     changed = [verdict for verdict in verdicts if verdict.changed]
+    compared = [verdict for verdict in verdicts if verdict.compared_wrongly]
     print(f"{framework}: {len(verdicts)} programs from seed {seed}")
     print(f"  results changed by the guard: {len(changed)}")
     print(f"  gradients differ: {len(wrong)}, of these missed: {len(missed)}")
@@ -75,7 +76,9 @@ def _tried(framework: str, seed: int, programs: int, folder: Path) -> bool:
         f"  gradients equal: {len(right)}, of these called errors: {len(false)}, "
         f"by the linter: {len(foreseen)}"
     )
+    print(f"  compared wrongly: {len(compared)}")
     listed = {"changed": changed, "missed": missed, "false error": false, "linter": foreseen}
+    listed["compared"] = compared
     for what, which in listed.items():
         for verdict in which:
             codes = " ".join([*verdict.codes, *(f"{code} (lint)" for code in verdict.foreseen)])
@@ -85,6 +88,7 @@ def _tried(framework: str, seed: int, programs: int, folder: Path) -> bool:
         and len(missed) <= MISSES * len(wrong)
         and len(false) <= FALSE_ERRORS * len(right)
         and not foreseen
+        and not compared
     )
 
 
