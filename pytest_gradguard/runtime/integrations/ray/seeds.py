@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.kernel import task_seeds
+from pytest_gradguard.runtime.kernel import collector, task_seeds
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.kernel.task_seeds import Numbers
@@ -82,9 +82,12 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
             if numbers is None:
                 return function(*args, **kwargs)
             _thread.inside = True
+            inside = collector.here.inside
+            attempt(collector.enter, inside)  # so that the calls that it makes itself are numbered
             try:
                 return task_seeds.Seeded(function, numbers)(*args, **kwargs)
             finally:
+                attempt(collector.leave, inside)
                 _thread.inside = False
         except BaseException as error:
             without_this_frame(error)
