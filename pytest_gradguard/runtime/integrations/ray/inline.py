@@ -1,15 +1,18 @@
 """Ray's tasks and actors in the calling process, at once.
 
-References are Ray's own: its store holds a placeholder for each result, so that `ray.get`,
-`ray.wait` and pools work as they do elsewhere. The process of an actor starts, and stays idle.
+References are Ray's own, so that waiting and pools work as they do elsewhere: Ray's store holds a
+placeholder for each result, and reading that in this process gives the result. The process of an
+actor starts, and stays idle.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -19,14 +22,33 @@ from pytest_gradguard.runtime.integrations.ray.tasks import actor_of, is_referen
 from pytest_gradguard.runtime.kernel import inline, packages, task_seeds
 from pytest_gradguard.runtime.kernel.dispatch import calling
 from pytest_gradguard.runtime.kernel.patching import Patch
-from pytest_gradguard.runtime.kernel.placeholders import Placeholder
 
 Original = Callable[..., Any]
 _LIBRARIES = tuple(f"ray.{name}." for name in ("data", "rllib", "serve", "train", "tune"))
 """What these hand out is their own affair."""
 _MANY = ("streaming", "dynamic")
 
-_held: dict[bytes, Placeholder] = {}
+
+class _Placeholder:
+    """Stands for `value` in Ray's store, while it may be asked for."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = inline.state.isolation.pickled(value)
+        _known[id(self)] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _found, (os.getpid(), id(self))
+
+
+def _found(process: int, number: int) -> Any:
+    """What a placeholder stands for; called by unpickling."""
+    if process != os.getpid():
+        return None  # in a process that has nothing to do
+    return inline.state.isolation.pickled(_known[number].value)
+
+
+_known: weakref.WeakValueDictionary[int, _Placeholder] = weakref.WeakValueDictionary()
+_held: dict[bytes, _Placeholder] = {}
 """By the names of references."""
 _actors: dict[str, _Actor] = {}
 """By their names."""
@@ -150,7 +172,7 @@ def _inline_put(original: Original) -> Original:
     def put_object(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if is_reference(value) or isinstance(value, _ForWorkers):
             return original(self, getattr(value, "value", value), *args, **kwargs)
-        held = Placeholder(value)
+        held = _Placeholder(value)
         with task_seeds.unnumbered():
             reference = original(self, held, *args, **kwargs)
         living = self.core_worker.get_all_reference_counts()
