@@ -18,7 +18,12 @@ pytest.importorskip("joblib")
 HERE = Path(__file__).parent
 PROGRAMS = {path.stem: path for path in sorted((HERE / "programs").glob("*.py"))}
 NOTHING_HANDED_OUT = {"one_job"}
-WITHOUT = {"dask_processes": "dask", "dask_threads": "dask"}
+NEEDS = ("dask", "ray")
+"""What a program needs that its name begins with."""
+
+
+def needed(name: str) -> list[str]:
+    return [library for library in NEEDS if name.startswith(library)]
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +31,7 @@ def compared() -> dict[str, Any]:
     import importlib.util
 
     known = [
-        path
-        for name, path in PROGRAMS.items()
-        if name not in WITHOUT or importlib.util.find_spec(WITHOUT[name])
+        path for name, path in PROGRAMS.items() if all(map(importlib.util.find_spec, needed(name)))
     ]
     done = run_python(HERE / "both_ways.py", *known, limit=600, forked="torch")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -39,7 +42,7 @@ def compared() -> dict[str, Any]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_differs_is_what_is_lost(name: str, compared: dict[str, Any]) -> None:
     if name not in compared:
-        pytest.skip(f"{WITHOUT[name]} is not installed")
+        pytest.skip(f"{needed(name)[0]} is not installed")
     answer = compared[name]
     verdict, *codes = PROGRAMS[name].read_text(encoding="utf-8").split('"""')[1].split()
     assert answer["differs"] == (verdict == "differs"), answer
