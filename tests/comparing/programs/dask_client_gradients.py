@@ -52,5 +52,5 @@ def main(client):
 
 
 if __name__ == "__main__":
-    with Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
+    with Client(n_workers=1, threads_per_worker=2, dashboard_address=":0") as client:
         main(client)
