@@ -24,6 +24,11 @@ def average(*gradients):
 
 
 @ray.remote
+def averaged(several):
+    return average.remote(*several)  # a reference
+
+
+@ray.remote
 def failing(gradients):
     raise ValueError(len(gradients))
 
@@ -34,7 +39,9 @@ x.zero_()  # the store has a copy
 for _ in range(2):
     found = [gradients.options(name="one").remote(net, batch) for _ in range(2)]
     done, _ = ray.wait([refers for _, refers in found], num_returns=2)
-    for parameter, gradient in zip(net.parameters(), ray.get(average.remote(*done)), strict=True):
+    for parameter, gradient in zip(
+        net.parameters(), ray.get(ray.get(averaged.remote(done))), strict=True
+    ):
         parameter.grad = gradient
     optimizer.step()
     print(ray.get([loss for loss, _ in found]))

@@ -172,7 +172,7 @@ def _inline_put(original: Original) -> Original:
     def put_object(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if is_reference(value) or isinstance(value, _ForWorkers):
             return original(self, getattr(value, "value", value), *args, **kwargs)
-        held = _Placeholder(value)
+        held = value if isinstance(value, _Placeholder) else _Placeholder(value)
         with task_seeds.unnumbered():
             reference = original(self, held, *args, **kwargs)
         living = self.core_worker.get_all_reference_counts()
@@ -204,7 +204,7 @@ def _results(
             raise ValueError(f"{count} results were expected of {name}, which has {len(results)}")
     except Exception as error:
         results = [_failure(name, error)] * max(count, 1)
-    references = [ray.put(one) for one in results[: None if many else count]]
+    references = [ray.put(_Placeholder(one)) for one in results[: None if many else count]]
     if many:
         return iter(references)
     if len(references) < 2:
