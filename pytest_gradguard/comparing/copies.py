@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import copy
 import functools
+import io
+import pickle
 import sys
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime.kernel import locate
 
 _MOST = 20_000
 """How many objects are looked at."""
+_BY_REFERENCE = (type, FunctionType, BuiltinFunctionType, ModuleType)
+_HANDLES = frozenset(
+    {"ray._raylet.ObjectRef", "ray.actor.ActorHandle", "distributed.client.Future"}
+)
+"""What refers to results, or to an actor."""
 _OF_TENSORFLOW = ("tensorflow", "keras")
 
 
@@ -36,6 +44,51 @@ def copied(item: Any, is_kept: Callable[[Any], bool], memo: dict[int, Any] | Non
         return memo[id(item)] if id(item) in memo else copy.deepcopy(item, memo)
     except Exception:  # it cannot be copied: a process would not have had it either
         return item
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles all but what is kept, which it collects."""
+
+    def __init__(self, file: Any, is_kept: Callable[[Any], bool]) -> None:
+        super().__init__(file)
+        self._is_kept = is_kept
+        self.kept: list[Any] = []
+
+    def persistent_id(self, item: Any) -> int | None:
+        """The place of what is kept in that collection."""
+        kept = isinstance(item, _BY_REFERENCE) or is_of_tensorflow(item) or _name(item) in _HANDLES
+        if not (kept or self._is_kept(item)):
+            return None
+        self.kept.append(item)
+        return len(self.kept) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what `_Pickler` has written."""
+
+    def __init__(self, file: Any, kept: list[Any]) -> None:
+        super().__init__(file)
+        self._kept = kept
+
+    def persistent_load(self, place: int) -> Any:
+        """What is kept at that place."""
+        return self._kept[place]
+
+
+def pickled(item: Any, is_kept: Callable[[Any], bool]) -> Any:
+    """A copy of `item` by pickling, with the objects in it that are kept; `item` without one."""
+    file = io.BytesIO()
+    pickler = _Pickler(file, is_kept)
+    try:
+        pickler.dump(item)
+        file.seek(0)
+        return _Unpickler(file, pickler.kept).load()
+    except Exception:  # a process would not have had it either
+        return item
+
+
+def _name(item: Any) -> str:
+    return f"{type(item).__module__}.{type(item).__qualname__}"
 
 
 def is_of_tensorflow(item: Any) -> bool:

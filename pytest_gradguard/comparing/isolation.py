@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_gradguard.comparing import copies
+from pytest_gradguard.comparing.actors import Process
+from pytest_gradguard.comparing.before import Before
 from pytest_gradguard.comparing.variables import Variables
 from pytest_gradguard.runtime.kernel import inline, locate
 from pytest_gradguard.runtime.kernel.faults import attempt
@@ -23,55 +25,7 @@ from pytest_gradguard.runtime.kernel.inline import Run, Task
 from pytest_gradguard.runtime.kernel.registry import Workers
 
 _CHANGED = "changes its worker's copy, and does not return it"
-
-
-class _Before:
-    """A parameter, buffer or leaf as it was before a task; during the task it has no gradient."""
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
-        self.value = tensor.detach().clone()
-        self.gradient = tensor.grad if tensor.is_leaf else None
-        shared = self.gradient is not None and self.gradient.is_shared()
-        self._separate = tensor.is_leaf and tensor.requires_grad and not shared
-        if self._separate:
-            tensor.grad = None
-
-    @property
-    def changed(self) -> bool:
-        """Whether the task has changed its value."""
-        now = self.tensor.detach()
-        same = now.shape == self.value.shape and now.dtype == self.value.dtype
-        return not (same and bool(((now == self.value) | (now != now)).all()))
-
-    @property
-    def left(self) -> Any:
-        """The gradient that the task has left; None: none."""
-        return self.tensor.grad if self._separate else None
-
-    def put_back_value(self) -> None:
-        """Undo what the task has done to the value."""
-        if self.tensor.shape == self.value.shape:
-            self.tensor.data.copy_(self.value)
-        else:
-            self.tensor.data = self.value
-
-    def put_back_gradient(self) -> None:
-        """Undo what the task has done to the gradient."""
-        if self._separate:
-            self.tensor.grad = self.gradient
-
-    def keep_gradient(self, fresh: bool) -> None:
-        """Add the gradient that the task has left to that from before.
-
-        Args:
-            fresh: the program's own backward pass has made the one from before.
-        """
-        left, before = self.left, self.gradient
-        if left is None or (fresh and before is not None and bool(before.any())):
-            self.put_back_gradient()
-        elif before is not None:
-            self.tensor.grad = before + left
+_LOST = "changes the copy of its actor, which never returns it"
 
 
 class Isolation(inline.Isolation):
@@ -85,14 +39,30 @@ class Isolation(inline.Isolation):
         self.fresh = False
         self._sent: list[Any] = []
         self._copies: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
+        self._processes: list[Process] = []
 
-    def run(self, workers: Workers, task: Task, run: Run, *, inherited: bool = False) -> Any:
+    def process(self) -> Process:
+        """The process of an actor."""
+        self._processes.append(Process())
+        return self._processes[-1]
+
+    def run(
+        self,
+        workers: Workers,
+        task: Task,
+        run: Run,
+        *,
+        inherited: bool = False,
+        process: Process | None = None,
+    ) -> Any:
         """Run `task`, and put back what it brings back."""
         function, args, kwargs = task
         memo: dict[int, Any] = {}
         own = not workers.shares_memory
         args, kwargs = (copies.with_own_data(one, memo, tensors=own) for one in (args, kwargs))
         task = (function, args, kwargs)
+        if process is not None:
+            return self._run_in(process, task, run)
         variables = Variables()
         result = self._run(workers, task, run, inherited)
         if variables.put_back([result, *self._sent]):
@@ -104,7 +74,7 @@ class Isolation(inline.Isolation):
         if "torch.nn.parameter" not in sys.modules:
             return run(task)
         function = task[0]
-        before = [_Before(tensor) for tensor in _tensors()]
+        before = [Before(tensor) for tensor in _tensors()]
         outer, self._sent = self._sent, []
         try:
             result = run(task)
@@ -117,7 +87,44 @@ class Isolation(inline.Isolation):
         finally:
             self._sent = outer
 
-    def _settled(self, before: list[_Before], result: Any, shared: bool, function: Any) -> Any:
+    def _run_in(self, process: Process, task: Task, run: Run) -> Any:
+        """The result of a task of an actor."""
+        if "torch.nn.parameter" not in sys.modules:
+            return run(task)
+        before = [Before(tensor) for tensor in _tensors() if not process.has_made(tensor)]
+        outer, self._sent = self._sent, []
+        process.enter(before)
+        result = None
+        try:
+            result = run(task)
+        finally:
+            process.add_made(_tensors(), before)
+            found = _Found([result, *self._sent])
+            own = process.leave(before, found.of, _said(task[0], _LOST))
+            result = self._copied_result(result, own, [one for one in own if one.left is not None])
+            for one in before:
+                if one.changed:
+                    one.put_back_value()
+                one.put_back_gradient()
+            self._sent = outer
+        return result
+
+    def settle(self, *, ended: bool) -> None:
+        """Have the program's tensors get what actors have never brought back.
+
+        Args:
+            ended: the program has; else only gradients, for an optimizer is about to step.
+        """
+        for process in self._processes:
+            for tensor, value, gradient, said in process.lost(gradients_only=not ended):
+                inline.state.kept[said] = None
+                one = Before(tensor)
+                tensor.grad = gradient
+                one.keep_gradient(self.fresh)
+                if value is not None:
+                    tensor.data.copy_(value)
+
+    def _settled(self, before: list[Before], result: Any, shared: bool, function: Any) -> Any:
         """What arrives of the `result` of a task that has run.
 
         Args:
@@ -151,7 +158,7 @@ class Isolation(inline.Isolation):
                 one.keep_gradient(self.fresh)
         return _without_gradients(result, before)
 
-    def _copied_result(self, result: Any, changed: list[_Before], left: list[_Before]) -> Any:
+    def _copied_result(self, result: Any, changed: list[Before], left: list[Before]) -> Any:
         torch: Any = sys.modules["torch"]
         touched = {id(one.tensor) for one in changed} | {id(one.left) for one in left}
 
@@ -159,8 +166,7 @@ class Isolation(inline.Isolation):
             if isinstance(item, torch.Tensor):
                 return bool(item.requires_grad) and (not item.is_leaf or id(item) not in touched)
             if isinstance(item, torch.nn.Module):
-                inside = [*item.parameters(), *item.buffers()]
-                return not any(id(one) in touched for one in inside)
+                return not any(id(one) in touched for one in _inside(item))
             return False
 
         memo: dict[int, Any] = {}
@@ -185,21 +191,48 @@ class Isolation(inline.Isolation):
         """A copy of a dataset: arrays, tensors and modules are the same."""
         return copies.copied(item, _is_shared)
 
+    def pickled(self, item: Any) -> Any:
+        """A copy of what a library stores, or sends."""
+        return copies.pickled(item, self._is_the_programs)
+
+    def _is_the_programs(self, item: Any) -> bool:
+        """Whether `item` carries gradients, and no actor has made it."""
+        torch: Any = sys.modules.get("torch")
+        if torch is None:
+            return False
+        if isinstance(item, torch.nn.Module):
+            return not any(
+                one.has_made(inner) for one in self._processes for inner in _inside(item)
+            )
+        if isinstance(item, torch.Tensor):
+            return bool(item.requires_grad) and not any(
+                one.has_made(item) for one in self._processes if item.is_leaf
+            )
+        return False
+
     def sent(self, item: Any) -> Any:
         """A copy of what goes to a queue or a pipe, which is a result."""
         self._sent.append(item)
         return copies.copied(item, lambda inner: False)
 
 
+def _inside(module: Any) -> list[Any]:
+    return [*module.parameters(), *module.buffers()]
+
+
 def _say(function: Any, what: str) -> None:
+    inline.state.kept[_said(function, what)] = None
+
+
+def _said(function: Any, what: str) -> str:
     function = getattr(function, "__wrapped__", function)
-    process = getattr(function, "__self__", None)
-    function = getattr(process, "_target", None) or function
+    owner = getattr(function, "__self__", None)
+    function = getattr(owner, "_target", None) or function
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    inline.state.kept[f"`{name}`, called at {inline.place()}, {what}"] = None
+    return f"`{name}`, called at {inline.place()}, {what}"
 
 
-def _without_gradients(result: Any, before: list[_Before]) -> Any:
+def _without_gradients(result: Any, before: list[Before]) -> Any:
     """`result`, whose leaves have no gradients: pickling takes none along."""
     torch: Any = sys.modules["torch"]
     own = {id(one.tensor) for one in before}

@@ -62,6 +62,7 @@ class Noting:
 
     def stepping(self, frame: FrameType, parameters: list[tuple[str, Any]]) -> None:
         """An optimizer of torch's is about to step."""
+        self.isolation.settle(ended=False)
         names = self._names(frame, parameters)
         self._stepped |= {id(one) for _, one in parameters}
         self.add(STEP, {name: self.isolation.gradient_of(one) for name, one in names.items()})
@@ -85,6 +86,7 @@ class Noting:
 
     def end(self) -> None:
         """The program has ended."""
+        self.isolation.settle(ended=True)
         found = {**self._known, **places.of_main()}
         values = dict(found)
         if self._reads_gradients:

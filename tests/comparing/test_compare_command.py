@@ -150,16 +150,28 @@ x = torch.tensor([[float(x)] for x in os.urandom(2)])
 outputs = Parallel(n_jobs=2)(delayed(torch.mul)(row, 2.0) for row in x)
 net(torch.stack(outputs)).sum().backward()
 """
+DASK_ACTOR = """
+from distributed import Client
+
+class Counter:
+    pass
+
+with Client(processes=False, n_workers=1, dashboard_address=":0") as client:
+    client.submit(Counter, actor=True).result()
+"""
 ENDS = {
     "nothing": ("print('alone')", 0, "nothing was handed out; nothing to compare"),
     "failed": ("raise SystemExit(3)", 2, "the program failed (exit status 3)"),
     "server": (SERVER, 2, "the process started at program.py:14 waits for others at program.py:8"),
+    "dask": (DASK_ACTOR, 2, "calling process: a task is an actor of dask.distributed"),
     "chance": (CHANCE, 2, "two runs of the program as it is differ, too"),
 }
 
 
 @pytest.mark.parametrize("name", ENDS)
 def test_what_cannot_be_compared_is_said(name: str, tmp_path: Path) -> None:
+    if name == "dask":
+        pytest.importorskip("distributed")
     source, status, said = ENDS[name]
     done = compare(tmp_path, written(tmp_path, "program.py", source))
     assert done.returncode == status, done.stderr

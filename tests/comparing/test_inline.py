@@ -18,28 +18,37 @@ pytest.importorskip("joblib")
 HERE = Path(__file__).parent
 PROGRAMS = {path.stem: path for path in sorted((HERE / "programs").glob("*.py"))}
 NOTHING_HANDED_OUT = {"one_job"}
-WITHOUT = {"dask_processes": "dask", "dask_threads": "dask"}
+CLUSTERS = ("dask_client", "ray")
+NEEDS = ("dask", "ray")
+"""What a program needs that its name begins with."""
+
+
+def needed(name: str) -> list[str]:
+    return [library for library in NEEDS if name.startswith(library)]
 
 
 @pytest.fixture(scope="module")
 def compared() -> dict[str, Any]:
     import importlib.util
 
-    known = [
-        path
-        for name, path in PROGRAMS.items()
-        if name not in WITHOUT or importlib.util.find_spec(WITHOUT[name])
-    ]
-    done = run_python(HERE / "both_ways.py", *known, limit=600, forked="torch")
-    assert done.returncode == 0, done.stdout + done.stderr
-    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    answers: dict[str, Any] = {}
+    for on_cluster in (False, True):  # in two children: a cluster takes its time
+        known = [
+            path
+            for name, path in PROGRAMS.items()
+            if name.startswith(CLUSTERS) == on_cluster
+            and all(map(importlib.util.find_spec, needed(name)))
+        ]
+        done = run_python(HERE / "both_ways.py", *known, limit=600, forked="torch")
+        assert done.returncode == 0, done.stdout + done.stderr
+        answers |= json.loads(done.stdout.splitlines()[-1])
     return answers
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_differs_is_what_is_lost(name: str, compared: dict[str, Any]) -> None:
     if name not in compared:
-        pytest.skip(f"{WITHOUT[name]} is not installed")
+        pytest.skip(f"{needed(name)[0]} is not installed")
     answer = compared[name]
     verdict, *codes = PROGRAMS[name].read_text(encoding="utf-8").split('"""')[1].split()
     assert answer["differs"] == (verdict == "differs"), answer

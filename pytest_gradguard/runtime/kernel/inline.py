@@ -32,7 +32,19 @@ Run = Callable[[Task], Any]
 class Isolation:
     """Has a task change no more here than it would from the process that it is for."""
 
-    def run(self, workers: Workers, task: Task, run: Run, *, inherited: bool = False) -> Any:
+    def process(self) -> Any:
+        """What a process would have of its own that runs tasks one after the other."""
+        return None
+
+    def run(
+        self,
+        workers: Workers,
+        task: Task,
+        run: Run,
+        *,
+        inherited: bool = False,
+        process: Any = None,
+    ) -> Any:
         """Run `task`, by `run`.
 
         Args:
@@ -40,11 +52,16 @@ class Isolation:
             task: the task.
             run: runs it.
             inherited: a forked process would inherit what it works on; else that is pickled.
+            process: the `process` that it is for, where all of its tasks run in one.
         """
         return run(task)
 
     def copied(self, item: Any) -> Any:
         """A copy of `item` such as a process would have; what carries gradients is the same."""
+        return item
+
+    def pickled(self, item: Any) -> Any:
+        """A copy of `item` by pickling; functions, and what carries gradients, are the same."""
         return item
 
     def sent(self, item: Any) -> Any:
@@ -114,16 +131,32 @@ def within() -> Iterator[None]:
         state.depth -= 1
 
 
-def run(workers: Workers, call: Call, function: Any, args: Any, kwargs: Any) -> Any:
-    """Run the next task of `call` here, and return its result."""
+def run(
+    workers: Workers,
+    call: Call | None,
+    function: Any,
+    args: Any,
+    kwargs: Any,
+    process: Any = None,
+) -> Any:
+    """Run the next task of `call` here, and return its result.
+
+    Args:
+        workers: the kind of workers that it is for.
+        call: the call; None: the task is not seeded.
+        function: the task's function.
+        args: its arguments.
+        kwargs: its keywords.
+        process: as for `Isolation.run`.
+    """
     state.handed += 1
-    numbers = task_seeds.ship(call, (None,))
+    numbers = None if call is None else task_seeds.ship(call, (None,))
     seeded = function if numbers is None else task_seeds.Seeded(function, numbers)
     task = (seeded, args, kwargs)
     with within():
         if workers.carries == "thread":
             return _call(task)
-        return state.isolation.run(workers, task, _call)
+        return state.isolation.run(workers, task, _call, process=process)
 
 
 def run_process(workers: Workers, call: Call, run: Callable[[], Any], forked: bool) -> Any:

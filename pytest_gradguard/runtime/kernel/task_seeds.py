@@ -18,7 +18,7 @@ Calls that a task makes itself are numbered within the task. Tasks in threads of
 its generators, so they run one after the other; where they wait for each other, they draw as they
 do without this. Processes that the program starts itself begin as they do without this, but for the
 states that they would have by chance. The workers of a torch `DataLoader` are seeded by torch, from
-the parent's generator. Ray's tasks and actors are not seeded.
+the parent's generator.
 """
 
 from __future__ import annotations

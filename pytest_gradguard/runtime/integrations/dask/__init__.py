@@ -21,7 +21,7 @@ INTEGRATION = Integration(
     inline={
         "dask.threaded": later(f"{__name__}.inline:patches", THREADS),
         "dask.multiprocessing": later(f"{__name__}.inline:patches", PROCESSES),
-        "distributed.client": later(f"{__name__}.inline:clients"),
+        "distributed.client": later(f"{__name__}.inline_clients:patches"),
     },
     packages=PACKAGES,
     joblib_backends={

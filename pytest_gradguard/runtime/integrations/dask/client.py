@@ -37,7 +37,7 @@ from pytest_gradguard.runtime.kernel.shipment import Shipment
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.kernel.framework import Framework
 
-_PASSED = frozenset({*PACKAGES, "joblib", "operator"})
+PASSED = frozenset({*PACKAGES, "joblib", "operator"})
 _listening: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -45,7 +45,7 @@ def patches(module: ModuleType) -> list[Patch]:
     """Watch the clients of `distributed`; those of old releases cannot be."""
     return [
         Patch(module.Client, "_graph_to_futures", _watched_graph),
-        Patch(module.Client, "scatter", scattering.watched(_PASSED)),
+        Patch(module.Client, "scatter", scattering.watched(PASSED)),
         Patch(nodes.task_spec().Task, "__getstate__", _watched_state),
     ]
 
@@ -90,6 +90,15 @@ class GraphTransfer:
         self._shipment: Shipment | None = None
         self._shipments: dict[int, Shipment] = {}
         self._seen: set[tuple[int, str]] = set()
+        self._tasks: dict[int, ShippedDaskTask] = {}
+
+    def task_of(self, call: Call, node: Any) -> ShippedDaskTask:
+        """What stands for the function of `node`; the same where it is pickled twice."""
+        task = self._tasks.get(id(node))
+        if task is None:
+            items = [(node.func, node.args, node.kwargs)]
+            task = self._tasks[id(node)] = ShippedDaskTask(call, node.func, items)
+        return task
 
     def now(self, task: ShippedDaskTask) -> None:
         """Hear that `task` is pickled now; its arguments follow."""
@@ -179,11 +188,11 @@ class ShippedDaskTask(DaskTask):
 def _watched_graph(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _graph_to_futures(self: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = attempt(_graph, self, expr)
+        watched = attempt(graph_transfer, self, expr)
         if watched is None:
             return original(self, expr, *args, **kwargs)
         call = watched.call
-        restore = attempt(_prepare, self, expr, call)
+        restore = attempt(prepare, self, expr, call)
         try:
             with Beside(transfer.during, watched):
                 futures = original(self, expr, *args, **kwargs)
@@ -205,15 +214,15 @@ def _watched_graph(original: Callable[..., Any]) -> Callable[..., Any]:
     return _graph_to_futures
 
 
-def _graph(client: Any, expr: Any) -> GraphTransfer | None:
+def graph_transfer(client: Any, expr: Any) -> GraphTransfer | None:
     """What hears of the pickling of a graph; None, where nobody listens."""
     if collector.innermost() is None:
         return None
     single = None if _is_map(expr) else client
-    return GraphTransfer(calling.begin(WORKERS, passing=_PASSED, single=single))
+    return GraphTransfer(calling.begin(WORKERS, passing=PASSED, single=single))
 
 
-def _prepare(client: Any, expr: Any, call: Call | None) -> Callable[[], None]:
+def prepare(client: Any, expr: Any, call: Call | None) -> Callable[[], None]:
     """Put a watched function into the expression of `Client.map`; returns how to undo it."""
     try:
         if call is not None:
@@ -249,7 +258,7 @@ def _watched_state(original: Callable[..., Any]) -> Callable[..., Any]:
             function = self.func
             if not _is_users(function):
                 return state
-            task = ShippedDaskTask(current.call, function, [(function, self.args, self.kwargs)])
+            task = current.task_of(current.call, self)
             current.now(task)
             return tuple(task if value is function else value for value in state)
         except Exception as error:
@@ -267,4 +276,4 @@ def _is_users(function: Any) -> bool:
     if inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         return False
     module = getattr(function, "__module__", None) or type(function).__module__
-    return module.partition(".")[0] not in _PASSED
+    return module.partition(".")[0] not in PASSED

@@ -1,4 +1,4 @@
-"""dask's own schedulers in the calling thread."""
+"""dask's own schedulers in the calling thread; `clients` has those of `distributed`."""
 
 from __future__ import annotations
 
@@ -40,17 +40,3 @@ def _inline_get(workers: Workers, original: Callable[..., Any]) -> Callable[...,
 
 def _submit(workers: Workers, call: Call, run: Any, batch: Any) -> Any:
     return inline.future(workers, call, run, (batch,), {})
-
-
-def clients(module: ModuleType) -> list[Patch]:
-    """The patches of `distributed.client`."""
-    return [Patch(module.Client, "_graph_to_futures", _refused)]
-
-
-def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _graph_to_futures(*args: Any, **kwargs: Any) -> Any:
-        inline.refuse("a client of dask.distributed")
-        return original(*args, **kwargs)
-
-    return _graph_to_futures

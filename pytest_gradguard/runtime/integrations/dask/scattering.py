@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime.integrations.dask import WORKERS
-from pytest_gradguard.runtime.kernel import collector, locate, watching
+from pytest_gradguard.runtime.kernel import collector, locate, task_seeds, watching
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
 from pytest_gradguard.runtime.kernel.faults import attempt, theirs_only, without_this_frame
@@ -83,7 +83,8 @@ def _sending(client: Any, data: Any, passing: frozenset[str]) -> Call | None:
 
     locate.find(roots_of(items), look)
     wanted = [tensor for tensor in met if tensors.requires_grad(tensor)]
-    call = calling.begin(WORKERS, passing) if wanted else None
+    with task_seeds.unnumbered():
+        call = calling.begin(WORKERS, passing) if wanted else None
     if call is None:
         return None
     shipment = _Sent(call, items)

@@ -20,6 +20,7 @@ INTEGRATION = Integration(
     inline={
         "ray.remote_function": later(f"{__name__}.inline:tasks"),
         "ray.actor": later(f"{__name__}.inline:actors"),
+        WORKER: later(f"{__name__}.inline:objects"),
     },
     packages=("ray",),
     joblib_backends={"ray.util.joblib.ray_backend.RayBackend": Workers("ray", library="joblib")},

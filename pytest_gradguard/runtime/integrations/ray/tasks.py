@@ -21,6 +21,7 @@ from pytest_gradguard.runtime.integrations.ray import (
     WORKER,
     WORKERS,
     module_globals,
+    seeds,
 )
 from pytest_gradguard.runtime.kernel import (
     calls,
@@ -29,6 +30,7 @@ from pytest_gradguard.runtime.kernel import (
     probes,
     quoting,
     running,
+    task_seeds,
     transfer,
     watching,
     worker,
@@ -140,6 +142,7 @@ def _submits(
     function_of: Callable[[Any], Any], original: Callable[..., Any], *, lasts: bool = False
 ) -> Any:
     passing = packages.around(original)
+    number = seeds.of_actor if lasts else seeds.named
 
     @functools.wraps(original)
     def _remote(self: Any, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
@@ -150,10 +153,11 @@ def _submits(
             item = (attempt(function_of, self), tuple(args or ()), dict(kwargs or {}))
             call.sources = _sources
             if _families:
-                call.shared = _families.get(attempt(_actor_of, self), call.shared)
+                call.shared = _families.get(attempt(actor_of, self), call.shared)
             if attempt(_has_gpu, self, options):
                 call.dropped |= {"GG201"}
             attempt(_use, call, self, item)
+            options = attempt(number, call, options, instead=options)
             with Beside(_watched, call, item):
                 outcome = original(self, args, kwargs, *more, **options)
         except BaseException as error:
@@ -198,8 +202,8 @@ def _use(call: Call, owner: Any, item: Any) -> None:
     if not _by_name:
         return
     _, args, kwargs = item
-    names = [one.hex() for one in (*args, *kwargs.values()) if _is_reference(one)]
-    actor = _actor_of(owner)
+    names = [one.hex() for one in (*args, *kwargs.values()) if is_reference(one)]
+    actor = actor_of(owner)
     if actor is not None:
         names.append(actor)
     for before in filter(None, map(_by_name.get, names)):
@@ -208,11 +212,11 @@ def _use(call: Call, owner: Any, item: Any) -> None:
         call.ships_gradients = call.ships_gradients or before.ships_gradients
 
 
-def _is_reference(item: Any) -> bool:
+def is_reference(item: Any) -> bool:
     return isinstance(item, sys.modules["ray"].ObjectRef)
 
 
-def _actor_of(method: Any) -> str | None:
+def actor_of(method: Any) -> str | None:
     """The name of the actor whose method this is; None of what is no method."""
     actor = getattr(method, "_actor", None)
     if actor is None:
@@ -227,7 +231,7 @@ def _has_gpu(owner: Any, options: dict[str, Any]) -> bool:
     if given is None:
         given = (getattr(owner, "_default_options", None) or {}).get("num_gpus")
     if given is None:
-        return _actor_of(owner) in _with_gpu
+        return actor_of(owner) in _with_gpu
     return bool(given)
 
 
@@ -262,7 +266,8 @@ def _puts(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def put_object(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         busy = _submitting.call is not None
-        call = None if busy else attempt(calling.begin, WORKERS, passing)
+        with task_seeds.unnumbered():
+            call = None if busy else attempt(calling.begin, WORKERS, passing)
         try:
             if call is None:
                 return original(self, value, *args, **kwargs)
@@ -312,9 +317,10 @@ class _Exported:
     def __init__(self, item: Any, call: Call) -> None:
         self._item = item
         self._asked = attempt(module_globals.ask, call, item, instead={})
+        self._seeded = task_seeds.numbers_of(call) is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return arrive, (self._item, self._asked)
+        return arrive, (self._item, self._asked, self._seeded)
 
 
 # -- in the worker ---------------------------------------------------------------------------------
@@ -322,7 +328,9 @@ class _Exported:
 _functions: dict[str, Any] = {}
 
 
-def arrive(exported: Any, asked: Mapping[str, Any] = MappingProxyType({})) -> Any:
+def arrive(
+    exported: Any, asked: Mapping[str, Any] = MappingProxyType({}), seeded: bool = False
+) -> Any:
     """Take a function or class in a worker, and what was asked of it; called by unpickling."""
     try:
         running: Any = sys.modules[WORKER]
@@ -331,6 +339,8 @@ def arrive(exported: Any, asked: Mapping[str, Any] = MappingProxyType({})) -> An
             module_globals.arrive(exported, asked)
             worker.watch_nested_calls()
             _sending.apply()
+            if seeded:
+                return seeds.seeded(exported)
     except Exception as error:
         fault(error)
     return exported
