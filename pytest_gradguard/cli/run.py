@@ -85,8 +85,7 @@ def run(args: argparse.Namespace) -> int:
         from pytest_gradguard.runtime.kernel import simulated_devices
 
         simulated_devices.load().start(devices)
-    options = () if devices is None else ("--simulate-gpu", str(devices))
-    output = attempt(_Output, report, paths, lowest, options, off)
+    output = attempt(_Output, report, paths, lowest, off)
     # At exit, since threads and exit handlers of the program still run when its last line is done.
     # Handlers run in reverse order: this one, the first, is the last.
     if output is not None:
@@ -124,7 +123,6 @@ class _Output:
         report: the findings.
         paths: where to write the report and the page.
         lowest: what is shown.
-        options: of ``gradguard run``, for the ranks that the program launches.
         off: nothing is watched.
     """
 
@@ -133,14 +131,12 @@ class _Output:
         report: Report,
         paths: tuple[Path | None, ...],
         lowest: Severity,
-        options: Sequence[str],
         off: bool,
     ) -> None:
         self._report = report
         self._paths = paths
         self._lowest = lowest
         self._guarded = NOTHING if off else None
-        self._launch = ranks.Launch(options)
         self._rank = ranks.this_rank()
         self._folder = os.getcwd()
         self._process = os.getpid()
@@ -160,7 +156,7 @@ class _Output:
             os.chdir(self._folder)  # the program may have left it; nothing runs after this
         except OSError:
             pass
-        every = self._launch.end(self._report.findings)
+        every = self._report.findings
         said = ranks.Said(every, every) if self._rank is None else self._rank.end(every)
         if said is None:
             return  # another rank reports

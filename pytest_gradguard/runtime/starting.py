@@ -11,6 +11,7 @@ from pytest_gradguard.runtime.kernel import watching
 _PITFALLS = pitfalls.__name__
 AWAITED = (
     ("random", "random.seed_calls"),
+    ("subprocess", "ddp.launched_programs"),
     ("joblib.memory", "cache.gg108"),
     ("torch.cuda", "cuda.torch"),
     ("torch.cuda", "cuda.driver"),

@@ -12,6 +12,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="gloo, fcntl and
 
 FILE = "test_with_ranks.py"
 TESTS = """
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -55,6 +59,26 @@ def test_allowed(ranks):
 @pytest.mark.gradguard(expect=["GG501"])
 def test_expected(ranks):
     ranks(False)
+
+
+def programs(tmp_path):
+    for rank in "01":
+        environment = {**os.environ, "RANK": rank, "WORLD_SIZE": "2"}
+        command = [sys.executable, __file__, rank, str(tmp_path / "group")]
+        yield subprocess.Popen(command, env=environment)
+
+
+def test_cut_in_programs(tmp_path):
+    assert [one.wait() for one in list(programs(tmp_path))] == [0, 0]
+
+
+@pytest.mark.gradguard(allow=["GG501"])
+def test_allowed_in_programs(tmp_path):
+    assert [one.wait() for one in list(programs(tmp_path))] == [0, 0]
+
+
+if __name__ == "__main__":
+    train(int(sys.argv[1]), sys.argv[2], False)
 """
 
 
@@ -67,12 +91,15 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_an_error_of_a_rank_fails_the_test(done: Run) -> None:
-    assert "1 failed, 3 passed" in done.text, done.text
+    assert "2 failed, 4 passed" in done.text, done.text
     assert f"FAILED {FILE}::test_cut - GG501" in done.text
+    assert f"FAILED {FILE}::test_cut_in_programs - GG501" in done.text
 
 
 def test_each_finding_has_the_test_whose_ranks_it_is_of(done: Run) -> None:
-    assert done.codes().get(f"{FILE}::test_cut") == {"GG501"}, done.text
-    assert f"{FILE}::test_right" not in done.codes()
     counts = {one["test"]: one["count"] for one in done.report()["findings"]}
-    assert counts[f"{FILE}::test_cut"] == 2  # one a rank
+    for test in ("test_cut", "test_cut_in_programs"):
+        assert done.codes().get(f"{FILE}::{test}") == {"GG501"}, done.text
+        assert counts[f"{FILE}::{test}"] == 2  # one a rank
+    for test in ("test_right", "test_allowed", "test_allowed_in_programs"):
+        assert f"{FILE}::{test}" not in done.codes()

@@ -2,10 +2,11 @@
 
 What is due at a line, and of which ranks, is said in a comment behind it. Run by `test_ranks`:
 started by `torch.multiprocessing`, with the start method and what ends the second rank as
-arguments; or by a launcher, without.
+arguments; by `subprocess`, with "popen"; or by a launcher, without.
 """
 
 import os
+import subprocess
 import sys
 import tempfile
 
@@ -155,9 +156,25 @@ def run(rank, file=None, end=""):
     dist.destroy_process_group()
 
 
+def popen(shared):
+    command = [sys.executable, __file__, "--file", shared]
+    started = []
+    for rank in range(2):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}
+        started.append(subprocess.Popen(command, env=environment))
+    assert [one.wait() for one in started] == [0, 0]
+    assert [one.args for one in started] == [command, command]
+
+
 if __name__ == "__main__":
-    if "RANK" in os.environ:
+    if sys.argv[1:2] == ["--file"]:
+        assert "GRADGUARD_RANKS" not in os.environ
+        run(int(os.environ["RANK"]), sys.argv[2])
+    elif "RANK" in os.environ:
         run(int(os.environ["RANK"]), end="".join(sys.argv[1:]))
+    elif sys.argv[1:] == ["popen"]:
+        with tempfile.TemporaryDirectory() as folder:
+            popen(os.path.join(folder, "group"))
     else:
         method, *end = sys.argv[1:]
         with tempfile.TemporaryDirectory() as folder:

@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 from children import Done, run_python
 
+import pytest_gradguard
 from pytest_gradguard.cli import ranks
 from pytest_gradguard.findings import Finding, Location, Severity
 from pytest_gradguard.runtime.kernel import plain_data
+from pytest_gradguard.runtime.pitfalls.ddp import launched_programs
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="gloo, fcntl and fork: Linux")
@@ -63,11 +65,14 @@ def launcher() -> tuple[str, ...]:
     return ("-m", "torch.distributed.run", *options)
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_what_spawned_ranks_find_is_reported_once(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("method", ["spawn", "fork", "popen"])
+def test_what_started_ranks_find_is_reported_once(tmp_path: Path, method: str) -> None:
     report = tmp_path / "report.json"
-    done = run_python(*GUARDED, "--report", report, PROGRAM, method, forked="torch")
+    here = {"TMPDIR": str(tmp_path)}
+    command = (*GUARDED, "--report", report, PROGRAM, method)
+    done = run_python(*command, environment=here, forked="torch")
     assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.glob("gradguard*"))
     assert found(report) == DUE
     assert done.stderr.count("error[GG501]") == sum(code == "GG501" for code, _ in DUE)
     assert numbers(done).items() >= TRUE.items()
@@ -122,6 +127,68 @@ def test_a_launcher_reports_what_killed_ranks_had_found(tmp_path: Path) -> None:
     done = run_python(*command, environment={"TMPDIR": str(tmp_path)}, forked="torch")
     assert done.returncode == 1
     assert_found_by_some(found(report))
+
+
+ARGUMENT = ("-u", "-W", "ignore", "ranks.py", "--flag", "x y")
+RANK = {"RANK": "1", "WORLD_SIZE": "2"}
+LAUNCHER = ("-m", "torch.distributed.run", "ranks.py")
+TORCHRUN = Path(sys.executable).with_name("torchrun")
+
+
+@pytest.mark.parametrize(
+    ("command", "environment", "program"),
+    [
+        ([sys.executable, *ARGUMENT], RANK, ARGUMENT[3:]),
+        (["python", "-m", "ranks"], {**RANK, "PATH": str(TORCHRUN.parent)}, ("-m", "ranks")),
+        ([sys.executable, *LAUNCHER], {}, LAUNCHER),
+        ([TORCHRUN, "x.py"], {}, (str(TORCHRUN), "x.py")),
+        ([sys.executable, *ARGUMENT], {}, None),
+        ([sys.executable, *ARGUMENT], {"RANK": "1"}, None),
+        ([sys.executable, *ARGUMENT], {**RANK, "PYTHONPATH": "elsewhere"}, ARGUMENT[3:]),
+        ([sys.executable, "-I", *ARGUMENT], RANK, None),
+        ([sys.executable, "-c", "pass"], RANK, None),
+        ([sys.executable, "-m", "pytest"], RANK, None),
+        ([sys.executable, "-m", "json.tool"], RANK, None),
+        ([sys.executable, pytest.__file__], RANK, None),
+        ([sys.executable], RANK, None),
+        (["nvidia-smi"], RANK, None),
+        (f"{sys.executable} ranks.py", RANK, None),
+    ],
+)
+def test_a_program_is_guarded_where_it_becomes_a_rank(
+    command: Any, environment: dict[str, str], program: tuple[str, ...] | None
+) -> None:
+    guarded = launched_programs._guarded_command(command, {"env": environment or {"A": "B"}})
+    if program is None:
+        assert guarded is None
+    else:
+        flags = ARGUMENT[:3] if command[1] == "-u" else ()
+        assert guarded == [sys.executable, *flags, "-m", "pytest_gradguard", "run", *program]
+
+
+@pytest.mark.parametrize("options", [{"shell": True}, {"executable": "/bin/sh"}])
+def test_a_command_of_a_shell_is_left_alone(options: dict[str, Any]) -> None:
+    assert (
+        launched_programs._guarded_command([sys.executable, "a.py"], {"env": RANK, **options})
+        is None
+    )
+
+
+def test_a_program_that_inherits_the_rank_of_this_process_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launched_programs, "_at_start", "1")
+    assert launched_programs._guarded_command([sys.executable, "a.py"], {"env": RANK}) is None
+
+
+def test_a_program_that_cannot_import_the_guard_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home = str(Path(pytest_gradguard.__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", home)
+    command = [sys.executable, "a.py"]
+    assert launched_programs._guarded_command(command, {"env": {**RANK, "PYTHONPATH": home}})
+    assert launched_programs._guarded_command(command, {"env": RANK}) is None
 
 
 ENDING = """

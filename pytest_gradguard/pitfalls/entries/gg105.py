@@ -58,12 +58,13 @@ print(tf.add_n(parts).numpy())  # prints: [3. 3.]
         "frozen target)."
     ),
     runtime=(
-        "When a parallel call sends work to other threads or processes while a tape records in "
-        "the calling thread, and its tasks read trainable variables or tensors that the tape "
-        "watches: info. It becomes an error once the tape returns `None` or a partial gradient "
-        "because of it. If the gradient is the one that a single thread would give (inputs "
-        "loaded in threads, a frozen or stopped target, a logged metric), it stays info or is "
-        "not reported."
+        "When a parallel call sends work to other threads or processes, or the program starts a "
+        "`threading.Thread`, while a tape records in the calling thread, and the tasks read "
+        "trainable variables or tensors that the tape watches: info. It becomes an error once "
+        "the tape returns `None` or a partial gradient because of it. If the gradient is the one "
+        "that a single thread would give (inputs loaded in threads, a frozen or stopped target, "
+        "a logged metric), it stays info or is not reported. Threads that were started before "
+        "the tape opened aren't watched."
     ),
     part="lost",
     silence=(

@@ -19,6 +19,7 @@ EXPECT = {
     "test_cached_in_a_worker_that_fails": {"GG108"},
     "test_cached_on_threads": {"GG108"},
     "test_tasks_are_cached": {"GG108", "GG102"},
+    "test_tasks_on_threads_are_cached": {"GG108"},
     "test_mapped": {"GG108"},
     "test_estimator_that_keeps_its_loss": set(),
     "test_detached": set(),
@@ -127,6 +128,15 @@ def test_cached_in_a_worker_that_fails(tmp_path):
 
 def test_cached_on_threads(tmp_path):
     Parallel(2, backend="threading")(delayed(in_worker)(str(tmp_path / f"{k}")) for k in range(2))
+
+
+def tripled(weight):  # -> GG108:warning
+    return weight * 3
+
+
+def test_tasks_on_threads_are_cached(memory):
+    task = delayed(memory.cache(tripled))
+    Parallel(2, backend="threading")(task(leaf() * k) for k in range(2))
 
 
 def test_mapped(tmp_path):

@@ -1,7 +1,7 @@
 """`threading`: a thread belongs to the guard that it was started in.
 
-What the program's own code starts is also looked at for the modes of the thread that starts it
-(`modes`); the threads of libraries are their own business.
+What the program's own code starts is also looked at for what holds in the thread that starts it
+alone (`started`); the threads of libraries are their own business.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime.kernel import callsite, collector
-from pytest_gradguard.runtime.kernel.checks import TORCH
+from pytest_gradguard.runtime.kernel.checks import TENSORFLOW, TORCH
 from pytest_gradguard.runtime.kernel.faults import (
     attempt,
     without_this_frame,
@@ -22,7 +22,7 @@ from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.registry import Integration, later
 
-_look_at = later(f"{__name__}.modes:look_at")
+_look_at = later(f"{__name__}.started:look_at")
 
 
 def patches(module: ModuleType) -> Sequence[Patch]:
@@ -35,7 +35,8 @@ def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
     def start(self: Any) -> Any:
         attempt(collector.starts, self)
         run = None
-        if TORCH in sys.modules and attempt(callsite.is_users, sys._getframe(1)):
+        loaded = TORCH in sys.modules or TENSORFLOW in sys.modules
+        if loaded and attempt(callsite.is_users, sys._getframe(1)):
             run = attempt(_look_at, self)
         try:
             return original(self)

@@ -24,7 +24,7 @@ from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_
 from pytest_gradguard.runtime.kernel.framework import Appends, Framework
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
-from pytest_gradguard.runtime.kernel.tasks import Task, task_of
+from pytest_gradguard.runtime.kernel.tasks import Task, code_of, task_of
 from pytest_gradguard.runtime.kernel.transfer import active
 from pytest_gradguard.runtime.kernel.travelling import PLAIN
 from pytest_gradguard.runtime.pitfalls.cache import makes_leaves
@@ -228,7 +228,8 @@ class Storing:
         deep = plain
         if any(id(tensor) not in plain for tensor, _ in self.found):
             deep = _merged(kind.find(roots) for kind in kinds)
-        task = _cached_function()
+        function = _cached_function()
+        task = Task("a cached function", None, None) if function is None else task_of(function)
         samples = []
         plain_first = sorted(self.found, key=lambda found: id(found[0]) not in plain)
         for tensor, framework in plain_first[:SAMPLES]:
@@ -249,16 +250,30 @@ def _merged(found: Iterable[dict[int, str]]) -> dict[int, str]:
     return {identity: path for paths in found for identity, path in paths.items()}
 
 
-def _cached_function() -> Task:
-    """The function whose result joblib stores now: found from joblib's own calling frames."""
+def _cached_function() -> Any:
+    """The function whose result joblib stores or loads now: found from joblib's own frames."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
         if frame.f_globals.get("__name__") == "joblib.memory":
             function = getattr(frame.f_locals.get("self"), "func", None)
             if function is not None:
-                return task_of(function)
-    return Task("a cached function", None, None)
+                return function
+    return None
+
+
+def _site(home: Any) -> Site | None:
+    """The user's line; where a thread calls the cached function itself, that of its definition.
+
+    In a worker process it is None then: the parent puts the line of its call there.
+    """
+    site = callsite.user_site()
+    if site is not None or home is collector.here.inside:
+        return site
+    code = code_of(_cached_function())
+    if code is None or not callsite.is_user_file(code.co_filename):
+        return None
+    return callsite.site_at(code.co_filename, code, 0)
 
 
 def _note(samples: list[Object], verb: str) -> bool:
@@ -266,7 +281,7 @@ def _note(samples: list[Object], verb: str) -> bool:
     home = collector.innermost()
     if home is None or CODE in home.ignore | collector.allowed_now():
         return False
-    site = callsite.user_site()
+    site = _site(home)
     found = home.evidence((CODE, site and site.key), lambda: Evidence(site, "joblib.Memory"))
     assert isinstance(found, Evidence)
     found.add(samples, verb)

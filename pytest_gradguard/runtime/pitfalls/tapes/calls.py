@@ -7,7 +7,6 @@ leave; what they read, and what hangs on it, is followed where they run (see `in
 from __future__ import annotations
 
 import sys
-import types
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
-from pytest_gradguard.runtime.kernel import callsite, locate, used_globals
+from pytest_gradguard.runtime.kernel import callsite, locate
 from pytest_gradguard.runtime.kernel.evidence import Object
 from pytest_gradguard.runtime.kernel.tasks import roots_of
 from pytest_gradguard.runtime.pitfalls.tapes import following, gg105, inside, own, values
@@ -105,7 +104,7 @@ def leaves(call: Any, items: Any, exactly: int) -> Asked | None:
         if not around.searched:
             around.searched = True
             for function in {id(function): function for function, _, _ in items}.values():
-                held = values.values_in(_globals_of(function))
+                held = values.values_in(values.globals_of(function))
                 task: Any = (function, (), {})
                 found += [(one, task) for one in held if _wait_for(call, around, one, task)]
     chosen = [value for value, _ in found]
@@ -121,13 +120,6 @@ def leaves(call: Any, items: Any, exactly: int) -> Asked | None:
     given = [(number_of(value.item), value.item) for value in chosen if value.tensor]
     holders = [] if in_threads else [value for value in chosen if not value.tensor]
     return exactly, given, [(ids_in(value), value.item) for value in holders]
-
-
-def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
-    for read in used_globals.uses_of(function, classes=True).reads:
-        if not issubclass(type(read.value), (type, types.FunctionType, types.ModuleType)):
-            name, *attributes = read.names
-            yield ".".join([f"globals[{name!r}]", *attributes]), read.value
 
 
 def _direct_roots(items: Any) -> Iterator[tuple[str, Any]]:

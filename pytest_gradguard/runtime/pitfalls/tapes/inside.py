@@ -87,7 +87,7 @@ class Inside:
         known = set() if self._process else {id(one) for _, one in self._given}
         found = values.values_in(roots, limit=_LIMIT)
         if not self._process:
-            found += values.values_in(roots_of(items), limit=_LIMIT)
+            found += values.values_in(_shared(items, results), limit=_LIMIT)
         for value in found:
             if value.tensor and hasattr(value.item, "numpy") and id(value.item) not in known:
                 known.add(id(value.item))
@@ -107,6 +107,15 @@ class Inside:
         behind = {source: flow for (source, _), flow in zip(sources, flows, strict=True) if flow}
         add(found, behind)
         return behind
+
+
+def _shared(items: Any, results: Any) -> Iterator[tuple[str, Any]]:
+    """Where tasks of this process may put what they have made."""
+    yield from roots_of(items)
+    if all(result is None for result in results):
+        for index, (function, _, _) in enumerate(items):
+            for path, value in values.globals_of(function, written=True):
+                yield f"{index}|{path}", value
 
 
 def add(found: Behind, more: Behind, through: Flow = Flow.SOME) -> None:

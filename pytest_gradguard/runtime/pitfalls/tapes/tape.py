@@ -16,15 +16,20 @@ _EXACTLY = 8
 
 def ask(call: Any) -> bool | None:
     """Whether a tape, or a forward accumulator, records in this thread."""
-    if not _loaded():
-        return None
-    from tensorflow.python import pywrap_tfe
-
-    if pywrap_tfe.TFE_Py_TapeSetIsEmpty():
+    if not may_record():
         return None
     from pytest_gradguard.runtime.pitfalls.tapes import calls as tapes
 
     return tapes.begin(call)
+
+
+def may_record() -> bool:
+    """Whether a tape of the user's or the guard's records in this thread."""
+    if not _loaded():
+        return False
+    from tensorflow.python import pywrap_tfe
+
+    return not pywrap_tfe.TFE_Py_TapeSetIsEmpty()
 
 
 def ship(call: Any, items: Any) -> Any:

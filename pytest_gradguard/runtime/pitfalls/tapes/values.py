@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -17,7 +17,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from pytest_gradguard.details import Details
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
-from pytest_gradguard.runtime.kernel import callsite, locate
+from pytest_gradguard.runtime.kernel import callsite, locate, used_globals
 
 _LIMIT = 5_000
 _COMPOSITES = (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)
@@ -107,6 +107,27 @@ def captures_of(function: Any, path: str = "", depth: int = 5) -> Iterator[tuple
         yield f"{path}.defaults", function.__kwdefaults__
     else:
         yield path, function
+
+
+def globals_of(function: Any, *, written: bool = False) -> Iterator[tuple[str, Any]]:
+    """The globals that a task's function, and what it calls, reads, with their paths.
+
+    Args:
+        function: what a task calls.
+        written: those that it gives a value, too.
+    """
+    uses = used_globals.uses_of(function, classes=True)
+    for read in uses.reads:
+        if not issubclass(type(read.value), (type, types.FunctionType, types.ModuleType)):
+            yield _global(read.names), read.value
+    for module, names in uses.writes if written else ():
+        holder = sys.modules.get(str(module))
+        if holder is not None:
+            yield _global(names), used_globals.value_at(holder, names)
+
+
+def _global(names: Sequence[str]) -> str:
+    return ".".join([f"globals[{names[0]!r}]", *names[1:]])
 
 
 def _has_variables(layer: Any) -> bool:

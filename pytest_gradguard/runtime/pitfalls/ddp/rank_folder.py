@@ -1,0 +1,57 @@
+"""The folder of files by which ranks of one machine tell what they have found."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pytest_gradguard.findings import Finding, merge
+from pytest_gradguard.own_files import is_own, is_private_folder
+from pytest_gradguard.runtime.kernel import plain_data
+
+VARIABLE = "GRADGUARD_RANKS"
+"""The environment variable that names the folder to a program started under the guard."""
+PREFIX = "gradguard-ranks-"
+
+
+def is_private(folder: Path) -> bool:
+    """Whether `folder` is a directory of this user's alone, and all in it are files of theirs."""
+    if not is_private_folder(folder.lstat()):
+        return False
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):  # another rank has replaced it
+            about = file.lstat()
+            if not stat.S_ISREG(about.st_mode) or not is_own(about):
+                return False
+    return True
+
+
+def write(file: Path, known: Any) -> None:
+    """Write `known` to `file`, which others may read meanwhile."""
+    new = file.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with open(new, "x", encoding="ascii") as written:
+        written.write(plain_data.dumps(known))
+    new.replace(file)
+
+
+def read(folder: Path) -> list[Finding]:
+    """What all ranks have found, in the order of their numbers."""
+    numbered = [(one.name.partition("-")[0], one) for one in folder.glob("*.findings")]
+    files = [one for _, one in sorted(numbered, key=lambda pair: (len(pair[0]), *pair))]
+    kept = [found for file in files for found in contents(file, list[Finding])]
+    return merge(finding for found in kept for finding in found)
+
+
+def contents(file: Path, kind: Any) -> list[Any]:
+    """What `write` has written to `file`; nothing where it is no such file of this user's."""
+    with suppress(OSError, ValueError):
+        flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        with open(os.open(file, os.O_RDONLY | flags), encoding="ascii") as kept:
+            about = os.fstat(kept.fileno())
+            if stat.S_ISREG(about.st_mode) and is_own(about):
+                return [plain_data.loads(kept.read(plain_data.LONGEST + 1), kind)]
+    return []
