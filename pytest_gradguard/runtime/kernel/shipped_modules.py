@@ -1,7 +1,8 @@
 """Modules that travel: which copy in a worker stands for which module of the caller.
 
 A module that is pickled for a worker, and stands in no other one, takes along what names it. Where
-it arrives it is known by that, and so is what comes back of it. Workers and pickles name functions
+it arrives it is known by that, and so is what comes back of it. Forked workers have modules that
+were never pickled (`inherited_modules`). Workers and pickles name functions
 of this file, so it stays light, and they keep their signatures.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_gradguard.runtime.kernel import checks, probes
-from pytest_gradguard.runtime.kernel.faults import attempt, fault, freed
+from pytest_gradguard.runtime.kernel.faults import attempt, freed
 
 
 class Copy:
@@ -56,16 +57,23 @@ def arrived(
 ) -> Any:
     """Rebuild a module in a worker; called by unpickling, before its state is set."""
     module = rebuild(*arguments)
-    if origin != os.getpid() and type(module).__weakrefoffset__:
-        # Else the class has something else made in its place.
-        try:
-            reference = weakref.ref(module, freed(_forget, id(module)))
-            _copies[id(module)] = Copy(token, number, reference)
-            probes.rouse("gg111")
-            probes.rouse("gg114")
-        except Exception as error:
-            fault(error)
+    if origin != os.getpid():
+        attempt(know, token, number, module)
     return module
+
+
+def know(token: int, number: int, module: Any) -> None:
+    """Know `module`, which has come to this process, by what names it in the one of its call."""
+    if not type(module).__weakrefoffset__:
+        return  # the class has something else made in its place
+    known = _copies.get(id(module))
+    if known is None or known.module is not module:
+        reference = weakref.ref(module, freed(_forget, id(module)))
+        _copies[id(module)] = Copy(token, number, reference)
+        probes.rouse("gg111")
+        probes.rouse("gg114")
+    else:
+        known.token = token  # an earlier call may be forgotten
 
 
 def _forget(identity: int) -> None:
