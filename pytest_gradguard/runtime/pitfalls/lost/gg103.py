@@ -16,7 +16,7 @@ from pytest_gradguard.runtime.kernel.checks import Probe
 from pytest_gradguard.runtime.kernel.evidence import SAMPLES, Object, names, times
 
 CODE = "GG103"
-PROBES = (Probe("gg103_sent", "pytest_gradguard.runtime.pitfalls.lost.process_results"),)
+PROBES = (Probe("gg103_sent", "pytest_gradguard.runtime.pitfalls.lost.provenance"),)
 FIXED = "fixed parameters"
 
 

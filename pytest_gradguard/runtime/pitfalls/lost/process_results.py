@@ -66,13 +66,6 @@ def watch(package: str, function: Any, forked: bool, tell: Callable[[Sent], None
     Patches([observe(torch.Tensor, "__reduce_ex__", before=look)]).apply()
 
 
-def heard(call: Any, note: Sent) -> None:
-    """Take, in the parent, what a process that `call` has started has sent."""
-    from pytest_gradguard.runtime.pitfalls.lost import provenance
-
-    provenance.told(call, note)
-
-
 def _sent(tensor: Any, task: Task, package: str, forked: bool) -> Sent | None:
     values = digest(tensor)
     if values is None:
