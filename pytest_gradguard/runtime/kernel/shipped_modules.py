@@ -9,12 +9,14 @@ of this file, so it stays light, and they keep their signatures.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_gradguard.runtime.kernel import checks, probes
+from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.faults import attempt, freed
 
 
@@ -59,7 +61,30 @@ def arrived(
     module = rebuild(*arguments)
     if origin != os.getpid():
         attempt(know, token, number, module)
+    elif type(module).__weakrefoffset__:
+        attempt(_passing.__setitem__, module, (token, number))
     return module
+
+
+_passing: ByIdentity[tuple[int, int]] = ByIdentity()
+"""By a module that has not left the process of its call: a scheduler there sends it on."""
+
+
+def passed_on(module: Any, reduction: Any) -> Any:
+    """The `reduction` of a module that nobody watches, with what names it where it is sent on."""
+    named = _passing.get(module)
+    if named is None or not isinstance(reduction, tuple):
+        return reduction
+    frame: Any = sys._getframe(2)
+    for _ in range(_FRAMES):
+        if frame is not None and frame.f_globals.get("__name__") == "distributed.protocol.pickle":
+            return shipped(*named, reduction)
+        frame = None if frame is None else frame.f_back
+    return reduction
+
+
+_FRAMES = 5
+"""How far it is looked for what pickles a module."""
 
 
 def know(token: int, number: int, module: Any) -> None:

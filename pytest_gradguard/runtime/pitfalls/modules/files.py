@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ _MANY = 1_000
 _written: set[Any] = set()
 _saved: list[bool] = []
 """Whether the tasks have saved something, copied a module or read its state."""
+_threads: list[int] = []
+"""That of the tasks: libraries connect workers to each other in threads of their own."""
 _hooked: list[bool] = []
 
 
@@ -29,6 +32,7 @@ def watch() -> None:
     """Note, from now on, where the tasks of a batch may leave a module."""
     _written.clear()
     _saved.clear()
+    _threads[:] = [get_ident()]
     _patches.apply()
     if _copied not in torch_modules.copied:
         torch_modules.copied.append(_copied)
@@ -66,8 +70,9 @@ _patches = Patches(
 def _hear(event: str, args: tuple[Any, ...]) -> None:
     if event == "open" and _patches.applied:
         attempt(_opened, *args)
-    elif event == "socket.connect" and isinstance(args[1], tuple):  # else it is on this machine
-        note_saved()
+    elif event == "socket.connect" and _patches.applied and _threads[-1:] == [get_ident()]:
+        if isinstance(args[1], tuple):  # else it is on this machine
+            note_saved()
 
 
 def _opened(path: Any, mode: Any, flags: Any) -> None:
