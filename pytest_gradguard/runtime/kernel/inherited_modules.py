@@ -19,8 +19,8 @@ from pytest_gradguard.runtime.kernel.used_globals import values_used_by
 
 NAME = "modules"
 """Under this name the worker of a batch is asked to know the modules that it has inherited."""
-_SEARCHED = 5_000
-_WIDE = 1_000
+_SEARCHED = 2_000
+_WIDE = 256
 
 PROBES = (
     Probe(NAME, __name__, asks=(TORCH,), ships=forked_for_tasks, by_function=True, starts=True),

@@ -115,10 +115,16 @@ def copies() -> Iterator[tuple[Copy, Any]]:
             yield copy, module
 
 
+def copy_that_is(module: Any) -> Copy | None:
+    """What came to this process as `module`; None: it was made here."""
+    known = _copies.get(id(module))
+    return known if known is not None and known.module is module else None
+
+
 def origin_of(module: Any) -> tuple[Copy, str] | None:
     """The copy that `module` is, or is a part of, and the path to that part."""
-    known = _copies.get(id(module))
-    if known is not None and known.module is module:
+    known = copy_that_is(module)
+    if known is not None:
         return known, ""
     for copy, whole in copies():
         for name, part in _parts(whole):

@@ -34,9 +34,10 @@ from pytest_gradguard.runtime.pitfalls.lost import pickling_errors, queue_puts
 
 _TORCH = "torch.nn.parameter"
 _PITFALLS = "pytest_gradguard.runtime.pitfalls"
-_RESULTS = f"{_PITFALLS}.lost.process_results"  # it needs torch, as the two below
+_RESULTS = f"{_PITFALLS}.lost.process_results"  # it needs torch, as those below
 _GRADIENTS = f"{_PITFALLS}.kept.process_gradients"
 _STEPS = f"{_PITFALLS}.kept.worker_gradients"
+_MODULES = f"{_PITFALLS}.modules.sent_modules"
 _SENT = "gg103_sent"
 _RANKS_SHARE = frozenset(("gg304", "gg305"))
 """The probes of random numbers: the ranks of a group often have to draw the same."""
@@ -65,7 +66,7 @@ def told(
     if not (asked or results or gradients):
         return None
     if forked:  # once, and not in each process
-        for module in [_RESULTS] * results + [_GRADIENTS] * gradients:
+        for module in [_RESULTS, _MODULES] * results + [_GRADIENTS] * gradients:
             attempt(import_module, module)
     return hearing(
         process,
@@ -82,6 +83,7 @@ def _expect(call: Call, read: Any, results: bool, gradients: bool) -> None:
         from pytest_gradguard.runtime.pitfalls.lost import provenance
 
         provenance.expect(telling.hear)
+        import_module(_MODULES).expect()
     if gradients:
         import_module(_STEPS).listen()
 
@@ -186,6 +188,7 @@ class _Watched:
         if run._results:
             results: Any = import_module(_RESULTS)
             results.watch(package, items[0][0], run._forked, partial(teller.tell, _SENT))
+            import_module(_MODULES).watch(items[0][0], partial(teller.tell, "gg112"))
             queue_puts.tell[:] = [partial(teller.tell, telling.FOUND)]
             if not run._forked:
                 pickling_errors.watch_fresh_process()

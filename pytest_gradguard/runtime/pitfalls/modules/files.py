@@ -68,11 +68,17 @@ _patches = Patches(
 
 
 def _hear(event: str, args: tuple[Any, ...]) -> None:
-    if event == "open" and _patches.applied:
+    if not _patches.applied:
+        return
+    if event == "open":
         attempt(_opened, *args)
-    elif event == "socket.connect" and _patches.applied and _threads[-1:] == [get_ident()]:
-        if isinstance(args[1], tuple):  # else it is on this machine
-            note_saved()
+    elif event == "socket.connect" and _threads == [get_ident()]:
+        attempt(_connected, *args)
+
+
+def _connected(connection: Any, address: Any) -> None:
+    if isinstance(address, tuple):  # else it is on this machine
+        note_saved()
 
 
 def _opened(path: Any, mode: Any, flags: Any) -> None:
