@@ -343,13 +343,16 @@ def test_returned_by_a_pipe_of_a_spawned_process():
     optimizer.step()  # -> GG112
 
 
+RETURNED = net()
+
+
 def fit_and_return_global(_):
-    fit(MODEL)
-    return MODEL
+    fit(RETURNED)
+    return RETURNED
 
 
 def test_returned_by_a_pool_as_a_global():
-    optimizer = sgd(MODEL)
+    optimizer = sgd(RETURNED)
     with FORK.Pool(1) as pool:
         model = pool.apply(fit_and_return_global, (0,))
     loss_of(model).backward()
@@ -426,10 +429,9 @@ def load(model, values):
             parameter.copy_(torch.from_numpy(value))
 
 
-@pytest.mark.parametrize("leave", [None])
-def test_state_sent(leave):
+def test_state_sent():
     model, queue = net(), FORK.Queue()
-    process = FORK.Process(target=fit_and_put_state, args=(model, queue, leave))
+    process = FORK.Process(target=fit_and_put_state, args=(model, queue))
     process.start()
     queue.get()
     values = queue.get()
