@@ -55,6 +55,7 @@ EXPECT = {
     "test_not_used_again": set(),
     "test_statistics_sent": set(),
     "test_statistics_saved": set(),
+    "test_statistics_in_shared_memory": set(),
     "test_evaluation_mode": set(),
     "test_pool_that_is_older_than_the_training": set(),
 }
@@ -298,7 +299,7 @@ def test_statistics_of_a_global_in_a_pool():
     NORM.eval()
 
 
-# --- the copy comes back, and the optimizer holds the old one --------------------------------------
+# --- the copy comes back, and the optimizer holds the old one -------------------------------------
 
 
 def fit_and_put_model(model, queue, received):
@@ -583,6 +584,14 @@ def test_statistics_saved(tmp_path):
     run(calibrate_and_save, model, tmp_path / "model.pt")
     model.eval()
     model.load_state_dict(torch.load(tmp_path / "model.pt"))
+
+
+def test_statistics_in_shared_memory():
+    model = norm().share_memory()
+    run(calibrate, model)
+    assert model[1].num_batches_tracked == 1
+    assert model[1].running_mean.any()
+    model.eval()
 
 
 def evaluate(model):

@@ -288,6 +288,8 @@ def _note(call: Call, lost: _Lost, use: Use) -> gg111.Evidence | None:
     evidence = lost.kind.of(call, about=(lost.kept.task, lost.kept.path))
     if evidence is None:
         return None
+    if call.starts:
+        evidence.case = "process"
     evidence.describe(lost.kept, use, callsite.user_site())
     evidence.certain = evidence.certain or use in _CERTAIN
     if lost.is_stale not in evidence.stale:
