@@ -90,5 +90,10 @@ def begin(asked: Inherited, process: bool) -> None:
         return
     for items in running.batches():
         for module in _modules_in(_roots(items) if asked.started else values_used_by(items)):
-            if id(module) in asked.numbers:
+            if id(module) in asked.numbers and _is_readable(module):
                 shipped_modules.know(asked.token, id(module), module)
+
+
+def _is_readable(module: Any) -> bool:
+    """Whether its values may be read: CUDA cannot be used in a forked process."""
+    return all(one.device.type == "cpu" for one in module.parameters())

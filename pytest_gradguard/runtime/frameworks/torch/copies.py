@@ -44,9 +44,7 @@ def digest(tensor: Any) -> str | None:
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
         if not _has_values(tensor):
             return None
-        values = tensor.detach().reshape(-1)
-        sample = values[:: max(1, values.numel() // _SAMPLED)].to("cpu")
-        read = tensors.fingerprint(sample, _SAMPLED)
+        read = tensors.fingerprint(_some_of(tensor).to("cpu"), _SAMPLED)
         if read is None:
             return None
         return blake2b(f"{list(tensor.shape)}".encode() + read, digest_size=16).hexdigest()
@@ -57,11 +55,19 @@ def sample(tensor: Any) -> Any:
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
         if not _has_values(tensor):
             return None
-        values = tensor.detach().reshape(-1)
-        values = values[:: max(1, values.numel() // _SAMPLED)]
+        values = _some_of(tensor)
         if values.is_complex():
             values = torch.view_as_real(values).reshape(-1)
         return values.to("cpu", torch.float64, copy=True)
+
+
+def _some_of(tensor: Any) -> Any:
+    """Some of the values of `tensor`. Nothing large is copied: compute threads may be lost here."""
+    values = tensor.detach()
+    every = max(1, values.numel() // _SAMPLED)
+    if values.is_contiguous():
+        return values.view(-1)[::every]
+    return values.take(torch.arange(0, values.numel(), every, device=values.device))
 
 
 def _has_values(tensor: Any) -> bool:
