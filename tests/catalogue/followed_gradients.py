@@ -36,6 +36,7 @@ def instead(imports: str, parts: str, new_imports: str, new_parts: str) -> tuple
     return (imports, new_imports), (parts, new_parts)
 
 
+SHARED = ("fork = multi", "model.share_memory()\nfork = multi")
 GRADIENTS = (
     (
         "    return tensor * factor",
@@ -326,6 +327,79 @@ GRADIENTS_KEPT = [
         {
             '`backend="threading"`': (THREADS,),
         },
+    ),
+    Followed(
+        "GG114",
+        "process",
+        "False",
+        {
+            "Call `model.share_memory()` before the process starts": (SHARED,),
+            "save `model.state_dict()` there with `torch.save`, and load it into": (
+                ("optimizer.step()", "optimizer.step()\n    torch.save(model.state_dict(), path)"),
+                ("join()", 'join()\nmodel.load_state_dict(torch.load("trained.pt"))'),
+            ),
+        },
+        """\
+import multiprocessing
+
+import torch
+
+
+def train(model, path):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = (model(torch.ones(4, 2)) - 1).square().mean()
+    loss.backward()
+    optimizer.step()
+
+
+model = torch.nn.Linear(2, 1)
+before = model.weight.detach().clone()
+fork = multiprocessing.get_context("fork")
+process = fork.Process(target=train, args=(model, "trained.pt"))
+process.start()
+process.join()
+model.eval()
+print(torch.equal(before, model.weight))
+""",
+    ),
+    Followed(
+        "GG111",
+        "process",
+        "tensor([0.5000, 0.5000])",
+        {
+            "Call `model.share_memory()` before the process starts": (SHARED,),
+            "send the buffers to the parent as well, and copy them into its module": (
+                ("put(None)", "put([one.numpy() for one in model.buffers()])"),
+                ("queue.get()", "buffers = queue.get()"),
+                (
+                    "join()",
+                    "join()\nfor buffer, value in zip(model.buffers(), buffers):\n"
+                    "    buffer.copy_(torch.as_tensor(value))",
+                ),
+            ),
+        },
+        """\
+import multiprocessing
+
+import torch
+
+
+def calibrate(model, queue):
+    with torch.no_grad():
+        model(torch.full((4, 2), 5.0))
+    queue.put(None)
+
+
+model = torch.nn.BatchNorm1d(2)
+fork = multiprocessing.get_context("fork")
+queue = fork.SimpleQueue()
+process = fork.Process(target=calibrate, args=(model, queue))
+process.start()
+queue.get()
+process.join()
+model.eval()
+print(model.running_mean)
+""",
     ),
     Followed(
         "GG102",

@@ -26,6 +26,13 @@ PITFALL = Pitfall(
         "should not change, or use a norm without them, such as `GroupNorm`. With "
         '`backend="threading"` the tasks share one module.'
     ),
+    cases={
+        "process": (
+            "Call `model.share_memory()` before the process starts: it then updates the parent's "
+            "buffers. Or send the buffers to the parent as well, and copy them into its module. Or "
+            "call `model.eval()` in the process if the statistics should not change."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed
@@ -81,9 +88,9 @@ print(model.running_mean)  # prints: tensor([0.5000, 0.5000])
     ),
     reach=(
         "Buffers in shared memory, as `multiprocessing.Pool` and `ProcessPoolExecutor` send "
-        "them, reach the parent when they are changed in place. Changes in the workers of a "
-        "dask cluster, in a forked `Process`, and to a module that forked workers inherit as a "
-        "global are not seen."
+        "them, reach the parent when they are changed in place. A `Process` is watched until it "
+        "ends, by whatever ends it; what it saves to a file counts as returned. What a process "
+        "forked by `os.fork` changes is not seen."
     ),
     silence=(
         "If the parent's statistics should stay as they are, or are recomputed before evaluation."

@@ -81,7 +81,8 @@ print(torch.equal(before, model.weight))  # prints: False
     reach=(
         "A returned model is recognised if it is the module that arrived in the worker. A new "
         "module that the worker builds or copies from it is not recognised, nor is one that "
-        "comes back from a dask cluster."
+        "comes back from a dask cluster. A module that a `Process` sends by a queue, a connection "
+        "or a pickle is recognised by its values as it arrives."
     ),
     part="lost",
     silence="Only if both models stay in use, and the step is meant for the old one.",

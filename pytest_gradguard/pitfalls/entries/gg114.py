@@ -23,6 +23,13 @@ PITFALL = Pitfall(
         'average them. With `backend="threading"` the tasks share one module. If the copies are '
         "trials only, send `copy.deepcopy(model)`."
     ),
+    cases={
+        "process": (
+            "Call `model.share_memory()` before the process starts: it then trains the parent's "
+            "parameters. Or save `model.state_dict()` there with `torch.save`, and load it into "
+            "the parent's module. If the copies are trials only, pass `copy.deepcopy(model)`."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed
@@ -73,11 +80,16 @@ print(torch.equal(before, model.weight))  # prints: False
     runtime=(
         "When an optimizer in a process worker has stepped parameters of a module, the task "
         "returns nothing that may hold them, and the parent then calls or saves "
-        "that module with its old parameters. Nothing is reported if the task saves a "
-        "file with `torch.save`, pickles a module or reads a `state_dict`, if the parameters are "
-        "in shared memory, or if the parent trains or loads the module itself."
+        "that module with its old parameters. Nothing is reported if the task pickles a module, "
+        "reads a `state_dict`, writes a file that is large enough for the parameters or connects "
+        "to another host, if the parameters are in shared memory, or if the parent trains or "
+        "loads the module itself. What a `Process` sends by queues, connections and managers "
+        "counts as what a task returns."
     ),
-    reach="A `Process` and the workers of a dask cluster are not looked at.",
+    reach=(
+        "A `Process` is watched until it ends, by whatever ends it, and the parent's use of the "
+        "module counts from then on. What a process forked by `os.fork` trains is not seen."
+    ),
     silence="If the copies are trials, and the parent should go on with the module as it was.",
     links=(links.TORCH_MULTIPROCESSING, links.TORCH_SERIALIZATION),
 )

@@ -26,6 +26,14 @@ Pickling shows what is transferred; a probe shows what the tasks do with it. Che
 ``heard(call, note)``
     Back in the parent: what `after` noted. Some libraries bring it as plain data (`plain_data`):
     the annotation of `note` says what it may be.
+``so_far(items)``
+    In a process that the program starts itself, given its function and arguments: how things stand
+    now, as a note that takes the place of the earlier ones. It holds once the process has ended.
+``sent(item)``
+    There: the process sends `item` to another one.
+``replaced(call, note, earlier, running)``
+    Back in the parent: a note of how things stand, the one that it takes the place of, or None, and
+    whether the process goes on. Without it, `heard` hears of the note as the process has ended.
 ``pulled(call, tasks)``
     The tasks that the caller gave, where the probe has asked: they may be wrapped, for joblib pulls
     a generator from threads of its own.
@@ -52,7 +60,11 @@ After = Callable[[Any, Any, "BaseException | None"], Any]
 Notes = list[tuple[str, Any]]
 
 
-_OF_THE_KERNEL = {"simulated": "simulated", "seeds": "task_seeds"}
+_OF_THE_KERNEL = {
+    "simulated": "simulated",
+    "seeds": "task_seeds",
+    "modules": "inherited_modules",
+}
 """Probes that serve no pitfall, by owner: their modules. The first travels before all others."""
 _HOME = __name__.rpartition(".")[0]
 
@@ -225,6 +237,21 @@ def hear(call: Any, notes: Notes) -> None:
             fault(error)
 
 
+def replace(call: Any, name: str, note: Any, earlier: Any, *, running: bool) -> None:
+    """Take how things stand for the probe `name` in a process that `call` has started.
+
+    Args:
+        call, name, note: the call, the probe and its note.
+        earlier: the note that it takes the place of, or None.
+        running: the process goes on.
+    """
+    replaced = getattr(_module(name), "replaced", None)
+    if replaced is not None:
+        attempt(replaced, call, note, earlier, running)
+    elif not running:
+        hear(call, [(name, note)])
+
+
 def read(texts: Sequence[tuple[str, str]]) -> Notes:
     """Notes out of plain data, each of the type that `heard` of its probe takes.
 
@@ -322,6 +349,22 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, Aft
             if name not in asked:
                 _begin(begun, name, begins, None, process)
     return begun
+
+
+def standing(begun: Sequence[tuple[str, After]]) -> list[tuple[str, Any]]:
+    """Those of the probes that have `begun` which tell how things stand: names and modules."""
+    modules = [(name, _module(name)) for name, _ in begun]
+    return [(name, module) for name, module in modules if hasattr(module, "so_far")]
+
+
+changed: list[Callable[[], object]] = []
+"""Called in a process that the program has started, where things may stand otherwise."""
+
+
+def note_change() -> None:
+    """Say that things may stand otherwise for a probe."""
+    for look in changed:
+        attempt(look)
 
 
 def _begins(name: str) -> _Begin:

@@ -94,9 +94,9 @@ def in_process(
     """
     inside = collector.here.inside
     attempt(worker.watch_nested_calls)
+    attempt(enter, items)
     begun = attempt(probes.begin, asked, process=True, instead=())
     attempt(collector.enter, inside)
-    attempt(enter, items)
     try:
         try:
             output = task()

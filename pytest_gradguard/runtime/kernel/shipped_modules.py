@@ -1,20 +1,23 @@
 """Modules that travel: which copy in a worker stands for which module of the caller.
 
 A module that is pickled for a worker, and stands in no other one, takes along what names it. Where
-it arrives it is known by that, and so is what comes back of it. Workers and pickles name functions
+it arrives it is known by that, and so is what comes back of it. Forked workers have modules that
+were never pickled (`inherited_modules`). Workers and pickles name functions
 of this file, so it stays light, and they keep their signatures.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_gradguard.runtime.kernel import checks, probes
-from pytest_gradguard.runtime.kernel.faults import attempt, fault, freed
+from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
+from pytest_gradguard.runtime.kernel.faults import attempt, freed
 
 
 class Copy:
@@ -56,16 +59,46 @@ def arrived(
 ) -> Any:
     """Rebuild a module in a worker; called by unpickling, before its state is set."""
     module = rebuild(*arguments)
-    if origin != os.getpid() and type(module).__weakrefoffset__:
-        # Else the class has something else made in its place.
-        try:
-            reference = weakref.ref(module, freed(_forget, id(module)))
-            _copies[id(module)] = Copy(token, number, reference)
-            probes.rouse("gg111")
-            probes.rouse("gg114")
-        except Exception as error:
-            fault(error)
+    if origin != os.getpid():
+        attempt(know, token, number, module)
+    elif type(module).__weakrefoffset__:
+        attempt(_passing.__setitem__, module, (token, number))
     return module
+
+
+_passing: ByIdentity[tuple[int, int]] = ByIdentity()
+"""By a module that has not left the process of its call: a scheduler there sends it on."""
+
+
+def passed_on(module: Any, reduction: Any) -> Any:
+    """The `reduction` of a module that nobody watches, with what names it where it is sent on."""
+    named = _passing.get(module)
+    if named is None or not isinstance(reduction, tuple):
+        return reduction
+    frame: Any = sys._getframe(2)
+    for _ in range(_FRAMES):
+        if frame is not None and frame.f_globals.get("__name__") == "distributed.protocol.pickle":
+            return shipped(*named, reduction)
+        frame = None if frame is None else frame.f_back
+    return reduction
+
+
+_FRAMES = 5
+"""How far it is looked for what pickles a module."""
+
+
+def know(token: int, number: int, module: Any) -> None:
+    """Know `module`, which has come to this process, by what names it in the one of its call."""
+    if not type(module).__weakrefoffset__:
+        return  # the class has something else made in its place
+    known = _copies.get(id(module))
+    if known is None or known.module is not module:
+        reference = weakref.ref(module, freed(_forget, id(module)))
+        _copies[id(module)] = Copy(token, number, reference)
+        probes.rouse("gg111")
+        probes.rouse("gg114")
+    else:
+        known.token = token  # an earlier call may be forgotten
 
 
 def _forget(identity: int) -> None:
@@ -82,10 +115,16 @@ def copies() -> Iterator[tuple[Copy, Any]]:
             yield copy, module
 
 
+def copy_that_is(module: Any) -> Copy | None:
+    """What came to this process as `module`; None: it was made here."""
+    known = _copies.get(id(module))
+    return known if known is not None and known.module is module else None
+
+
 def origin_of(module: Any) -> tuple[Copy, str] | None:
     """The copy that `module` is, or is a part of, and the path to that part."""
-    known = _copies.get(id(module))
-    if known is not None and known.module is module:
+    known = copy_that_is(module)
+    if known is not None:
         return known, ""
     for copy, whole in copies():
         for name, part in _parts(whole):

@@ -23,6 +23,7 @@ from pytest_gradguard.runtime.kernel.code_names import (
     globals_in,
     imports_in,
 )
+from pytest_gradguard.runtime.kernel.tasks import code_of
 
 _FUNCTIONS = 100
 _DEPTH = 5
@@ -312,3 +313,39 @@ def called_on(kind: type, method: Any, seen: set[str]) -> Iterator[types.Functio
             if inner is not None:
                 yield inner
                 yield from called_on(kind, inner, seen)
+
+
+GLOBAL = ".globals["
+"""What the paths of globals hold that a task uses."""
+_places: dict[Any, list[tuple[dict[str, Any], Chain]]] = {}
+"""By the code of a task, or its class: the globals that it uses."""
+_MANY = 200
+_HOLD_NOTHING = (type, types.FunctionType, types.ModuleType)
+
+
+def values_used_by(items: Any) -> list[tuple[str, Any]]:
+    """The globals that the tasks `items` use, as roots of a search: paths and values."""
+    functions = {id(function): (index, function) for index, (function, _, _) in enumerate(items)}
+    roots = []
+    for index, function in functions.values():
+        code = code_of(function) or type(function)
+        places = _places.get(code)
+        if places is None:
+            if len(_places) >= _MANY:
+                _places.clear()
+            places = _places[code] = _places_in(function)
+        for names, path in places:
+            roots.append((f"{index}|{GLOBAL}{'.'.join(path)!r}]", value_in(names, path)))
+    return roots
+
+
+def _places_in(function: Any) -> list[tuple[dict[str, Any], Chain]]:
+    """Where the globals stand that a task uses: other values may stand there later."""
+    found = []
+    for read in uses_of(function).reads:
+        names = read.reader.__globals__  # of a spawned worker's main program: no module's own
+        if read.module != names.get("__name__"):
+            names = vars(sys.modules[str(read.module)])
+        if not issubclass(type(read.value), _HOLD_NOTHING):
+            found.append((names, read.path))
+    return found

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
-import types
 from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -14,8 +12,7 @@ import torch
 
 from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.kernel import locate, used_globals
-from pytest_gradguard.runtime.kernel.code_names import Chain
-from pytest_gradguard.runtime.kernel.tasks import code_of, roots_of
+from pytest_gradguard.runtime.kernel.tasks import roots_of
 
 _SAMPLED = 64
 """How many values of a tensor tell which one it is."""
@@ -47,9 +44,7 @@ def digest(tensor: Any) -> str | None:
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
         if not _has_values(tensor):
             return None
-        values = tensor.detach().reshape(-1)
-        sample = values[:: max(1, values.numel() // _SAMPLED)].to("cpu")
-        read = tensors.fingerprint(sample, _SAMPLED)
+        read = tensors.fingerprint(_some_of(tensor).to("cpu"), _SAMPLED)
         if read is None:
             return None
         return blake2b(f"{list(tensor.shape)}".encode() + read, digest_size=16).hexdigest()
@@ -60,11 +55,19 @@ def sample(tensor: Any) -> Any:
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
         if not _has_values(tensor):
             return None
-        values = tensor.detach().reshape(-1)
-        values = values[:: max(1, values.numel() // _SAMPLED)]
+        values = _some_of(tensor)
         if values.is_complex():
             values = torch.view_as_real(values).reshape(-1)
         return values.to("cpu", torch.float64, copy=True)
+
+
+def _some_of(tensor: Any) -> Any:
+    """Some of the values of `tensor`. Nothing large is copied: compute threads may be lost here."""
+    values = tensor.detach()
+    every = max(1, values.numel() // _SAMPLED)
+    if values.is_contiguous():
+        return values.view(-1)[::every]
+    return values.take(torch.arange(0, values.numel(), every, device=values.device))
 
 
 def _has_values(tensor: Any) -> bool:
@@ -200,10 +203,10 @@ class Copies:
             return True
 
         paths = locate.find([*roots_of(items), *getattr(items, "beside", ())], look)
-        given = {one for one in found if not shared and _GLOBAL not in paths[one]}
+        given = {one for one in found if not shared and used_globals.GLOBAL not in paths[one]}
         if not any(isinstance(found[one], torch.nn.Parameter) for one in given):
             shares = True
-            locate.find(_globals_of(items), look)
+            locate.find(used_globals.values_used_by(items), look)
         self.every = [Copy(tensor, shares, one not in given) for one, tensor in found.items()]
         self.sent: set[int] = set()
         self._waiting = list(self.every)
@@ -262,45 +265,11 @@ class Copies:
         return written >= size or any(room >= size for room in self._rooms)
 
 
-_GLOBAL = ".globals["
-_places: dict[Any, list[tuple[dict[str, Any], Chain]]] = {}
-"""By the code of a task, or its class: the globals that it uses."""
-_MANY = 200
-_HOLD_NOTHING = (type, types.FunctionType, types.ModuleType)
 _BELOW = ("multiprocessing.heap", "multiprocess.heap")
 """Where shared values and barriers take their memory from: whole pages, whatever they need."""
 _C_RECORDS = (ctypes.Array, ctypes.Structure, ctypes.Union)
 _LEAST = 4
 """How many bytes a number takes in a structure, at least."""
-
-
-def _globals_of(items: Any) -> list[tuple[str, Any]]:
-    """Where a search through the globals begins that the tasks `items` use."""
-    functions = {id(function): (index, function) for index, (function, _, _) in enumerate(items)}
-    roots = []
-    for index, function in functions.values():
-        code = code_of(function) or type(function)
-        places = _places.get(code)
-        if places is None:
-            if len(_places) >= _MANY:
-                _places.clear()
-            places = _places[code] = _places_in(function)
-        for names, path in places:
-            value = used_globals.value_in(names, path)
-            roots.append((f"{index}|{_GLOBAL}{'.'.join(path)!r}]", value))
-    return roots
-
-
-def _places_in(function: Any) -> list[tuple[dict[str, Any], Chain]]:
-    """Where the globals stand that a task uses: other values may stand there later."""
-    found = []
-    for read in used_globals.uses_of(function).reads:
-        names = read.reader.__globals__  # of a spawned worker's main program: no module's own
-        if read.module != names.get("__name__"):
-            names = vars(sys.modules[str(read.module)])
-        if not issubclass(type(read.value), _HOLD_NOTHING):
-            found.append((names, read.path))
-    return found
 
 
 def _room(item: Any) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime.kernel import transfer
-from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel import shipped_modules, transfer
+from pytest_gradguard.runtime.kernel.faults import attempt, fault
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 copied: list[Callable[[Any], None]] = []
@@ -28,7 +28,8 @@ def _watched(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
                     hear(self)
                 except Exception as error:
                     fault(error)
-            return original(self, protocol)
+            reduction = original(self, protocol)
+            return attempt(shipped_modules.passed_on, self, reduction, instead=reduction)
         reduction = original(self, protocol)
         try:
             inside = current.inside

@@ -63,6 +63,7 @@ class WorkerBatch(BatchedCalls):  # type: ignore[misc]  # joblib has no types
 
     def _begin(self) -> Sequence[tuple[str, After]]:
         worker.watch_nested_calls()
+        here.running = self.items
         begun = probes.begin(self.gradguard_asked, process=True)
         collector.enter(here.inside)
         self.items = task_seeds.seeded_items(self.gradguard_asked, self.items)

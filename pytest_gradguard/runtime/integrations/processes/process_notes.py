@@ -1,50 +1,44 @@
 """A process that the program starts itself tells what the probes note of its function there.
 
-It is looked at as a task is, from its first line to its last, and writes to a pipe as it ends. What
-it sends with a graph meanwhile, where nothing refuses that, it tells as it is pickled. A forked one
-has the guard, and tells what that found of its own calls, too.
+It is looked at as a task is, from its first line to its last: what it sends to other processes is
+what a task returns. It tells how things stand whenever that changes, as anything may end it. What
+it sends with a graph, where nothing refuses that, it tells as it is pickled. A forked one has the
+guard, and tells what that found of its own calls, too.
 """
 
 from __future__ import annotations
 
-import functools
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from pytest_gradguard.daemon_process import through
-from pytest_gradguard.findings import Finding
 from pytest_gradguard.rank_process import is_rank
-from pytest_gradguard.runtime.kernel import (
-    calls,
-    collector,
-    pipes,
-    plain_data,
-    probes,
-    watching,
-)
+from pytest_gradguard.runtime.integrations.processes.sending import sends
+from pytest_gradguard.runtime.kernel import collector, probes, running
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.collector import Collector
+from pytest_gradguard.runtime.kernel.dispatch import telling
 from pytest_gradguard.runtime.kernel.dispatch.process_start import (
     hearing,
     package_of,
     ships_gradients,
 )
-from pytest_gradguard.runtime.kernel.faults import attempt, fault, hidden_frame
-from pytest_gradguard.runtime.kernel.pipes import Listeners
+from pytest_gradguard.runtime.kernel.dispatch.telling import Teller
+from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame
 from pytest_gradguard.runtime.pitfalls.lost import pickling_errors, queue_puts
 
 _TORCH = "torch.nn.parameter"
-_RESULTS = "pytest_gradguard.runtime.pitfalls.lost.process_results"  # it needs torch
-_MANY = 64
-"""How many processes are listened to at a time."""
-_SENT = "result"
-"""The name of a note of what was sent with a graph; the others are those of probes."""
-_FOUND = "found"
-"""The same of a finding of the calls that the process makes itself."""
+_PITFALLS = "pytest_gradguard.runtime.pitfalls"
+_RESULTS = f"{_PITFALLS}.lost.process_results"  # it needs torch, as those below
+_GRADIENTS = f"{_PITFALLS}.kept.process_gradients"
+_STEPS = f"{_PITFALLS}.kept.worker_gradients"
+_MODULES = f"{_PITFALLS}.modules.sent_modules"
+_SENT = "gg103_sent"
 _RANKS_SHARE = frozenset(("gg304", "gg305"))
 """The probes of random numbers: the ranks of a group often have to draw the same."""
 
@@ -66,51 +60,32 @@ def told(
         forked: it inherits its arguments; else they are pickled.
     """
     asked = probes.start(call, task, forked)
-    results = _TORCH in sys.modules and not call.within_autograd
-    if not (asked or results):
+    torch = _TORCH in sys.modules
+    results = torch and not call.within_autograd
+    gradients = torch and "GG106" not in call.dropped
+    if not (asked or results or gradients):
         return None
-    if results and forked:
-        attempt(import_module, _RESULTS)  # once, and not in each process
+    if forked:  # once, and not in each process
+        for module in [_RESULTS, _MODULES] * results + [_GRADIENTS] * gradients:
+            attempt(import_module, module)
     return hearing(
         process,
-        lambda inner, write: Run(process, inner, write, task, asked, results, call, forked),
-        lambda read: _expect(call, read, results),
+        lambda inner, write: Run(
+            process, inner, write, task, asked, results, gradients, call, forked
+        ),
+        lambda read: _expect(call, read, results, gradients),
     )
 
 
-def _expect(call: Call, read: Any, results: bool) -> None:
-    _told.add(read, tuple[str, str], functools.partial(_take, call))
-    call.collector.ask_first(_told.hear)
+def _expect(call: Call, read: Any, results: bool, gradients: bool) -> None:
+    telling.expect(call, read)
     if results:
         from pytest_gradguard.runtime.pitfalls.lost import provenance
 
-        provenance.expect(_told.hear)
-
-
-def _take(call: Call, told: list[tuple[str, str]], ended: bool) -> None:
-    """Take what a process that `call` has started has told."""
-    for name, text in told:
-        with suppress(ValueError):  # it is none of the guard's
-            _take_one(call, name, text)
-
-
-def _take_one(call: Call, name: str, text: str) -> None:
-    if name == _SENT:
-        from pytest_gradguard.runtime.pitfalls.lost import process_results, provenance
-
-        provenance.told(call, plain_data.loads(text, process_results.Sent))
-    elif name == _FOUND:
-        for finding in plain_data.loads(text, list[Finding]):
-            if finding.code not in call.dropped:
-                call.collector.add(calls.placed(call, finding))
-    else:
-        probes.hear(call, probes.read([(name, text)]))
-
-
-_told = Listeners(_MANY)
-hear = _told.hear
-"""Take what the processes have told."""
-watching.at_end(_told.close)
+        provenance.expect(telling.hear)
+        import_module(_MODULES).expect()
+    if gradients:
+        import_module(_STEPS).listen()
 
 
 # -- in the process --------------------------------------------------------------------------------
@@ -126,6 +101,7 @@ class Run:
         task: its function, and its arguments.
         asked: what the probes asked.
         results: what it sends with a graph is told, too.
+        gradients: what becomes of the gradients that it computes is told, too.
         call: the call that starts it, in the parent.
         forked: it inherits its arguments.
     """
@@ -138,35 +114,38 @@ class Run:
         task: tuple[Any, Any, Any],
         asked: Mapping[str, Any],
         results: bool,
+        gradients: bool,
         call: Call | None = None,
         forked: bool = False,
     ) -> None:
         self._process = process
         self._inner = inner
         self._write = write
-        self._task = task
+        self._items = [task]
         self._asked = asked
         self._results = results
+        self._gradients = gradients
         self._call = call
         self._forked = forked
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of the process are pickled by now: it is the attribute set last.
-        shipped = attempt(ships_gradients, self._call) or attempt(self._is_given_queue)
+        ships = bool(attempt(ships_gradients, self._call))
+        shipped = ships or bool(attempt(self._is_given_queue))
         if not (self._asked or shipped):
             inner = self._inner
             return (operator.getitem, ((inner,), 0)) if inner else (getattr, (self._process, "run"))
-        results = self._results and bool(shipped)
-        return Run, (self._process, self._inner, self._write, self._task, self._asked, results)
+        about = (self._process, self._inner, self._write, self._items[0], self._asked)
+        return Run, (*about, self._results and shipped, self._gradients and ships)
 
     def _is_given_queue(self) -> bool:
-        _, args, kwargs = self._task
+        _, args, kwargs = self._items[0]
         return queue_puts.is_given(package_of(self._process), (*args, *kwargs.values()))
 
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:
         run = work or type(self._process).run.__get__(self._process)
         run = attempt(through, run, self._process, self._inner, instead=run)
-        begun = attempt(self._begin, instead=())
+        watched = attempt(_Watched, self)
         own = attempt(self._gathering) if self._forked else None
         error: BaseException | None = None
         try:
@@ -176,28 +155,10 @@ class Run:
             error = raised
             raise
         finally:
-            attempt(self._end, begun, error)
-            if own is not None:
-                attempt(self._tell_found, own)
-
-    def _begin(self) -> Any:
-        if self._results:
-            results: Any = import_module(_RESULTS)
-            package = package_of(self._process)
-            tell = functools.partial(self._tell, _SENT)
-            results.watch(package, self._task[0], self._forked, tell)
-            queue_puts.tell[:] = [functools.partial(self._tell, _FOUND)]
-            if not self._forked:
-                pickling_errors.watch_fresh_process()
-        return probes.begin(self._asked, process=True)
-
-    def _end(self, begun: Any, error: BaseException | None) -> None:
-        if isinstance(error, SystemExit):
-            error = None
-        for name, note in probes.end(begun, [self._task], None, error, process=True):
-            started = probes.starts(name)
-            if started and not (name in _RANKS_SHARE and is_rank(self._inner)):
-                self._tell(name, note)
+            if watched is not None:
+                attempt(watched.end, error)
+                if own is not None:
+                    attempt(watched.tell_found, own)
 
     def _gathering(self) -> Collector:
         """Where findings of this forked process's own calls gather from now on.
@@ -210,14 +171,63 @@ class Run:
         collector.enter(own)
         return own
 
-    def _tell_found(self, own: Collector) -> None:
+
+class _Watched:
+    """What this process does, from now on."""
+
+    def __init__(self, run: Run) -> None:
+        self._inner = run._inner
+        self._items = items = run._items
+        self._teller = teller = Teller(run._write)
+        self._gradients: Any = None
+        self._standing: list[tuple[str, Any]] = []
+        package = package_of(run._process)
+        running.enter(items)
+        if run._gradients:
+            self._gradients = import_module(_GRADIENTS).Watched(items, teller)
+        if run._results:
+            results: Any = import_module(_RESULTS)
+            results.watch(package, items[0][0], run._forked, partial(teller.tell, _SENT))
+            import_module(_MODULES).watch(items[0][0], partial(teller.tell, "gg112"))
+            queue_puts.tell[:] = [partial(teller.tell, telling.FOUND)]
+            if not run._forked:
+                pickling_errors.watch_fresh_process()
+        self._begun = probes.begin(run._asked, process=True)
+        self._standing = probes.standing(self._begun)
+        if self._standing:
+            probes.changed[:] = [self._look]
+        if self._standing or self._gradients:
+            sends(package, self._sent).apply()
+
+    def _sent(self, item: Any) -> None:
+        for _, module in self._standing:
+            attempt(module.sent, item)
+        if self._gradients is not None:
+            self._gradients.sent(item)
+        self._look()
+
+    def _look(self) -> None:
+        """Tell how things stand, where that has changed."""
+        for name, module in self._standing:
+            self._teller.stands(name, partial(module.so_far, self._items))
+
+    def end(self, error: BaseException | None) -> None:
+        """Tell what there is to tell at the end, where the process has raised `error`, if any."""
+        self._look()
+        if self._gradients is not None:
+            self._gradients.tell()
+        if isinstance(error, SystemExit):
+            error = None
+        names = {name for name, _ in self._standing}
+        begun = [one for one in self._begun if one[0] not in names]
+        for name, note in probes.end(begun, self._items, None, error, process=True):
+            started = probes.starts(name)
+            if started and not (name in _RANKS_SHARE and is_rank(self._inner)):
+                self._teller.tell(name, note)
+
+    def tell_found(self, own: Collector) -> None:
+        """Tell what was found in this process."""
         collector.leave(own)
         found = own.findings
         if found:
-            self._tell(_FOUND, found)
-
-    def _tell(self, name: str, note: Any) -> None:
-        try:
-            pipes.tell(self._write.fileno(), (name, plain_data.dumps(note)))
-        except OSError as error:  # the program has closed what it knows nothing of
-            fault(error)
+            self._teller.tell(telling.FOUND, found)

@@ -18,7 +18,7 @@ from pytest_gradguard.runtime.kernel import calls, collector, registry, task_see
 from pytest_gradguard.runtime.kernel.attributes import plain_attribute
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.dispatch import calling, children, process_start
+from pytest_gradguard.runtime.kernel.dispatch import calling, children, process_start, telling
 from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.kernel.faults import (
     Beside,
@@ -36,7 +36,6 @@ from pytest_gradguard.runtime.pitfalls.cuda import process_cuda
 from pytest_gradguard.runtime.pitfalls.ddp import ranks
 from pytest_gradguard.runtime.pitfalls.forks import forks
 from pytest_gradguard.runtime.pitfalls.forks.process import ForkedProcess
-from pytest_gradguard.runtime.pitfalls.kept import process_gradients
 from pytest_gradguard.runtime.pitfalls.loaders import process_loaders
 
 _PICKLING = ("spawn", "forkserver")
@@ -70,7 +69,6 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
                 return carried(functools.partial(original, self), _start_forked, self, call)
             initialized = attempt(is_pools, self)
             with (
-                Beside(_gradients, self, call, forked=False),
                 Beside(_rank, self, call, forked=False),
                 Beside(_loaders, self, call),
                 Beside(_notes, self, call, forked=False),
@@ -104,7 +102,6 @@ def _begin(workers: Workers, process: Any) -> Call | None:
 def _start_forked(start: Callable[[], Any], process: Any, call: Call) -> Any:
     with (
         Beside(_telling, process, call),
-        Beside(_gradients, process, call, forked=True),
         Beside(_rank, process, call, forked=True),
         Beside(_loaders, process, call),
         Beside(_notes, process, call, forked=True),
@@ -141,12 +138,6 @@ def _shipping(process: Any, call: Call) -> Any:
     return transfer.during(TaskShipment(call, [_task(process)]))
 
 
-def _gradients(process: Any, call: Call, *, forked: bool) -> Any:
-    if is_pools(process):
-        return None
-    return process_gradients.told(process, call, _whole_task(process), forked=forked)
-
-
 def _whole_task(process: Any) -> tuple[Any, Any, Any]:
     function, args, kwargs = _task(process)
     if function is None:  # a class of the program's, whose objects hold what it works on
@@ -161,8 +152,7 @@ def _rank(process: Any, call: Call, *, forked: bool) -> Any:
 
 
 def _joined(result: Any, process: Any, timeout: float | None = None) -> None:
-    attempt(process_gradients.ended)
-    attempt(process_notes.hear)
+    attempt(telling.hear)
     attempt(_announce_more, process)
     attempt(ranks.ended, process)
 

@@ -61,18 +61,6 @@ class Outcome(NamedTuple):
     returned: list[str]
 
 
-class Told(NamedTuple):
-    """What a process of the program's own tells.
-
-    Attributes:
-        outcome: what has become of the gradients that it computed.
-        certain: it holds now; else it does if the process ends without telling more.
-    """
-
-    outcome: Outcome
-    certain: bool
-
-
 class State(Enum):
     """What a parameter has instead of the gradient that stayed in a worker."""
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.dispatch import calling
+from pytest_gradguard.runtime.kernel.dispatch import calling, telling
 from pytest_gradguard.runtime.kernel.fork_hook import ForkHook
 from pytest_gradguard.runtime.kernel.pipes import ends_beside
 from pytest_gradguard.runtime.kernel.registry import Workers
@@ -64,14 +64,14 @@ def _after(do: Any) -> None:
 
 def _in_parent(fork: _Fork) -> None:
     os.close(fork.write)
-    home: Any = import_module(f"{_FAMILY}.worker_gradients")
-    home.expect(fork.call, open(fork.read, "rb", buffering=0))  # noqa: SIM115
+    telling.expect(fork.call, open(fork.read, "rb", buffering=0))  # noqa: SIM115
+    import_module(f"{_FAMILY}.worker_gradients").listen()
 
 
 def _in_child(fork: _Fork) -> None:
     os.close(fork.read)
     process_gradients: Any = import_module(f"{_FAMILY}.process_gradients")
-    process_gradients.Watched(_items(fork.frame), _End(fork.write))
+    process_gradients.Watched(_items(fork.frame), telling.Teller(_End(fork.write)))
 
 
 class _End:

@@ -85,3 +85,10 @@ def heard(call: Any, note: Outcome) -> None:
         worker_gradients.remember(call, note.left)
     if note.returned:
         answers.take(call, note.returned)
+
+
+def replaced(call: Any, note: Outcome, earlier: Outcome | None, running: bool) -> None:
+    """Take what became of the gradients in a process that `call` has started."""
+    from pytest_gradguard.runtime.pitfalls.kept import worker_gradients
+
+    worker_gradients.replace(call, note, earlier, running=running)

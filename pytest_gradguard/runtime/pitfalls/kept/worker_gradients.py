@@ -25,13 +25,13 @@ from pytest_gradguard.runtime.frameworks.torch.copies import (
 from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
 from pytest_gradguard.runtime.kernel import calls, callsite, collector, locate, watching
 from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch.telling import hear
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
-from pytest_gradguard.runtime.kernel.pipes import Listeners
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.kept import gg106, used_gradients
-from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome, State, Told
+from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome, State
 from pytest_gradguard.runtime.pitfalls.kept.hand_forks import FORKED
 
 
@@ -147,8 +147,6 @@ class _Waiting:
             return state if used() is self.tensor.grad else None
 
 
-_MANY = 64
-"""From how many processes it is waited to hear."""
 _waiting: dict[int, _Waiting] = {}
 _used: dict[int, tuple[Callable[[], Any], Reference, GradientState | None]] = {}
 """By the id of a tensor that was waited for: the tensor, the gradient of its last step, and the
@@ -190,7 +188,7 @@ def remember(call: Call, left: KeptGradients, *, running: bool = False) -> None:
                 about = (reference, call, sent_by, left, values, state)
                 _waiting[identity] = _Waiting(*about, identity in stepped_with)
     if _waiting or _inherited:
-        _listen()
+        listen()
 
 
 def _shipped(call: Call) -> list[tuple[int, Reference, Call]]:
@@ -208,54 +206,34 @@ def _shipped(call: Call) -> list[tuple[int, Reference, Call]]:
     return [(identity, *sent) for identity, sent in found.items()]
 
 
-def _listen() -> None:
+def listen() -> None:
+    """Look at optimizers and backward passes from now on."""
     steps.before.subscribe(_stepping)
     steps.after.subscribe(_stepped)
     _patches.apply()
     torch_engine.subscribe(_backward)
 
 
-class _Expected:
-    """A process of the program's own, which may tell what it has kept."""
+def replace(call: Call, outcome: Outcome, earlier: Outcome | None, *, running: bool) -> None:
+    """Take what has become of the gradients in a process that `call` has started.
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._last: Told | None = None
-        self._left: KeptGradients | None = None
-        self._returned = 0
-
-    def take(self, told: list[Told], ended: bool) -> None:
-        """Take the last that the process has told: it holds in place of what it told before."""
-        self._last = told[-1] if told else self._last
-        certain = [one.outcome for one in told if one.certain]
-        if ended and self._last is not None:
-            certain.append(self._last.outcome)
-        if certain:
-            self._take(certain[-1], ended)
-
-    def _take(self, outcome: Outcome, ended: bool) -> None:
+    Args:
+        call, outcome: the call, and what has become of them.
+        earlier: what it told before, which does not hold any more.
+        running: the process goes on.
+    """
+    returned = 0
+    if earlier is not None:
+        returned = len(earlier.returned)
         for identity, known in list(_waiting.items()):
-            if known.left is self._left:
+            if known.left is earlier.left:
                 del _waiting[identity]
         for identity, (_, known_left, _, _) in list(_inherited.items()):
-            if known_left is self._left:
+            if known_left is earlier.left:
                 del _inherited[identity]
-        self._left, returned = outcome
-        self._call.answer(len(returned) - self._returned)
-        self._returned = len(returned)
-        if self._left is not None:
-            remember(self._call, self._left, running=not ended)
-
-
-_expected = Listeners(_MANY)
-hear = _expected.hear
-"""Take what the processes of the program's own have told."""
-
-
-def expect(call: Call, pipe: Any) -> None:
-    """Take, from now on, what comes out of `pipe`, where a process that `call` starts tells."""
-    _expected.add(pipe, Told, _Expected(call).take)
-    _listen()
+    call.answer(len(outcome.returned) - returned)
+    if outcome.left is not None:
+        remember(call, outcome.left, running=running)
 
 
 def undo() -> None:
@@ -263,7 +241,6 @@ def undo() -> None:
     _waiting.clear()
     _used.clear()
     _inherited.clear()
-    _expected.close()
     _patches.undo()
     torch_engine.unsubscribe(_backward)
     steps.before.unsubscribe(_stepping)

@@ -12,9 +12,11 @@ from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Severity, TraceStep
 from pytest_gradguard.runtime.kernel import evidence
 from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.checks import Probe
 from pytest_gradguard.runtime.kernel.evidence import SAMPLES, Object, names, times
 
 CODE = "GG103"
+PROBES = (Probe("gg103_sent", "pytest_gradguard.runtime.pitfalls.lost.provenance"),)
 FIXED = "fixed parameters"
 
 

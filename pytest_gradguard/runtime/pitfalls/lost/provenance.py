@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,10 +36,8 @@ from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.lost import boundary_gradients, gg103
+from pytest_gradguard.runtime.pitfalls.lost.process_results import Sent
 from pytest_gradguard.runtime.pitfalls.modes import gg301
-
-if TYPE_CHECKING:
-    from pytest_gradguard.runtime.pitfalls.lost.process_results import Sent
 
 
 class Severed(NamedTuple):
@@ -86,21 +84,21 @@ def expect(hear: Callable[[], object]) -> None:
     """Look, from now on, at what arrives of processes that the program has started.
 
     Args:
-        hear: has those that have told something come by `told`.
+        hear: has those that have told something come by `heard`.
     """
     if hear not in _processes:
         _processes.append(hear)
     _apply()
 
 
-def told(call: calls.Call, sent: Sent) -> None:
+def heard(call: calls.Call, note: Sent) -> None:
     """Know what a process that `call` has started pickled with a graph, should it arrive here."""
-    _told[sent.values] = (Severed(call, sent.note), sent.handed)
+    _told[note.values] = (Severed(call, note.note), note.handed)
     while len(_told) > _MOST_TOLD:
         del _told[next(iter(_told))]
-    if sent.lineage == LINEAGE:
+    if note.lineage == LINEAGE:
         known = call.remembered.setdefault(_INHERITED, {})
-        known.update(sent.leaves)
+        known.update(note.leaves)
 
 
 def inherit(token: int, lineage: str, leaves: dict[int, str]) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from hashlib import blake2b
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.frameworks.torch.copies import sample
+
+_T = TypeVar("_T")
 
 _FEW = 4
 """How many parameters, from the first and the last ones, tell whether a task trains its copy."""
@@ -36,9 +40,23 @@ def state_of(owner: Any, buffer: Any) -> Any:
 
 def parameters_of(module: Any) -> dict[str, Any]:
     """What a few of the parameters that are trained are now, by their names."""
-    named = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
-    few = named if len(named) <= _FEW else named[: _FEW // 2] + named[-_FEW // 2 :]
-    return {name: sample(one) for name, one in few}
+    named = {name: one for name, one in module.named_parameters() if one.requires_grad}
+    return {name: sample(one) for name, one in few(named).items()}
+
+
+def few(named: dict[str, _T]) -> dict[str, _T]:
+    """Some of what has a name: the first and the last ones."""
+    if len(named) <= _FEW:
+        return named
+    pairs = list(named.items())
+    return dict(pairs[: _FEW // 2] + pairs[-_FEW // 2 :])
+
+
+def text_of(state: Any) -> str:
+    """What tells, in another process, whether a state of a buffer or parameter is that one."""
+    if isinstance(state, torch.Tensor):
+        return blake2b(tensors.fingerprint(state, len(state)) or b"", digest_size=16).hexdigest()
+    return str(state)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -32,6 +32,7 @@ class KeptBuffers(NamedTuple):
         path: where the task was given the module.
         parameter: the name by which the task got it, if that is known.
         names: theirs, as the module's `state_dict` names them.
+        values: by some of the names, what tells the values that they came with.
     """
 
     task: Task
@@ -40,6 +41,7 @@ class KeptBuffers(NamedTuple):
     path: str
     parameter: str | None
     names: list[str]
+    values: dict[str, str]
 
 
 class Use(Enum):

@@ -10,11 +10,13 @@ from pytest_gradguard.details import Details
 from pytest_gradguard.runtime.kernel import evidence
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.callsite import Site
+from pytest_gradguard.runtime.kernel.checks import Probe
 from pytest_gradguard.runtime.kernel.evidence import names, times
 from pytest_gradguard.runtime.kernel.registry import later
 from pytest_gradguard.runtime.kernel.tasks import Task
 
 CODE = "GG112"
+PROBES = (Probe("gg112", f"{__name__.rpartition('.')[0]}.sent_modules"),)
 
 on_module_returned = later(f"{__name__.rpartition('.')[0]}.replaced_modules:remember")
 

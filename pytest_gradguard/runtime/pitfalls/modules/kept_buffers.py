@@ -6,6 +6,7 @@ copy whose parameters changed, too, without going back is thrown away as a whole
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.frameworks.torch import tensors
@@ -14,7 +15,15 @@ from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.shipped_modules import Copy
 from pytest_gradguard.runtime.kernel.tasks import Task, parameter_of, roots_of, task_of
 from pytest_gradguard.runtime.pitfalls.kept import returned
-from pytest_gradguard.runtime.pitfalls.modules.buffers import kept_by, parameters_of, same, state_of
+from pytest_gradguard.runtime.pitfalls.modules import files
+from pytest_gradguard.runtime.pitfalls.modules.buffers import (
+    few,
+    kept_by,
+    parameters_of,
+    same,
+    state_of,
+    text_of,
+)
 from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers
 
 
@@ -24,11 +33,15 @@ class _Seen(NamedTuple):
     Attributes:
         buffers, parameters: what tells whether these have changed since.
         shared: the buffers in memory that other processes may read.
+        returned: buffers that have changed may have gone back.
+        trained_returned: parameters that have changed have gone back.
     """
 
     buffers: dict[str, Any]
     parameters: dict[str, Any]
     shared: dict[str, Any]
+    returned: bool = False
+    trained_returned: bool = False
 
 
 def begin(asked: None, process: bool) -> After | None:
@@ -46,18 +59,57 @@ def begin(asked: None, process: bool) -> After | None:
 
 def _after(items: Any, results: Any, error: BaseException | None) -> list[KeptBuffers] | None:
     """Which buffers of modules that are here have changed in the tasks `items`."""
+    if error is None:
+        _look_at(results)
+    found = _left_by(items) if error is None else []
+    for copy, module, _, _ in _changed_copies():
+        copy.looked_at = _see(module)
+    return found or None
+
+
+def so_far(items: Any) -> list[KeptBuffers]:
+    """Which buffers of modules that are here have changed, and went to no other process."""
+    left = _left_by(items)
+    size = sum(
+        buffer.numel() for _, _, _, changed in _changed_copies() for buffer in changed.values()
+    )
+    return [] if left and files.may_hold(size) else left
+
+
+def _left_by(items: Any) -> list[KeptBuffers]:
     found = []
+    for copy, module, seen, changed in _changed_copies():
+        if not seen.returned and (seen.trained_returned or not _is_trained(module, seen)):
+            found.append(note(copy, module, list(changed), seen.buffers, items))
+    return found
+
+
+def sent(item: Any) -> None:
+    """See whether what goes to another process may hold what has changed."""
+    _look_at([item])
+
+
+def _look_at(results: Any) -> None:
+    held = None
+    for copy, module, seen, changed in _changed_copies():
+        held = held or returned.Held(results)
+        parameters = list(module.parameters())
+        if held.may_hold(list(changed.values()), parameters, len(results)):
+            seen = seen._replace(returned=True)
+        trained = [one for one in parameters if one.requires_grad]
+        if _is_trained(module, seen) and held.holds_any(trained, single=False):
+            seen = seen._replace(trained_returned=True)
+        copy.looked_at = seen
+
+
+def _changed_copies() -> Iterator[tuple[Copy, Any, _Seen, dict[str, Any]]]:
+    """The modules that are here of which buffers have changed."""
     for copy, module in shipped_modules.copies():
         seen: _Seen | None = copy.looked_at
-        if seen is None or not seen.buffers:
-            continue
-        changed = _changed(module, seen)
-        if not changed:
-            continue
-        copy.looked_at = _see(module)
-        if error is None and not _go_back(module, changed, seen, results):
-            found.append(note(copy, module, list(changed), items))
-    return found or None
+        if seen is not None and seen.buffers:
+            changed = _changed(module, seen)
+            if changed:
+                yield copy, module, seen, changed
 
 
 # -- what a module holds -------------------------------------------------------------------------
@@ -82,30 +134,27 @@ def _changed(module: Any, seen: _Seen) -> dict[str, Any]:
     }
 
 
-# -- what goes back ------------------------------------------------------------------------------
-
-
-def _go_back(module: Any, changed: dict[str, Any], seen: _Seen, results: Any) -> bool:
-    """Whether buffers that have changed may be among `results`, or nobody misses them."""
-    parameters = list(module.parameters())
-    held = returned.Held(results)
-    if held.may_hold(list(changed.values()), parameters, len(results)):
-        return True
+def _is_trained(module: Any, seen: _Seen) -> bool:
+    """Whether its parameters have changed, too: what does not go back is then thrown away whole."""
     now = parameters_of(module)
-    if all(same(state, now.get(name)) for name, state in seen.parameters.items()):
-        return False
-    trained = [one for one in parameters if one.requires_grad]
-    return not held.holds_any(trained, single=False)
+    return not all(same(state, now.get(name)) for name, state in seen.parameters.items())
 
 
-def note(copy: Copy, module: Any, names: list[str], items: Any) -> KeptBuffers:
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def note(
+    copy: Copy, module: Any, names: list[str], before: Mapping[str, Any], items: Any
+) -> KeptBuffers:
     """What the tasks `items` have changed of their copy of a module, and left there."""
     paths = locate.find(roots_of(items), lambda item: item is module)
     index, _, path = paths.get(id(module), "0|").partition("|")
     function = items[int(index)][0]
     path = path.lstrip(".")
     task: Task = task_of(function)
-    return KeptBuffers(task, copy.token, copy.number, path, parameter_of(function, path), names)
+    parameter = parameter_of(function, path)
+    values = {name: text_of(before[name]) for name in names if name in before}
+    return KeptBuffers(task, copy.token, copy.number, path, parameter, names, few(values))
 
 
 def heard(call: Any, note: list[KeptBuffers]) -> None:

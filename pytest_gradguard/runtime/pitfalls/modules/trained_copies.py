@@ -1,30 +1,26 @@
 """GG114: which modules that came with tasks an optimizer there has trained, and nothing returns.
 
 It is roused by the first module that arrives, and hears of the steps of optimizers. A task that
-saves or pickles a module, or reads its state, may leave it anywhere: that is no loss.
+saves or pickles a module, reads its state, or writes a file that is large enough, may leave it
+anywhere: that is no loss.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-import torch
-
-from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.kernel import probes, shipped_modules, watching
-from pytest_gradguard.runtime.kernel.observing import observe
-from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.probes import After
-from pytest_gradguard.runtime.pitfalls.kept import returned
-from pytest_gradguard.runtime.pitfalls.modules import kept_buffers
+from pytest_gradguard.runtime.kernel.shipped_modules import Copy
+from pytest_gradguard.runtime.pitfalls.kept import backwards, returned
+from pytest_gradguard.runtime.pitfalls.modules import files, kept_buffers
 from pytest_gradguard.runtime.pitfalls.modules.buffers import parameters_of, same
 from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers
 
 _stepped: set[int] = set()
 """The ids of the parameters that an optimizer has stepped in the tasks of this batch."""
-_saved: list[bool] = []
-"""Whether the tasks have saved something, or copied a module."""
 
 
 def begin(asked: None, process: bool) -> After | None:
@@ -38,49 +34,67 @@ def begin(asked: None, process: bool) -> After | None:
         probes.rest("gg114")
         return None
     _stepped.clear()
-    _saved.clear()
     steps.after.subscribe(_steps)
-    _patches.apply()
-    if _copied not in torch_modules.copied:
-        torch_modules.copied.append(_copied)
+    files.watch()
     return _after
 
 
 def _steps(optimizer: Any) -> None:
-    _stepped.update(map(id, steps.parameters_of(optimizer)))
-
-
-def _saves(*args: Any, **kwargs: Any) -> None:
-    _saved[:] = [True]
-
-
-def _copied(module: Any) -> None:
-    _saves()
-
-
-_patches = Patches(
-    [
-        observe(torch, "save", before=_saves),
-        observe(torch.nn.Module, "state_dict", before=_saves),
-    ]
-)
+    stepped = set(map(id, steps.parameters_of(optimizer)))
+    if not stepped <= _stepped:
+        _stepped.update(stepped)
+        probes.note_change()
 
 
 def _after(items: Any, results: Any, error: BaseException | None) -> list[KeptBuffers] | None:
     """Which modules that are here the tasks `items` have trained, and left here."""
-    saved, stepped = bool(_saved), set(_stepped)
     _rest()
-    found = []
+    found = _trained_by(items, results) if error is None else []
     for copy, module in shipped_modules.copies():
-        before, now = copy.parameters, parameters_of(module)
-        if not before or all(same(one, now.get(name)) for name, one in before.items()):
-            continue
-        copy.parameters = now
-        trained = {name: one for name, one in module.named_parameters() if id(one) in stepped}
-        shared = any(map(tensors.in_shared_memory, trained.values()))
-        if trained and error is None and not (saved or shared or _may_return(trained, results)):
-            found.append(kept_buffers.note(copy, module, list(trained), items))
+        if copy.parameters is not None:
+            copy.parameters = parameters_of(module)
     return found or None
+
+
+def so_far(items: Any) -> list[KeptBuffers]:
+    """Which modules this process has trained so far, and sent to no other."""
+    return _trained_by(items, ())
+
+
+def sent(item: Any) -> None:
+    """See whether what goes to another process may hold what was trained."""
+    if any(_may_return(trained, [item]) for _, _, trained in _trained()):
+        files.note_saved()
+
+
+def _trained_by(items: Any, results: Any) -> list[KeptBuffers]:
+    """What was trained of the modules that came with the tasks `items`, and is not in `results`."""
+    found = []
+    for copy, module, trained in _trained():
+        size = sum(one.numel() for one in trained.values())
+        copies = backwards.known(items)
+        if not (
+            files.may_hold(size)
+            or any(map(tensors.in_shared_memory, trained.values()))
+            or (copies is not None and copies.may_be_in_shared_memory(size))
+            or _may_return(trained, results)
+        ):
+            note = kept_buffers.note(copy, module, list(trained), copy.parameters, items)
+            found.append(note)
+    return found
+
+
+def _trained() -> Iterator[tuple[Copy, Any, dict[str, Any]]]:
+    """The modules that are here and were trained: what each came as, and what was stepped of it."""
+    for copy, module in shipped_modules.copies():
+        now = parameters_of(module)
+        if copy.parameters and not all(
+            same(one, now.get(name)) for name, one in copy.parameters.items()
+        ):
+            named = module.named_parameters()
+            trained = {name: one for name, one in named if id(one) in _stepped}
+            if trained:
+                yield copy, module, trained
 
 
 def _may_return(trained: dict[str, Any], results: Any) -> bool:
@@ -101,10 +115,8 @@ def heard(call: Any, note: list[KeptBuffers]) -> None:
 
 
 def _rest() -> None:
-    _patches.undo()
+    files.rest()
     steps.after.unsubscribe(_steps)
-    if _copied in torch_modules.copied:
-        torch_modules.copied.remove(_copied)
 
 
 watching.at_end(_rest)

@@ -32,7 +32,13 @@ from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.modules import gg111, gg114
-from pytest_gradguard.runtime.pitfalls.modules.buffers import kept_by, parameters_of, same
+from pytest_gradguard.runtime.pitfalls.modules.buffers import (
+    kept_by,
+    parameters_of,
+    same,
+    state_of,
+    text_of,
+)
 from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers, Use
 
 
@@ -132,10 +138,17 @@ def remember(call: Call, notes: Iterable[KeptBuffers], kind: type[gg111.Evidence
         known = any(
             of is call and one.kind is kind and one.module is module for one, of in _waiting.items()
         )
-        if module is not None and not known:
+        if module is not None and not known and _is_what_was_sent(module, kept):
             _waiting[_Lost(kept, module, kind)] = call
     if _waiting:
         _listen()
+
+
+def _is_what_was_sent(module: Any, kept: KeptBuffers) -> bool:
+    """Whether `module` has still the values that its copy came to the worker with."""
+    now = {name: state_of(owner, one) for name, owner, one in kept_by(module)}
+    now.update(parameters_of(module))
+    return all(text_of(now.get(name)) == text for name, text in kept.values.items())
 
 
 def _listen() -> None:
@@ -275,6 +288,8 @@ def _note(call: Call, lost: _Lost, use: Use) -> gg111.Evidence | None:
     evidence = lost.kind.of(call, about=(lost.kept.task, lost.kept.path))
     if evidence is None:
         return None
+    if call.starts:
+        evidence.case = "process"
     evidence.describe(lost.kept, use, callsite.user_site())
     evidence.certain = evidence.certain or use in _CERTAIN
     if lost.is_stale not in evidence.stale:

@@ -1,0 +1,110 @@
+"""GG112: modules that a process of the program's own sends back, known by their values.
+
+The program pickles them itself, by a queue, a connection or into a file: what it pickles stays as
+it is. The process tells what it pickles, and the parent knows it again as it is unpickled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
+from pytest_gradguard.runtime.kernel import calls, frameworks, shipped_modules, watching
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import telling
+from pytest_gradguard.runtime.kernel.observing import caller, observe
+from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.kernel.tasks import Task, task_of
+from pytest_gradguard.runtime.pitfalls.modules import replaced_modules
+from pytest_gradguard.runtime.pitfalls.modules.buffers import parameters_of, text_of
+
+
+class SentModule(NamedTuple):
+    """A copy of a module that a process has pickled, in plain values.
+
+    Attributes:
+        task: the function that the process runs.
+        token, number: the call that the module came with, and its number there.
+        kind: its class.
+        values: by the names of some parameters, what tells their values.
+    """
+
+    task: Task
+    token: int
+    number: int
+    kind: str
+    values: dict[str, str]
+
+
+def _kind(module: Any) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
+def _values(module: Any) -> dict[str, str]:
+    return {name: text_of(one) for name, one in parameters_of(module).items()}
+
+
+# -- in the process --------------------------------------------------------------------------------
+
+
+def watch(function: Any, tell: Callable[[SentModule], object]) -> None:
+    """Tell, from now on, which of its copies this process pickles.
+
+    Args:
+        function: what the process runs.
+        tell: takes each of them.
+    """
+
+    def copied(module: Any) -> None:
+        copy = shipped_modules.copy_that_is(module)
+        if copy is not None:
+            about = (copy.token, copy.number, _kind(module), _values(module))
+            tell(SentModule(task_of(function), *about))
+
+    frameworks.watch_reductions()
+    torch_modules.copied.append(copied)
+
+
+# -- in the parent ---------------------------------------------------------------------------------
+
+_sent: deque[tuple[Call, SentModule]] = deque(maxlen=64)
+
+
+def expect() -> None:
+    """Look, from now on, at the modules that the program unpickles."""
+    _patches.apply()
+
+
+def heard(call: Call, note: SentModule) -> None:
+    """Know what a process that `call` has started has pickled, should it arrive here."""
+    _sent.append((call, note))
+
+
+def _built(result: Any, module: Any, *args: Any) -> None:
+    if caller().f_globals.get("__name__") == "copy":
+        return
+    telling.hear()
+    about = [(call, one) for call, one in _sent if one.kind == _kind(module)]
+    values = _values(module) if about else {}
+    for call, one in about:
+        sent_by = calls.by_token(one.token)
+        original = None if sent_by is None else sent_by.module_of(one.number)
+        if original is not None and values and one.values == values:
+            replaced_modules.remember(call, original, one.task, module)
+            return
+
+
+_patches = Patches([observe(torch.nn.Module, "__setstate__", after=_built)])
+
+
+def undo() -> None:
+    """Look at them no longer."""
+    _patches.undo()
+    _sent.clear()
+
+
+watching.at_end(undo)
