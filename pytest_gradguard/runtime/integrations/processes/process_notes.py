@@ -32,12 +32,15 @@ from pytest_gradguard.runtime.kernel.dispatch.process_start import (
     hearing,
     package_of,
     ships_gradients,
+    when_loaded,
 )
 from pytest_gradguard.runtime.kernel.faults import attempt, fault, hidden_frame
 from pytest_gradguard.runtime.kernel.pipes import Listeners
-from pytest_gradguard.runtime.pitfalls.lost import pickling_errors, queue_puts
+from pytest_gradguard.runtime.pitfalls.lost import gg103, pickling_errors, queue_puts
 
 _TORCH = "torch.nn.parameter"
+_TORCH_IS_WHOLE = "torch.optim.optimizer"
+"""A module that torch imports late."""
 _RESULTS = "pytest_gradguard.runtime.pitfalls.lost.process_results"  # it needs torch
 _MANY = 64
 """How many processes are listened to at a time."""
@@ -82,9 +85,9 @@ def _expect(call: Call, read: Any, results: bool) -> None:
     _told.add(read, tuple[str, str], functools.partial(_take, call))
     call.collector.ask_first(_told.hear)
     if results:
-        from pytest_gradguard.runtime.pitfalls.lost import provenance
+        from pytest_gradguard.runtime.pitfalls.lost import arriving
 
-        provenance.expect(_told.hear)
+        arriving.expect(_told.hear)
 
 
 def _take(call: Call, told: list[tuple[str, str]], ended: bool) -> None:
@@ -96,9 +99,9 @@ def _take(call: Call, told: list[tuple[str, str]], ended: bool) -> None:
 
 def _take_one(call: Call, name: str, text: str) -> None:
     if name == _SENT:
-        from pytest_gradguard.runtime.pitfalls.lost import process_results, provenance
+        from pytest_gradguard.runtime.pitfalls.lost import arriving
 
-        provenance.told(call, plain_data.loads(text, process_results.Sent))
+        arriving.told(call, plain_data.loads(text, gg103.Sent))
     elif name == _FOUND:
         for finding in plain_data.loads(text, list[Finding]):
             if finding.code not in call.dropped:
@@ -152,16 +155,15 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of the process are pickled by now: it is the attribute set last.
-        shipped = attempt(ships_gradients, self._call) or attempt(self._is_given_queue)
+        package = package_of(self._process)
+        shipped = attempt(ships_gradients, self._call) or attempt(
+            queue_puts.may_receive, package, self._task
+        )
         if not (self._asked or shipped):
             inner = self._inner
             return (operator.getitem, ((inner,), 0)) if inner else (getattr, (self._process, "run"))
         results = self._results and bool(shipped)
         return Run, (self._process, self._inner, self._write, self._task, self._asked, results)
-
-    def _is_given_queue(self) -> bool:
-        _, args, kwargs = self._task
-        return queue_puts.is_given(package_of(self._process), (*args, *kwargs.values()))
 
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:
         run = work or type(self._process).run.__get__(self._process)
@@ -182,14 +184,16 @@ class Run:
 
     def _begin(self) -> Any:
         if self._results:
-            results: Any = import_module(_RESULTS)
-            package = package_of(self._process)
-            tell = functools.partial(self._tell, _SENT)
-            results.watch(package, self._task[0], self._forked, tell)
+            when_loaded(_TORCH_IS_WHOLE, self._watch_results)
             queue_puts.tell[:] = [functools.partial(self._tell, _FOUND)]
             if not self._forked:
                 pickling_errors.watch_fresh_process()
         return probes.begin(self._asked, process=True)
+
+    def _watch_results(self) -> None:
+        results: Any = import_module(_RESULTS)
+        tell = functools.partial(self._tell, _SENT)
+        results.watch(package_of(self._process), self._task[0], tell)
 
     def _end(self, begun: Any, error: BaseException | None) -> None:
         if isinstance(error, SystemExit):
