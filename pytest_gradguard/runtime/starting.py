@@ -35,6 +35,7 @@ AWAITED = (
 IN_WORKERS = (
     ("torch.autograd", "kept.backwards"),
     ("torch.cuda", "cuda.earlier"),
+    ("torch.optim.optimizer", "kept.arrived"),
     ("torch.optim.optimizer", "lost.process_results"),
 )
 """What is watched in worker processes only."""

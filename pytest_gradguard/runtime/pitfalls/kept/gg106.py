@@ -67,10 +67,12 @@ class Told(NamedTuple):
     Attributes:
         outcome: what has become of the gradients that it computed.
         certain: it holds now; else it does if the process ends without telling more.
+        message: of which message that the process has got; 0: of what it was started with.
     """
 
     outcome: Outcome
     certain: bool
+    message: int = 0
 
 
 class State(Enum):
@@ -89,7 +91,8 @@ class Evidence(evidence.Evidence):
         site: the line.
         call: the call of the task that kept the gradients.
         left: what that task left.
-        sent: the line where the parameters were sent to its worker.
+        sent: the line where the parameters were sent to its worker; None: the program has pickled
+            them itself.
     """
 
     code = CODE
@@ -106,11 +109,14 @@ class Evidence(evidence.Evidence):
         self._states: dict[State, int] = {}
         self._parameters = 0
         self._nothing = False
-        if sent is not None:
-            text = f"copies of the parameters are sent to {self.backend} workers here"
-            if left.shared:
-                text = f"{self.backend} workers share the parameters from here on"
-            self.add_step(text, sent.path, sent.line, "parent")
+        text = f"copies of the parameters are sent to {self.backend} workers here"
+        if left.shared:
+            text = f"{self.backend} workers share the parameters from here on"
+        if sent is None:
+            text = "the process that gets the parameters later is started here"
+        where = sent or call.site
+        if where is not None:
+            self.add_step(text, where.path, where.line, "parent")
         text = f"`{task.name}` runs backward on a copy and does not return the gradient"
         if left.shared:
             text = f"`{task.name}` runs backward, and the gradient stays in its process"

@@ -33,6 +33,7 @@ from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.kept import gg106, used_gradients
 from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome, State, Told
 from pytest_gradguard.runtime.pitfalls.kept.hand_forks import FORKED
+from pytest_gradguard.runtime.pitfalls.lost import pickled_leaves
 
 
 class _Waiting:
@@ -40,7 +41,7 @@ class _Waiting:
 
     Attributes:
         call, left: the call of the task that kept the gradient, and what that left.
-        sent_by: the call that shipped it, which may be an earlier one.
+        sent_by: the call that shipped it, which may be an earlier one; None: the program itself.
         cleared: the task has cleared it again.
         stepped_with: a step had used its gradient before the call.
         settled: nothing more is to be said of it.
@@ -50,7 +51,7 @@ class _Waiting:
         self,
         reference: Callable[[], Any],
         call: Call,
-        sent_by: Call,
+        sent_by: Call | None,
         left: KeptGradients,
         values: str,
         gradient: GradientState | None,
@@ -176,7 +177,7 @@ def remember(call: Call, left: KeptGradients, *, running: bool = False) -> None:
         for identity, (inherited, gradient) in left.inherited.items():
             if gradient is None or not running:
                 _inherited[identity] = (call, left, inherited, gradient)
-    for identity, reference, sent_by in _shipped(call):
+    for identity, reference, sent_by in _sent(call, left):
         tensor = reference()
         if tensor is None or not tensor.is_leaf:
             continue
@@ -193,7 +194,7 @@ def remember(call: Call, left: KeptGradients, *, running: bool = False) -> None:
         _listen()
 
 
-def _shipped(call: Call) -> list[tuple[int, Reference, Call]]:
+def _shipped(call: Call) -> list[tuple[int, Reference, Call | None]]:
     """What went to the workers of `call`, with its tasks, with their initializer and before: the
     ids, the tensors and by which call."""
     found = {
@@ -206,6 +207,15 @@ def _shipped(call: Call) -> list[tuple[int, Reference, Call]]:
             shipped = before.shipped.items()
             found.update((identity, (one, before)) for identity, (one, _) in shipped)
     return [(identity, *sent) for identity, sent in found.items()]
+
+
+def _sent(call: Call, left: KeptGradients) -> list[tuple[int, Reference, Call | None]]:
+    """What went to the workers of `call`, and what of it no call has sent (None), but the program
+    itself, by a pipe, a queue or a file."""
+    shipped = _shipped(call)
+    known = {identity for identity, _, _ in shipped}
+    leaves = pickled_leaves.of(left.copies.keys())
+    return [*shipped, *((id(one), refer(one), None) for one in leaves if id(one) not in known)]
 
 
 def _listen() -> None:
@@ -221,32 +231,34 @@ class _Expected:
     def __init__(self, call: Call) -> None:
         self._call = call
         self._last: Told | None = None
-        self._left: KeptGradients | None = None
-        self._returned = 0
+        self._outcomes: dict[int, Outcome] = {}
 
     def take(self, told: list[Told], ended: bool) -> None:
-        """Take the last that the process has told: it holds in place of what it told before."""
-        self._last = told[-1] if told else self._last
-        certain = [one.outcome for one in told if one.certain]
+        """Take the last that the process has told of each message: it holds in place of what it
+        told of that before."""
+        certain = {one.message: one.outcome for one in told if one.certain}
+        of_start = [one for one in told if not one.message]
+        self._last = of_start[-1] if of_start else self._last
         if ended and self._last is not None:
-            certain.append(self._last.outcome)
-        if certain:
-            self._take(certain[-1], ended)
+            certain[0] = self._last.outcome
+        for message, outcome in certain.items():
+            self._take(message, outcome, ended)
 
-    def _take(self, outcome: Outcome, ended: bool) -> None:
+    def _take(self, message: int, outcome: Outcome, ended: bool) -> None:
+        before = self._outcomes.get(message, _NOTHING)
         for identity, known in list(_waiting.items()):
-            if known.left is self._left:
+            if known.left is before.left:
                 del _waiting[identity]
         for identity, (_, known_left, _, _) in list(_inherited.items()):
-            if known_left is self._left:
+            if known_left is before.left:
                 del _inherited[identity]
-        self._left, returned = outcome
-        self._call.answer(len(returned) - self._returned)
-        self._returned = len(returned)
-        if self._left is not None:
-            remember(self._call, self._left, running=not ended)
+        self._outcomes = {0: self._outcomes.get(0, _NOTHING), message: outcome}
+        self._call.answer(len(outcome.returned) - len(before.returned))
+        if outcome.left is not None:
+            remember(self._call, outcome.left, running=not ended)
 
 
+_NOTHING = Outcome(None, [])
 _expected = Listeners(_MANY)
 hear = _expected.hear
 """Take what the processes of the program's own have told."""
@@ -375,7 +387,8 @@ def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
     if not states:
         return
     first = next(iter(states.values()))[0]
-    call, sent = first.call, first.sent_by.site
+    call, sent_by = first.call, first.sent_by
+    sent = None if sent_by is None else sent_by.site
     home = collector.innermost() or call.collector
     if "GG106" in call.dropped | home.ignore | collector.allowed_now():
         return
