@@ -18,6 +18,8 @@ AWAITED = (
     ("torch.autograd", "cuda.driver"),
     ("torch.serialization", "cuda.loading"),
     ("torch.optim.optimizer", "kept.used_gradients"),
+    ("torch.optim.optimizer", "lost.pickled_leaves"),
+    ("subprocess", "lost.subprocesses"),
     ("torch.optim.optimizer", "kept.hand_forks"),
     ("cupy", "cuda.cupy"),
     ("tensorflow.python.eager.context", "cuda.tensorflow"),
@@ -31,7 +33,12 @@ AWAITED = (
     ("lightning_fabric.utilities.distributed", "ddp.lightning"),
 )
 """Beside the integrations: the modules that programs import, and what of ours then watches them."""
-IN_WORKERS = (("torch.autograd", "kept.backwards"), ("torch.cuda", "cuda.earlier"))
+IN_WORKERS = (
+    ("torch.autograd", "kept.backwards"),
+    ("torch.cuda", "cuda.earlier"),
+    ("torch.optim.optimizer", "kept.arrived"),
+    ("torch.optim.optimizer", "lost.process_results"),
+)
 """What is watched in worker processes only."""
 
 for _module, _ours in IN_WORKERS:

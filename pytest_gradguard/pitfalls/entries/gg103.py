@@ -91,12 +91,12 @@ print(x.grad)  # prints: tensor([3., 3., 3.])
     ),
     runtime=(
         "When a backward pass in the parent sends its gradient to a tensor that had a graph in "
-        "the worker, or to a copy of it (dask's threads). It is an error if a tensor that requires "
-        "grad was sent to that call. It is a warning if none was, or only parameters that no "
-        "optimizer holds while the pass reaches other tensors (features of a fixed model). Not if "
-        "the program asks for the gradient of the results (`inputs`, `retain_grad()`), and "
-        "withdrawn if it then sends each result's `.grad` on, sets the missing gradients itself, "
-        "or optimizes the results (in mode `record`)."
+        "the worker (returned, or pickled there to a file or bytes), or to a copy of it (dask's "
+        "threads). An error if a tensor that requires grad was sent to that call; a warning if "
+        "none was, if no optimizer holds the parameters sent and the pass reaches other tensors, "
+        "or if the tensor is from a `subprocess`. Not if the program asks for the gradient of the "
+        "results (`inputs`, `retain_grad()`), and withdrawn if it sends each result's `.grad` on, "
+        "sets the missing gradients, or optimizes the results (in mode `record`)."
     ),
     part="lost",
     silence=(

@@ -49,18 +49,21 @@ _known: dict[int, Reference] = {}
 """By the id of a live object: the reference to it."""
 
 
-def refer(item: Any, gone: Callable[[], object] | None = None) -> Reference:
+def refer(
+    item: Any, gone: Callable[[], object] | None = None, *, lasting: bool = False
+) -> Reference:
     """The reference to `item`; a dead one where neither guard nor watch is on.
 
     Args:
         item: a tensor, or another object that can be referred to.
         gone: called when `item` is freed while the guard or a watch is on.
+        lasting: this process tells its parent what it sees, with no guard or watch of its own.
     """
     identity = id(item)
     reference = _known.get(identity)
     held = None if reference is None else reference._weak
     if reference is None or held is None or held() is not item:
-        if not watching.is_on():
+        if not (lasting or watching.is_on()):
             return Reference(None)
         if not _patches.applied:
             _patches.apply()

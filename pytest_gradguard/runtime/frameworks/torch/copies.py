@@ -209,11 +209,27 @@ class Copies:
             locate.find(used_globals.values_used_by(items), look)
         self.every = [Copy(tensor, shares, one not in given) for one, tensor in found.items()]
         self.sent: set[int] = set()
+        self._written: set[torch.Size] = set()
         self._waiting = list(self.every)
         self.passes = 0
         self.losses: list[Any] = []
         self.for_inputs = False
         self.gradients: dict[int, list[Any]] = {}
+
+    def add(self, leaves: Iterable[Any]) -> None:
+        """Take more tensors that have come, before the next backward pass."""
+        more = [Copy(leaf, shared=True, inherited=False) for leaf in leaves]
+        self.every += more
+        self._waiting += more
+
+    def written(self, tensor: Any) -> None:
+        """See that the program pickles `tensor`: gradients of its shape may leave by a file."""
+        if self.passes:
+            self._written.add(tensor.shape)
+
+    def _may_be_written(self, copy: Copy) -> bool:
+        shape, size = copy.tensor.shape, copy.tensor.numel()
+        return shape in self._written or any(one.numel() > size for one in self._written)
 
     def returned(self, inputs: Iterable[Any], gradients: Iterable[Any]) -> None:
         """See which gradients were computed, and returned where they were asked for."""
@@ -252,6 +268,8 @@ class Copies:
     def with_gradient(self) -> list[Copy]:
         """Those that got a gradient and are told apart from the others by their values."""
         got = [copy for copy in self.every if copy.digest and id(copy) not in self.sent]
+        if self._written:
+            got = [copy for copy in got if not self._may_be_written(copy)]
         if not got:
             return got
         others = Counter(digest(copy.tensor) for copy in self._waiting)

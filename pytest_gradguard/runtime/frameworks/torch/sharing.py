@@ -25,6 +25,9 @@ KINDS = (torch.Tensor, torch.nn.Parameter)
 
 _KEPT = 100_000
 
+sent: list[Callable[[Any], object]] = []
+"""Called with each tensor that the program itself sends, by a queue or a connection."""
+
 _shared_by_pickling: set[int] = set()
 """Storages that a pickling moved to shared memory; others were shared by the program on purpose."""
 
@@ -36,6 +39,8 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def reduce_tensor(tensor: Any) -> Any:
         current = active.transfer
         if current is None:
+            for hear in tuple(sent):
+                attempt(hear, tensor)
             try:
                 return original(tensor)
             except BaseException as error:

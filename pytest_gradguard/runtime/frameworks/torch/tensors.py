@@ -24,6 +24,16 @@ _GRAPH_LIMIT = 5_000
 a very long chain of them would exhaust the stack."""
 
 
+pickled: list[Callable[[Any], object]] = []
+"""Called with each tensor that the program itself pickles, or copies by `copy.copy`."""
+
+
+def tell_pickled(tensor: Any) -> None:
+    """Tell of a tensor that the program itself pickles."""
+    for hear in tuple(pickled):
+        attempt(hear, tensor)
+
+
 def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
     active = transfer.active
     plain = torch.Tensor
@@ -33,6 +43,8 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
     def __reduce_ex__(self: Any, proto: int) -> Any:
         current = active.transfer
         if current is None or active.busy:
+            if current is None and pickled:
+                tell_pickled(self)
             return original(self, proto)
         if type(self) is plain and not self.requires_grad:  # most tensors, every parameter's data
             try:
@@ -83,6 +95,8 @@ def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, in
     def __reduce_ex__(self: Any, proto: int) -> Any:
         current = active.transfer
         if current is None:
+            if pickled:
+                tell_pickled(self)
             return original(self, proto)
         known = type(self) is plain
         try:

@@ -27,18 +27,21 @@ from pytest_gradguard.runtime.kernel.dispatch.process_start import (
     hearing,
     package_of,
     ships_gradients,
+    when_loaded,
 )
 from pytest_gradguard.runtime.kernel.dispatch.telling import Teller
 from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame
 from pytest_gradguard.runtime.pitfalls.lost import pickling_errors, queue_puts
 
 _TORCH = "torch.nn.parameter"
+_TORCH_IS_WHOLE = "torch.optim.optimizer"
+"""A module that torch imports late."""
 _PITFALLS = "pytest_gradguard.runtime.pitfalls"
 _RESULTS = f"{_PITFALLS}.lost.process_results"  # it needs torch, as those below
 _GRADIENTS = f"{_PITFALLS}.kept.process_gradients"
 _STEPS = f"{_PITFALLS}.kept.worker_gradients"
 _MODULES = f"{_PITFALLS}.modules.sent_modules"
-_SENT = "gg103_sent"
+_SENT = "gg103"
 _RANKS_SHARE = frozenset(("gg304", "gg305"))
 """The probes of random numbers: the ranks of a group often have to draw the same."""
 
@@ -80,9 +83,9 @@ def told(
 def _expect(call: Call, read: Any, results: bool, gradients: bool) -> None:
     telling.expect(call, read)
     if results:
-        from pytest_gradguard.runtime.pitfalls.lost import provenance
+        from pytest_gradguard.runtime.pitfalls.lost import arriving
 
-        provenance.expect(telling.hear)
+        arriving.expect(telling.hear)
         import_module(_MODULES).expect()
     if gradients:
         import_module(_STEPS).listen()
@@ -130,17 +133,14 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of the process are pickled by now: it is the attribute set last.
-        ships = bool(attempt(ships_gradients, self._call))
-        shipped = ships or bool(attempt(self._is_given_queue))
+        task, package = self._items[0], package_of(self._process)
+        shipped = attempt(ships_gradients, self._call)
+        shipped = bool(shipped or attempt(queue_puts.may_receive, package, task))
         if not (self._asked or shipped):
             inner = self._inner
             return (operator.getitem, ((inner,), 0)) if inner else (getattr, (self._process, "run"))
-        about = (self._process, self._inner, self._write, self._items[0], self._asked)
-        return Run, (*about, self._results and shipped, self._gradients and ships)
-
-    def _is_given_queue(self) -> bool:
-        _, args, kwargs = self._items[0]
-        return queue_puts.is_given(package_of(self._process), (*args, *kwargs.values()))
+        about = (self._process, self._inner, self._write, task, self._asked)
+        return Run, (*about, self._results and shipped, self._gradients and shipped)
 
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:
         run = work or type(self._process).run.__get__(self._process)
@@ -181,14 +181,12 @@ class _Watched:
         self._teller = teller = Teller(run._write)
         self._gradients: Any = None
         self._standing: list[tuple[str, Any]] = []
-        package = package_of(run._process)
+        self._package = package_of(run._process)
         running.enter(items)
         if run._gradients:
-            self._gradients = import_module(_GRADIENTS).Watched(items, teller)
+            when_loaded(_TORCH_IS_WHOLE, self._watch_gradients)
         if run._results:
-            results: Any = import_module(_RESULTS)
-            results.watch(package, items[0][0], run._forked, partial(teller.tell, _SENT))
-            import_module(_MODULES).watch(items[0][0], partial(teller.tell, "gg112"))
+            when_loaded(_TORCH_IS_WHOLE, self._watch_results)
             queue_puts.tell[:] = [partial(teller.tell, telling.FOUND)]
             if not run._forked:
                 pickling_errors.watch_fresh_process()
@@ -196,8 +194,17 @@ class _Watched:
         self._standing = probes.standing(self._begun)
         if self._standing:
             probes.changed[:] = [self._look]
-        if self._standing or self._gradients:
-            sends(package, self._sent).apply()
+        if self._standing or run._gradients:
+            sends(self._package, self._sent).apply()
+
+    def _watch_gradients(self) -> None:
+        self._gradients = import_module(_GRADIENTS).Watched(self._items, self._teller)
+
+    def _watch_results(self) -> None:
+        function = self._items[0][0]
+        results: Any = import_module(_RESULTS)
+        results.watch(self._package, function, lambda sent: self._teller.tell(_SENT, [sent]))
+        import_module(_MODULES).watch(function, partial(self._teller.tell, "gg112"))
 
     def _sent(self, item: Any) -> None:
         for _, module in self._standing:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
 
+from pytest_gradguard import imports
 from pytest_gradguard.runtime.kernel import transfer
 from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.pipes import ends_beside
 from pytest_gradguard.runtime.kernel.shipment import Shipment
 
@@ -52,6 +55,14 @@ def hearing(
     finally:
         write.close()
     hear(read)
+
+
+def when_loaded(module: str, begin: Callable[[], object]) -> None:
+    """Call `begin` in a process that was started, now or once the program has loaded `module`."""
+    if module in sys.modules:
+        begin()
+    else:
+        imports.call_after(module, partial(attempt, begin))
 
 
 def ships_gradients(call: Call | None) -> bool:

@@ -22,8 +22,11 @@ FOUND = "found"
 _MANY = 64
 """How many processes are listened to at a time."""
 
-_Message = tuple[str, str, bool | None]
-"""The name of a note, the note as plain data, and whether it is certain; None: it has happened."""
+_Message = tuple[str, str, bool | None, int]
+"""The name of a note, the note as plain data, whether it is certain (None: it has happened), and
+what it is about: a number of the probe's own, or 0 for what the process began with."""
+_Subject = tuple[str, int]
+"""The name of a note, and what it is about."""
 
 # -- in the parent ---------------------------------------------------------------------------------
 
@@ -44,13 +47,13 @@ class _Process:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._last: dict[str, Any] = {}
-        self._heard: dict[str, Any] = {}
+        self._last: dict[_Subject, Any] = {}
+        self._heard: dict[_Subject, Any] = {}
 
     def take(self, told: list[_Message], ended: bool) -> None:
         """Take what it has told since this was asked last."""
-        due: dict[str, Any] = {}
-        for name, text, certain in told:
+        due: dict[_Subject, Any] = {}
+        for name, text, certain, about in told:
             with suppress(ValueError):  # it is none of the guard's
                 if name == FOUND:
                     self._add(plain_data.loads(text, list[Finding]))
@@ -58,17 +61,28 @@ class _Process:
                     probes.hear(self._call, probes.read([(name, text)]))
                 else:
                     ((_, note),) = probes.read([(name, text)])
-                    self._last[name] = note
+                    if not about:
+                        self._last[name, about] = note
                     if certain:
-                        due[name] = note
-        for name, note in (self._last if ended else due).items():
-            probes.replace(self._call, name, note, self._heard.get(name), running=not ended)
-            self._heard[name] = note
+                        due[name, about] = note
+        if ended:
+            due |= self._last
+        for subject, note in due.items():
+            earlier = self._heard.get(subject)
+            probes.replace(self._call, subject[0], note, earlier, running=not ended)
+            _keep(self._heard, subject, note)
 
     def _add(self, findings: list[Finding]) -> None:
         for finding in findings:
             if finding.code not in self._call.dropped:
                 self._call.collector.add(calls.placed(self._call, finding))
+
+
+def _keep(notes: dict[_Subject, Any], subject: _Subject, note: Any) -> None:
+    """Keep `note`, beside that on what the process began with, in place of the others."""
+    for other in [one for one in notes if one[0] == subject[0] and one[1] not in (0, subject[1])]:
+        del notes[other]
+    notes[subject] = note
 
 
 # -- in the process --------------------------------------------------------------------------------
@@ -84,21 +98,21 @@ class Teller:
     def __init__(self, write: Any) -> None:
         self._write = write
         self._process = os.getpid()
-        self._told: dict[str, Any] = {}
+        self._told: dict[_Subject, Any] = {}
 
-    def tell(self, name: str, note: Any, certain: bool | None = None) -> None:
+    def tell(self, name: str, note: Any, certain: bool | None = None, about: int = 0) -> None:
         """Tell a note of the probe `name`; one that has not changed is not told again."""
         if os.getpid() != self._process:
             return  # forked from this process
         if certain is not None:
-            if self._told.get(name) == (note, certain):
+            if self._told.get((name, about)) == (note, certain):
                 return
-            self._told[name] = note, certain
+            _keep(self._told, (name, about), (note, certain))
         with suppress(OSError):  # the program has closed what it knows nothing of
-            tell(self._write.fileno(), (name, plain_data.dumps(note), certain))
+            tell(self._write.fileno(), (name, plain_data.dumps(note), certain, about))
 
     def stands(self, name: str, note: Callable[[], Any]) -> None:
         """Tell how things stand for the probe `name`, where it has anything to tell."""
         now = note()
-        if now or name in self._told:
+        if now or (name, 0) in self._told:
             self.tell(name, now, certain=False)

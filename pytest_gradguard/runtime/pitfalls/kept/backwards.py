@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.kernel import probes, running
 from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.references import Reference, refer
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.frameworks.torch.copies import Copies
 
 _known: dict[int, tuple[Any, Copies]] = {}
+_loaded: dict[int, list[Reference]] = {}
+"""By the ids of running tasks: what they have loaded themselves, before their first pass."""
 
 
 def watch(items: Any, copies: Copies) -> None:
@@ -26,8 +29,22 @@ def watch(items: Any, copies: Copies) -> None:
     apply()
 
 
+def load(leaf: Any) -> None:
+    """The tasks that run here have loaded `leaf`, from a file or otherwise."""
+    batches = running.batches()
+    if len(batches) == 1:
+        (items,) = batches
+        if id(items) in _known:
+            _known[id(items)][1].add([leaf])
+        else:
+            if id(items) not in _loaded:
+                _loaded.clear()  # earlier tasks are over
+            _loaded.setdefault(id(items), []).append(refer(leaf))
+
+
 def take(items: Any) -> Copies | None:
     """What the tasks `items` were given, where a backward pass has run meanwhile; asked once."""
+    _loaded.pop(id(items), None)
     known = _known.pop(id(items), None)
     if known is None:
         return None
@@ -50,6 +67,7 @@ def undo() -> None:
     """Watch them no longer."""
     torch_engine.unsubscribe(_backward)
     _known.clear()
+    _loaded.clear()
 
 
 def answered(inputs: Collection[Any]) -> None:
@@ -97,6 +115,8 @@ def _given() -> list[Copies]:
                 from pytest_gradguard.runtime.frameworks.torch.copies import Copies
 
                 known = _known[id(items)] = (items, Copies(items))
+                loaded = [reference() for reference in _loaded.pop(id(items), ())]
+                known[1].add(leaf for leaf in loaded if leaf is not None)
             except Exception as error:
                 fault(error)
                 continue

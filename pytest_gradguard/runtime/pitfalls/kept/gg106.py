@@ -77,7 +77,8 @@ class Evidence(evidence.Evidence):
         site: the line.
         call: the call of the task that kept the gradients.
         left: what that task left.
-        sent: the line where the parameters were sent to its worker.
+        sent: the line where the parameters were sent to its worker; None: the program has pickled
+            them itself.
     """
 
     code = CODE
@@ -94,11 +95,14 @@ class Evidence(evidence.Evidence):
         self._states: dict[State, int] = {}
         self._parameters = 0
         self._nothing = False
-        if sent is not None:
-            text = f"copies of the parameters are sent to {self.backend} workers here"
-            if left.shared:
-                text = f"{self.backend} workers share the parameters from here on"
-            self.add_step(text, sent.path, sent.line, "parent")
+        text = f"copies of the parameters are sent to {self.backend} workers here"
+        if left.shared:
+            text = f"{self.backend} workers share the parameters from here on"
+        if sent is None:
+            text = "the process that gets the parameters later is started here"
+        where = sent or call.site
+        if where is not None:
+            self.add_step(text, where.path, where.line, "parent")
         text = f"`{task.name}` runs backward on a copy and does not return the gradient"
         if left.shared:
             text = f"`{task.name}` runs backward, and the gradient stays in its process"

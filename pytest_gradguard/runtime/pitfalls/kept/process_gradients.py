@@ -3,7 +3,7 @@
 `worker_gradients` reads that when an optimizer steps. What the process puts into queues and
 connections after a backward pass counts as what a task returns; as many such processes answer in a
 loop for as long as the program trains, it tells then, too. After its first backward passes it tells
-what holds should it be killed before its end.
+what holds should it be killed before its end. What arrives while it runs, `arrived` looks at.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
-from pytest_gradguard.runtime.kernel import probes
+from pytest_gradguard.runtime.kernel import frameworks, probes
 from pytest_gradguard.runtime.kernel.dispatch.telling import Teller
 from pytest_gradguard.runtime.pitfalls.kept import backwards
 
@@ -28,15 +28,20 @@ class Watched:
     """
 
     def __init__(self, items: list[tuple[Any, Any, Any]], teller: Teller) -> None:
+        from pytest_gradguard.runtime.frameworks.torch import tensors
         from pytest_gradguard.runtime.frameworks.torch.copies import Copies
+        from pytest_gradguard.runtime.pitfalls.kept.arrived import Arrived
 
         self._items = items
         self._teller = teller
         self._copies = Copies(self._items, shared=True)
-        self._has_told = False
+        self._told: set[int] = set()
         self._reached = 0
         torch_engine.subscribe(self._backward)  # first: it is told last of the end of a pass
         backwards.watch(self._items, self._copies)
+        self._arrived = Arrived(self._tell)
+        frameworks.watch_reductions()
+        tensors.pickled.append(self._pickled)
 
     def _backward(self, backward: torch_engine.Backward) -> torch_engine.End | None:
         return self._passed if backward.accumulates else None
@@ -46,30 +51,34 @@ class Watched:
         reached = sum(copy.digest is not None for copy in self._copies.every)
         if reached > self._reached:
             self._reached = reached
-            self._tell(self._copies, certain=False)
+            self._tell(0, self._copies, certain=False)
             probes.note_change()
+
+    def _pickled(self, tensor: Any) -> None:
+        self._copies.written(tensor)
+        self._arrived.pickled(tensor)
 
     def sent(self, item: Any) -> None:
         """Take what goes to another process."""
         from pytest_gradguard.runtime.pitfalls.kept import returned
 
         if self._copies.passes:
-            kept = returned.kept(self._copies, [item])
-            self._copies.sent.update(
-                id(copy) for copy in self._copies.with_gradient if copy not in kept
-            )
-            self._tell(self._copies)
+            returned.send(self._copies, item)
+            self._tell(0, self._copies)
+        self._arrived.sent(item)
 
     def tell(self) -> None:
         """Tell the parent what stays here, at the end."""
         copies = backwards.take(self._items)
         if copies is not None:
-            self._tell(copies)
+            self._tell(0, copies)
+        self._arrived.ended()
 
-    def _tell(self, copies: Copies, certain: bool = True) -> None:
+    def _tell(self, message: int, copies: Copies, certain: bool = True) -> None:
+        """Tell what became of the gradients of what a message brought; 0: of what it began with."""
         from pytest_gradguard.runtime.pitfalls.kept import kept_gradients
 
         outcome = kept_gradients.outcome_of(copies, self._items, ())
-        if self._has_told or outcome.left or outcome.returned:
-            self._has_told = True
-            self._teller.tell("gg106", outcome, certain)
+        if outcome.left or outcome.returned or message in self._told:
+            self._told = {message} | (self._told & {0})
+            self._teller.tell("gg106", outcome, certain, message)

@@ -57,6 +57,12 @@ def kept(copies: Copies, results: Iterable[Any]) -> list[Copy]:
     return left
 
 
+def send(copies: Copies, item: Any) -> None:
+    """See what goes to another process: something of these gradients may be among it."""
+    left = kept(copies, [item])
+    copies.sent.update(id(copy) for copy in copies.with_gradient if copy not in left)
+
+
 def came_back(copies: Copies, results: Iterable[Any], kept: list[Copy]) -> list[Copy]:
     """Those of `copies`, without parameters, whose gradients may be among the `results`."""
     own = [

@@ -33,6 +33,7 @@ from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.kept import gg106, used_gradients
 from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome, State
 from pytest_gradguard.runtime.pitfalls.kept.hand_forks import FORKED
+from pytest_gradguard.runtime.pitfalls.lost import pickled_leaves
 
 
 class _Waiting:
@@ -40,7 +41,7 @@ class _Waiting:
 
     Attributes:
         call, left: the call of the task that kept the gradient, and what that left.
-        sent_by: the call that shipped it, which may be an earlier one.
+        sent_by: the call that shipped it, which may be an earlier one; None: the program itself.
         cleared: the task has cleared it again.
         stepped_with: a step had used its gradient before the call.
         settled: nothing more is to be said of it.
@@ -50,7 +51,7 @@ class _Waiting:
         self,
         reference: Callable[[], Any],
         call: Call,
-        sent_by: Call,
+        sent_by: Call | None,
         left: KeptGradients,
         values: str,
         gradient: GradientState | None,
@@ -174,7 +175,7 @@ def remember(call: Call, left: KeptGradients, *, running: bool = False) -> None:
         for identity, (inherited, gradient) in left.inherited.items():
             if gradient is None or not running:
                 _inherited[identity] = (call, left, inherited, gradient)
-    for identity, reference, sent_by in _shipped(call):
+    for identity, reference, sent_by in _sent(call, left):
         tensor = reference()
         if tensor is None or not tensor.is_leaf:
             continue
@@ -191,7 +192,7 @@ def remember(call: Call, left: KeptGradients, *, running: bool = False) -> None:
         listen()
 
 
-def _shipped(call: Call) -> list[tuple[int, Reference, Call]]:
+def _shipped(call: Call) -> list[tuple[int, Reference, Call | None]]:
     """What went to the workers of `call`, with its tasks, with their initializer and before: the
     ids, the tensors and by which call."""
     found = {
@@ -204,6 +205,15 @@ def _shipped(call: Call) -> list[tuple[int, Reference, Call]]:
             shipped = before.shipped.items()
             found.update((identity, (one, before)) for identity, (one, _) in shipped)
     return [(identity, *sent) for identity, sent in found.items()]
+
+
+def _sent(call: Call, left: KeptGradients) -> list[tuple[int, Reference, Call | None]]:
+    """What went to the workers of `call`, and what of it no call has sent (None), but the program
+    itself, by a pipe, a queue or a file."""
+    shipped = _shipped(call)
+    known = {identity for identity, _, _ in shipped}
+    leaves = pickled_leaves.of(left.copies.keys())
+    return [*shipped, *((id(one), refer(one), None) for one in leaves if id(one) not in known)]
 
 
 def listen() -> None:
@@ -352,7 +362,8 @@ def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
     if not states:
         return
     first = next(iter(states.values()))[0]
-    call, sent = first.call, first.sent_by.site
+    call, sent_by = first.call, first.sent_by
+    sent = None if sent_by is None else sent_by.site
     home = collector.innermost() or call.collector
     if "GG106" in call.dropped | home.ignore | collector.allowed_now():
         return

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Severity, TraceStep
@@ -16,8 +16,27 @@ from pytest_gradguard.runtime.kernel.checks import Probe
 from pytest_gradguard.runtime.kernel.evidence import SAMPLES, Object, names, times
 
 CODE = "GG103"
-PROBES = (Probe("gg103_sent", "pytest_gradguard.runtime.pitfalls.lost.provenance"),)
+PROBES = (Probe("gg103", "pytest_gradguard.runtime.pitfalls.lost.process_results"),)
 FIXED = "fixed parameters"
+
+
+class Sent(NamedTuple):
+    """A tensor with a graph that was pickled, in plain values so that it can be pickled itself.
+
+    Attributes:
+        values: what tells which it is.
+        note: what it is.
+        handed: it went through a queue, a connection or a manager.
+        leaves: by their ids, what tells which the leaves behind it are: a forked process may have
+            inherited them, and others may have arrived as copies.
+        lineage: that of the process.
+    """
+
+    values: str
+    note: Object
+    handed: bool
+    leaves: dict[int, str]
+    lineage: str
 
 
 def case_of(call: Any) -> str:

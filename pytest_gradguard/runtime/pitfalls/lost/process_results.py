@@ -1,76 +1,115 @@
-"""What a process that the program starts sends with a graph, where nothing refuses to pickle it.
+"""What a worker pickles with a graph itself, and nothing refuses: the graph stays behind.
 
-Torch refuses that in the pickler of the standard `multiprocessing`. That of `multiprocess` drops
-the graph silently, and so does the program's own pickling. Such tensors are told of by their
-values, so that what is pickled stays as it is; `provenance` knows them again where they arrive.
+What a task returns is seen as it is pickled. What it writes to a file, returns as bytes, or sends
+by a queue or pipe of its own goes another way. Torch refuses that in the pickler of the standard
+`multiprocessing`; that of `multiprocess` drops the graph silently, and so does the program's own
+pickling. Such tensors are told of by their values, so that what is pickled stays as it is;
+`arriving` knows them again where they arrive.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.frameworks.torch.copies import digest, leaves_behind
-from pytest_gradguard.runtime.kernel import transfer
+from pytest_gradguard.runtime.kernel import frameworks, probes, running
 from pytest_gradguard.runtime.kernel.evidence import Object
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
-from pytest_gradguard.runtime.kernel.observing import observe
-from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
+from pytest_gradguard.runtime.pitfalls.lost.gg103 import Sent
 
 _FRAMES = 30
 """How far it is looked for what pickles a tensor."""
+_MOST = 64
+"""How many tensors are told of for one batch of tasks."""
 
 
-class Sent(NamedTuple):
-    """A tensor with a graph that was pickled, in plain values so that it can be pickled itself.
-
-    Attributes:
-        values: what tells which it is.
-        note: what it is.
-        handed: it went through a queue, a connection or a manager.
-        leaves: by their ids, what tells which the leaves behind it are, where the process is forked
-            and may have inherited them.
-        lineage: that of the process.
-    """
-
-    values: str
-    note: Object
-    handed: bool
-    leaves: dict[int, str]
-    lineage: str
+# -- in a process of the program's own -------------------------------------------------------------
 
 
-def watch(package: str, function: Any, forked: bool, tell: Callable[[Sent], None]) -> None:
+def watch(package: str, function: Any, tell: Callable[[Sent], None]) -> None:
     """Tell, from now on, what this process pickles with a graph.
 
     Args:
         package: of the process, whose queues and connections it uses.
         function: what the process runs.
-        forked: it may have inherited leaves.
         tell: takes each of it.
     """
     task = task_of(function)
 
-    def look(tensor: Any, *args: Any) -> None:
-        by_the_program = transfer.active.transfer is None
-        if by_the_program and tensors.requires_grad(tensor) and tensors.history(tensor) is not None:
-            sent = _sent(tensor, task, package, forked)
-            if sent is not None:
-                tell(sent)
+    def look(tensor: Any) -> None:
+        sent = _sent(tensor, task, package) if _loses_a_graph(tensor) else None
+        if sent is not None:
+            tell(sent)
 
-    Patches([observe(torch.Tensor, "__reduce_ex__", before=look)]).apply()
+    frameworks.watch_reductions()
+    tensors.pickled.append(look)
 
 
-def _sent(tensor: Any, task: Task, package: str, forked: bool) -> Sent | None:
+# -- in a worker that runs tasks -------------------------------------------------------------------
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.pickled: list[Sent] = []
+
+
+_thread = _Thread()
+
+
+def apply() -> None:
+    """Look, from now on, at what the tasks of this worker pickle."""
+    frameworks.watch_reductions()
+    if _pickled not in tensors.pickled:
+        tensors.pickled.append(_pickled)
+
+
+def undo() -> None:
+    """Look at it no longer."""
+    if _pickled in tensors.pickled:
+        tensors.pickled.remove(_pickled)
+
+
+def _pickled(tensor: Any) -> None:
+    batches = running.batches()
+    if not (batches and len(_thread.pickled) < _MOST and _loses_a_graph(tensor)):
+        return
+    sent = _sent(tensor, task_of(*batches[-1][0]))
+    if sent is not None:
+        _thread.pickled.append(sent)
+        probes.rouse("gg103")
+
+
+def roused(items: Any, results: Any, error: BaseException | None) -> list[Sent] | None:
+    """What the tasks of a batch have pickled with a graph."""
+    pickled, _thread.pickled = _thread.pickled, []
+    return pickled or None
+
+
+def heard(call: Any, note: list[Sent]) -> None:
+    """Know, in the parent, what tasks of `call` have pickled, should it arrive here."""
+    from pytest_gradguard.runtime.pitfalls.lost import arriving
+
+    for sent in note:
+        arriving.told(call, sent)
+
+
+# -- in both ---------------------------------------------------------------------------------------
+
+
+def _loses_a_graph(tensor: Any) -> bool:
+    return tensors.requires_grad(tensor) and tensors.history(tensor) is not None
+
+
+def _sent(tensor: Any, task: Task, package: str | None = None) -> Sent | None:
     values = digest(tensor)
     if values is None:
         return None
-    whole = _handed_over(package)
+    whole = None if package is None else _handed_over(package)
     path, plain = "result", True
     if whole is not None:
         for deep in (False, True):
@@ -86,8 +125,7 @@ def _sent(tensor: Any, task: Task, package: str, forked: bool) -> Sent | None:
         history=type(history).__name__,
         plain=plain,
     )
-    leaves = leaves_behind(history) if forked else {}
-    return Sent(values, note, whole is not None, leaves, LINEAGE)
+    return Sent(values, note, whole is not None, leaves_behind(history), LINEAGE)
 
 
 def _handed_over(package: str) -> tuple[Any] | None:

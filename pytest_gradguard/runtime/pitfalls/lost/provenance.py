@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from types import FrameType
@@ -16,9 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pytest_gradguard.runtime.frameworks.torch import arrivals, steps, tensors
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import modes as torch_modes
-from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.copies import digest
 from pytest_gradguard.runtime.kernel import (
     calls,
@@ -32,19 +31,25 @@ from pytest_gradguard.runtime.kernel import (
 from pytest_gradguard.runtime.kernel.evidence import Object
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
-from pytest_gradguard.runtime.kernel.observing import caller, observe
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.lost import boundary_gradients, gg103
-from pytest_gradguard.runtime.pitfalls.lost.process_results import Sent
 from pytest_gradguard.runtime.pitfalls.modes import gg301
 
 
 class Severed(NamedTuple):
-    """A result whose graph was dropped: the call that it came from, and what it was."""
+    """A result whose graph was dropped.
+
+    Attributes:
+        call: the call that it came from.
+        note: what it was.
+        certain: it had a graph; else it may have had one, in a program without a guard.
+    """
 
     call: calls.Call
     note: Object
+    certain: bool = True
 
 
 _severed: dict[int, tuple[Reference, Severed]] = {}
@@ -53,12 +58,10 @@ _retained: set[int] = set()
 _pickled: dict[tuple[int, str], Severed] = {}
 """By the thread and their values: such results that the program has pickled itself since."""
 _PICKLED = 64
-_told: dict[str, tuple[Severed, bool]] = {}
-"""By their values: what processes that the program has started pickled with a graph, and whether
-they have handed it over."""
-_MOST_TOLD = 1_024
-_processes: list[Callable[[], object]] = []
-"""Called before it is looked whether a process has told of a tensor."""
+Origin = Callable[[Any, str, FrameType], Severed | None]
+"""What a tensor that arrives may have come back as, by its values and what rebuilds it."""
+origins: list[Origin] = []
+"""Asked of each tensor that requires grad and is no parameter, as it arrives."""
 
 
 def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> None:
@@ -80,27 +83,6 @@ def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> Non
     _mark(tensor, Severed(call, note))
 
 
-def expect(hear: Callable[[], object]) -> None:
-    """Look, from now on, at what arrives of processes that the program has started.
-
-    Args:
-        hear: has those that have told something come by `heard`.
-    """
-    if hear not in _processes:
-        _processes.append(hear)
-    _apply()
-
-
-def heard(call: calls.Call, note: Sent) -> None:
-    """Know what a process that `call` has started pickled with a graph, should it arrive here."""
-    _told[note.values] = (Severed(call, note.note), note.handed)
-    while len(_told) > _MOST_TOLD:
-        del _told[next(iter(_told))]
-    if note.lineage == LINEAGE:
-        known = call.remembered.setdefault(_INHERITED, {})
-        known.update(note.leaves)
-
-
 def inherit(token: int, lineage: str, leaves: dict[int, str]) -> None:
     """Look for the leaves behind a result of a forked worker among those of this process."""
     call = calls.by_token(token) if lineage == LINEAGE else None
@@ -109,11 +91,11 @@ def inherit(token: int, lineage: str, leaves: dict[int, str]) -> None:
     searches = call.remembered.setdefault(_SEARCHES, [])
     if len(searches) < _MOST_SEARCHES:
         searches.append(None)
-        call.remembered[_INHERITED] = leaves
+        call.remembered[INHERITED] = leaves
         _ship_inherited(call)
 
 
-_INHERITED = "inherited"
+INHERITED = "inherited"
 """Under this name a call remembers which leaves of this process its results have, by their ids."""
 _SEARCHES = "searches for leaves"
 _MOST_SEARCHES = 3
@@ -122,7 +104,7 @@ _MOST_SEARCHES = 3
 
 def _ship_inherited(call: calls.Call) -> None:
     """Find what a forked process has inherited, and take it for shipped: nothing else names it."""
-    wanted = call.remembered.pop(_INHERITED, None)
+    wanted = call.remembered.pop(INHERITED, None)
     if not wanted:
         return
     for item in gc.get_objects():
@@ -160,7 +142,7 @@ def _mark(tensor: Any, severed: Severed) -> None:
         tensor.register_hook(arrived)
     forget = functools.partial(_forget, identity)
     _severed[identity] = (refer(tensor, forget), severed)
-    _apply()
+    apply()
     torch_engine.subscribe(_watched, torch_engine.Order.REPORTS)
 
 
@@ -169,10 +151,10 @@ def _forget(identity: int) -> None:
     _retained.discard(identity)
 
 
-def _apply() -> None:
-    if not patches.applied:
-        patches.apply()
-        _forget_what_rebuilds()
+def apply() -> None:
+    """Look, from now on, at what is pickled and arrives here."""
+    patches.apply()
+    arrivals.subscribe(_arrives)
 
 
 def is_buried(tensor: Any) -> bool:
@@ -295,29 +277,22 @@ def _is_pickled(tensor: Any, *args: Any) -> None:
     boundary_gradients.pickled(tensor)
 
 
-def _rebuilt(tensor: Any, *args: Any, **kwargs: Any) -> None:
-    if (_pickled or _processes) and tensor.requires_grad:
-        _arrives(tensor, caller())
-
-
 def _arrives(tensor: Any, rebuilding: FrameType) -> None:
-    for hear in _processes:
-        hear()
-    if not (_pickled or _told):
+    if isinstance(tensor, torch.nn.Parameter) or not (_pickled or origins):
         return
     values = digest(tensor) or ""
     # What comes from workers arrives in other threads.
     severed = _pickled.get((threading.get_ident(), values))
-    if severed is None and values in _told:
-        severed, handed = _told[values]
-        if handed and _may_be(severed, rebuilding):
-            calls.note_crossed(severed.call.token, "GG102", severed.note)
-    if severed is not None and _may_be(severed, rebuilding):
+    if severed is not None and not may_be(severed, rebuilding):
+        severed = None
+    for ask in origins:
+        severed = severed or ask(tensor, values, rebuilding)
+    if severed is not None:
         _mark(tensor, severed)
         _ship_inherited(severed.call)
 
 
-def _may_be(severed: Severed, rebuilding: FrameType) -> bool:
+def may_be(severed: Severed, rebuilding: FrameType) -> bool:
     """Whether what is rebuilt with equal values can be this result.
 
     It is not in another test or `guard()` block, and `copy.copy` rebuilds what it was given.
@@ -331,30 +306,19 @@ patches = Patches(
         observe(torch.Tensor, "__deepcopy__", after=_was_copied),
         observe(torch.Tensor, "__reduce_ex__", before=_is_pickled),
         observe(torch.Tensor, "retain_grad", before=_retains, inherited=True),
-        observe(torch._utils, "_rebuild_tensor_v2", after=_rebuilt),
     ]
 )
 
 
-def _forget_what_rebuilds() -> None:
-    """Have `torch.load` look again for the functions that it rebuilds tensors with."""
-    known: Any = sys.modules.get("torch._weights_only_unpickler")
-    forget = getattr(getattr(known, "_get_allowed_globals", None), "cache_clear", None)
-    if forget is not None:
-        forget()
-
-
 def undo() -> None:
     """Stop watching backwards; results that are still alive keep their hooks, which are silent."""
-    if patches.applied:
-        patches.undo()
-        _forget_what_rebuilds()
+    patches.undo()
+    arrivals.unsubscribe(_arrives)
     torch_engine.unsubscribe(_watched)
     _severed.clear()
     _retained.clear()
     _pickled.clear()
-    _told.clear()
-    _processes.clear()
+    origins.clear()
 
 
 watching.at_end(undo)
@@ -368,6 +332,7 @@ def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outc
     home = collector.innermost() or stopped[0].call.collector
     dropped = home.ignore | collector.allowed_now()
     stopped = [s for s in stopped if "GG103" not in dropped and "GG103" not in s.call.dropped]
+    stopped = [s for s in stopped if s.certain or _misses_a_gradient(s.call, backward)]
     if not stopped:
         return
     key = ("GG103", site and site.key)
@@ -390,6 +355,20 @@ def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outc
     if accumulates:
         _wait(evidence, stopped, backward, home)
     collector.announce(home, [evidence])
+
+
+def _misses_a_gradient(call: calls.Call, backward: _Backward) -> bool:
+    """Whether what was pickled before `call` lacks the gradient that its result may stand for.
+
+    Not where the program optimizes the result itself.
+    """
+    shipped = [reference() for reference, _ in list(call.shipped.values())]
+    lacking = [one for one in shipped if one is not None and tensors.gradient_missing(one)]
+    own = [one for one in lacking if not isinstance(one, torch.nn.Parameter)]
+    held = steps.held(search=call.may_search()) if lacking else set()
+    if held & set(backward.reached):
+        return False
+    return bool(own or any(id(one) in held for one in lacking))
 
 
 def _is_wanted(backward: _Backward, search: bool, call: calls.Call) -> bool:
@@ -472,6 +451,6 @@ def severed_among(references: Iterable[Reference]) -> list[Severed]:
     for reference in list(references):
         tensor = reference()
         known = None if tensor is None else _known(tensor)
-        if known is not None:
+        if known is not None and known.certain:
             found.append(known)
     return found

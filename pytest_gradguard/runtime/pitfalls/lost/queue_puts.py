@@ -28,6 +28,7 @@ from pytest_gradguard.runtime.kernel.tasks import Task
 from pytest_gradguard.runtime.kernel.travelling import PLAIN
 
 _TORCH = "torch.nn.parameter"
+_LEAVES = "pytest_gradguard.runtime.pitfalls.lost.pickled_leaves"  # it needs torch
 _PASSED = ("multiprocessing.", "pytest_gradguard.")
 """What stands between the program and a queue: `put_nowait`, and other wrappers of `put`."""
 _MOST = 1_024
@@ -71,9 +72,21 @@ def patches(module: ModuleType) -> list[Patch]:
     return [Patch(kind, "put", _putting) for kind in (module.Queue, module.JoinableQueue)]
 
 
-def is_given(package: str, given: Iterable[Any]) -> bool:
-    """Whether a queue of `package` is among what a process is given."""
-    return any(type(one).__module__ == f"{package}.queues" for one in given)
+def may_receive(package: str, task: tuple[Any, Any, Any]) -> bool:
+    """Whether tensors may come to a process of `package` while it runs `task`.
+
+    By a queue, a connection or a manager that is among its arguments; or the program has pickled
+    leaves itself, and it reads them from a file.
+    """
+    leaves: Any = sys.modules.get(_LEAVES)
+    if leaves is not None and leaves.any_pickled():
+        return True
+    _, args, kwargs = task
+    given = [*args, *kwargs.values()]
+    for one in tuple(given):
+        given += one.values() if type(one) is dict else one if type(one) in (list, tuple) else ()
+    carriers = {f"{package}.{name}" for name in ("queues", "connection", "managers")}
+    return any(base.__module__ in carriers for one in given for base in type(one).__mro__)
 
 
 def _putting(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,68 @@
+"""Tensors that require grad as they are unpickled in this process, by whatever does it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import FrameType
+from typing import Any
+
+from pytest_gradguard.runtime.frameworks.torch.tensors import requires_grad
+from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.observing import caller, observe
+from pytest_gradguard.runtime.kernel.patching import Patches
+
+Listener = Callable[[Any, FrameType], object]
+"""Takes a tensor, and the frame that has it rebuilt."""
+
+_REBUILDS = (
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch._utils", "_rebuild_parameter"),
+    ("torch._utils", "_rebuild_parameter_with_state"),
+    ("torch.multiprocessing.reductions", "rebuild_tensor"),
+)
+_listeners: tuple[Listener, ...] = ()
+
+
+def subscribe(listener: Listener) -> None:
+    """Tell `listener` of each tensor that arrives from now on."""
+    global _listeners
+    if listener not in _listeners:
+        _listeners = (*_listeners, listener)
+    if not _patches.applied:
+        _patches.apply()
+        _forget_what_rebuilds()
+
+
+def unsubscribe(listener: Listener) -> None:
+    """Undo `subscribe`; after the last one, torch is as it was."""
+    global _listeners
+    _listeners = tuple(one for one in _listeners if one != listener)
+    if not _listeners and _patches.applied:
+        _patches.undo()
+        _forget_what_rebuilds()
+
+
+def _rebuilt(tensor: Any, *args: Any, **kwargs: Any) -> None:
+    if requires_grad(tensor):
+        rebuilding = caller()
+        for listener in _listeners:
+            attempt(listener, tensor, rebuilding)
+
+
+def _forget_what_rebuilds() -> None:
+    """Have `torch.load` look again for the functions that it rebuilds tensors with."""
+    known: Any = sys.modules.get("torch._weights_only_unpickler")
+    forget = getattr(getattr(known, "_get_allowed_globals", None), "cache_clear", None)
+    if forget is not None:
+        forget()
+
+
+_patches = Patches(
+    [
+        observe(import_module(module), name, after=_rebuilt)
+        for module, name in _REBUILDS
+        if hasattr(import_module(module), name)
+    ]
+)
