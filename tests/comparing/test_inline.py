@@ -32,14 +32,15 @@ def compared() -> dict[str, Any]:
     import importlib.util
 
     answers: dict[str, Any] = {}
-    for on_cluster in (False, True):  # in two children: a cluster takes its time
+    for on_cluster in (False, True):
         known = [
             path
             for name, path in PROGRAMS.items()
             if name.startswith(CLUSTERS) == on_cluster
             and all(map(importlib.util.find_spec, needed(name)))
         ]
-        done = run_python(HERE / "both_ways.py", *known, limit=600, forked="torch")
+        forked = "" if on_cluster else "torch"  # there, cloudpickle does not know itself
+        done = run_python(HERE / "both_ways.py", *known, limit=600, forked=forked)
         assert done.returncode == 0, done.stdout + done.stderr
         answers |= json.loads(done.stdout.splitlines()[-1])
     return answers

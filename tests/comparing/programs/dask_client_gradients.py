@@ -29,6 +29,10 @@ def step(net, optimizer, found):
     optimizer.step()
 
 
+def lazy(net, x):
+    return dask.delayed(average)([dask.delayed(gradients)(net, x.clone()) for _ in range(2)])
+
+
 def main(client):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
@@ -43,9 +47,8 @@ def main(client):
     print(sorted(future.result()[0] for future in as_completed(found)))
     failed = client.submit(average, client.submit(failing, found))
     print(repr(failed.exception()), failed.status)
-    lazy = dask.delayed(average)([dask.delayed(gradients)(net, x.clone()) for _ in range(2)])
-    step(net, optimizer, client.compute(lazy).result())
-    step(net, optimizer, lazy.persist().compute())
+    step(net, optimizer, client.compute(lazy(net, x)).result())
+    step(net, optimizer, lazy(net, x).persist().compute())
     print({name: one.result() for name, one in client.scatter({"one": 1}).items()})
     with parallel_config("dask"):
         step(net, optimizer, average(Parallel()(delayed(gradients)(net, row) for row in x)))

@@ -3,7 +3,7 @@
 import ray
 import torch
 
-ray.init(num_cpus=2, ignore_reinit_error=True)
+ray.init(num_cpus=2, ignore_reinit_error=True, log_to_driver=False)
 torch.manual_seed(0)
 net = torch.nn.Linear(3, 1)
 

@@ -5,7 +5,7 @@ import random
 import ray
 import torch
 
-ray.init(num_cpus=2, ignore_reinit_error=True)
+ray.init(num_cpus=2, ignore_reinit_error=True, log_to_driver=False)
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
