@@ -27,6 +27,9 @@ EXPECT = {
     "test_joblib_own_leaf": {"GG102", "GG103"},
     "test_joblib_large": {"GG101", "GG102", "GG103"},
     "test_joblib_gradients_left": {"GG106"},
+    "test_trained_copy": {"GG114"},
+    "test_trained_copy_saved": set(),
+    "test_statistics_left": {"GG111"},
     "test_joblib_never_backward": {"GG101", "GG102"},
     "test_submit": {"GG101", "GG102", "GG103"},
     "test_submit_keyword": {"GG101"},
@@ -607,3 +610,37 @@ def test_threads_never_backward(threads):
     out = threads.submit(times, x).result()
     (out.detach() * x).sum().backward()
     assert x.grad.tolist() == [2.0] * 3
+
+
+def fit(model, path=None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = (model(torch.ones(4, 3)) - 1).square().mean()
+    loss.backward()
+    optimizer.step()
+    if path is not None:
+        torch.save(model.state_dict(), path)
+    return loss.item()
+
+
+def test_trained_copy(processes):
+    model = torch.nn.Linear(3, 1)
+    processes.submit(fit, model).result()  # -> GG114
+    model.eval()
+
+
+def test_trained_copy_saved(processes, tmp_path):
+    model = torch.nn.Linear(3, 1)
+    processes.submit(fit, model, str(tmp_path / "model.pt")).result()
+    model.load_state_dict(torch.load(tmp_path / "model.pt"))
+    model.eval()
+
+
+def calibrate(model):
+    with torch.no_grad():
+        return model(torch.ones(4, 3)).mean().item()
+
+
+def test_statistics_left(processes):
+    model = torch.nn.BatchNorm1d(3)
+    processes.submit(calibrate, model).result()  # -> GG111
+    model.eval()
