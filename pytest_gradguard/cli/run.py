@@ -26,6 +26,7 @@ from pytest_gradguard.reports.target import TargetError
 from pytest_gradguard.reports.text import blocks, style_for, width_of
 from pytest_gradguard.runtime import Report, install
 from pytest_gradguard.runtime.kernel.faults import attempt, checked
+from pytest_gradguard.runtime.kernel.sudden_end import before_exit
 from pytest_gradguard.settings import SettingsError, load
 from pytest_gradguard.source_repairs import with_repairs
 
@@ -90,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
     # Handlers run in reverse order: this one, the first, is the last.
     if output is not None:
         atexit.register(attempt, output.conclude)
+        attempt(before_exit, output.conclude)
     return execute(program, arguments, bool if output is None else output.failed)
 
 
@@ -140,13 +142,24 @@ class _Output:
         self._rank = ranks.this_rank()
         self._folder = os.getcwd()
         self._process = os.getpid()
+        self._written: set[object] = set()
         if self._rank is not None:
             report.hear(self._rank.tell)
+        elif self._paths[0] is not None:
+            report.hear(self._write_early)
 
     def failed(self, failed: bool) -> None:
         """Say how the program has ended."""
         if self._rank is not None:
             self._rank.failed = failed
+
+    def _write_early(self, findings: Sequence[Finding]) -> None:
+        """Write the report now, in case a signal ends the program before `conclude`."""
+        path = self._paths[0]
+        found = {(one.key, one.severity) for one in findings if one.severity >= Severity.WARNING}
+        if path is not None and os.getpid() == self._process and not found <= self._written:
+            self._written |= found
+            write_report(path, gravest_first(findings), self._report.calls)
 
     def conclude(self) -> None:
         """Print the findings and write the report; paths are relative to where it began."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,8 @@ from pytest_gradguard.plugin.settings import Settings
 from pytest_gradguard.reports.printable import shown
 from pytest_gradguard.runtime import Report, guard
 from pytest_gradguard.runtime.kernel.faults import attempt, checked
+from pytest_gradguard.runtime.kernel.sudden_end import before_exit
+from pytest_gradguard.severity import Severity
 
 if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
@@ -59,6 +64,9 @@ class GuardPlugin:
             self._session.callback(attempt(benchmarks.unguarded, instead=lambda: None))
         if everywhere:
             self._outside = outside_of_tests(config)
+        self._process = os.getpid()
+        self._known: set[object] = set()
+        self._session.callback(before_exit(self._report_before_exit).undo)
 
     def __dir__(self) -> list[str]:
         """The hooks: pytest looks at whatever is listed here, twice."""
@@ -101,6 +109,8 @@ class GuardPlugin:
         self._test.close()  # of a test that was interrupted before its teardown
         of_item = item.stash[_GUARD] = ItemGuard(item, self.settings, self.base)
         self._guards.append(of_item)
+        if self.settings.report is not None and not hasattr(self.config, "workeroutput"):
+            of_item.hear(partial(self._write_early, item.nodeid))
         if not self.everywhere:
             self._test.enter_context(guard(mode="record"))
         self._test.enter_context(of_item.collecting())
@@ -189,6 +199,47 @@ class GuardPlugin:
         finally:
             attempt(self._finish, session)
 
+    def _so_far(self) -> list[Finding]:
+        """All findings up to now, with those of the test that is running."""
+        so_far = Received()
+        so_far.add([*self._received.findings(), *(finding for finding, _ in self._late())], {})
+        return so_far.findings()
+
+    def _write_early(self, test: str, new: list[Finding]) -> None:
+        """Write the JSON report now, in case a signal ends the run before its end."""
+        found = {(test, one.key, one.severity) for one in new} - self._known
+        if found and self.settings.report is not None and os.getpid() == self._process:
+            self._known |= found
+            self._write_report(self.settings.report, self._so_far())
+
+    def _report_before_exit(self) -> None:
+        """Report what was found up to now: a test ends the run by `os._exit`."""
+        from pytest_gradguard.findings import merge
+        from pytest_gradguard.reports.text import blocks
+
+        findings = self._so_far()
+        if self.settings.report is not None and not hasattr(self.config, "workeroutput"):
+            self._write_report(self.settings.report, findings)
+        capture: Any = self.config.pluginmanager.get_plugin("capturemanager")
+        grave = (one for one in findings if one.severity >= Severity.WARNING)
+        shown = merge(replace(one, test=None) for one in grave)
+        if shown:
+            with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+                text = "\n".join(["gradguard: found before `os._exit`:", *blocks(shown)])
+                print(f"\n{text}", file=sys.stderr, flush=True)
+
+    def _write_report(self, path: Path, findings: list[Finding]) -> None:
+        from pytest_gradguard.reports.file import write_report
+        from pytest_gradguard.tallies import merge_tallies
+
+        write_report(path, findings, merge_tallies(self._calls), guarded=self._guarded())
+
+    def _guarded(self) -> str | None:
+        """What the run is guarded in, where that is not all of it."""
+        if attempt(is_disabled, instead=False):
+            return NOTHING
+        return None if self.everywhere else _BY_FIXTURE
+
     def _finish(self, session: pytest.Session) -> None:
         """Gather what no test has reported, fail the run for it, and write the reports."""
         late = self._late()
@@ -215,22 +266,19 @@ class GuardPlugin:
 
     def _write(self, session: pytest.Session) -> None:
         """Write the reports that were asked for."""
-        from pytest_gradguard.reports.file import write_page, write_report
+        from pytest_gradguard.reports.file import write_page
         from pytest_gradguard.reports.target import TargetError
         from pytest_gradguard.source_repairs import with_repairs
         from pytest_gradguard.tallies import merge_tallies
 
-        guarded = None if self.everywhere else _BY_FIXTURE
-        if attempt(is_disabled, instead=False):
-            guarded = NOTHING
-        findings, calls = self._received.findings(), merge_tallies(self._calls)
+        findings = self._received.findings()
 
         def report(path: Path) -> None:
-            write_report(path, findings, calls, guarded=guarded)
+            self._write_report(path, findings)
 
         def page(path: Path) -> None:
-            repaired = with_repairs(findings, self.base)
-            write_page(path, repaired, calls, base=self.base, guarded=guarded)
+            repaired, calls = with_repairs(findings, self.base), merge_tallies(self._calls)
+            write_page(path, repaired, calls, base=self.base, guarded=self._guarded())
 
         for path, write in ((self.settings.report, report), (self.settings.html, page)):
             if path is None:

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
@@ -129,6 +129,10 @@ class ItemGuard:
             for finding in findings
             if finding.code not in self._collector.ignore
         ]
+
+    def hear(self, then: Callable[[list[Finding]], None]) -> None:
+        """Call `then` with new findings of warning and above, as calls and backwards end."""
+        self._collector.announce = lambda new: then(new) if new else None
 
     def collecting(self) -> AbstractContextManager[object]:
         """Inside this context, the test is the one that new findings belong to."""

@@ -354,3 +354,35 @@ def test_the_projects_table_leaves_codes_out(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "'GG999'" in done.stderr
+
+
+DYING = """
+import os
+import signal
+
+import torch
+from joblib import Parallel, delayed
+
+
+def double(weight):
+    return weight * 2
+
+
+if __name__ == "__main__":
+    weight = torch.ones(2, requires_grad=True)
+    sum(Parallel(2)(delayed(double)(weight) for _ in range(2))).sum().backward()
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["exit", "signal"]
+)
+def test_a_program_that_ends_at_once_has_a_report(tmp_path: Path, end: str) -> None:
+    (tmp_path / "dying.py").write_text(DYING.format(end=end), encoding="utf-8")
+    done = guarded(tmp_path, "--report", "report.json", "dying.py")
+    exits = "_exit" in end
+    assert done.returncode == (3 if exits else -9), done.stderr
+    findings = json.loads((tmp_path / "report.json").read_text())["findings"]
+    assert "GG103" in {one["code"] for one in findings}
+    assert done.stderr.count("error[GG103]") == exits

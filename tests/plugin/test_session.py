@@ -392,3 +392,43 @@ def test_what_is_no_finding_is_left_out_of_the_report(tmp_path: Path, how: list[
     assert run.report()["findings"] == []
     assert not (tmp_path / "ran").exists()
     assert run.text.count("gradguard itself failed") <= 1
+
+
+DYING = """
+import os
+import signal
+
+import torch
+from joblib import Parallel, delayed
+
+
+def double(weight):
+    return weight * 2
+
+
+def lose():
+    weight = torch.ones(2, requires_grad=True)
+    sum(Parallel(2)(delayed(double)(weight) for _ in range(2))).sum().backward()
+
+
+def test_before():
+    lose()
+
+
+def test_that_ends_the_run():
+    lose()
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["exit", "signal"]
+)
+def test_a_run_that_ends_in_a_test_has_a_report(tmp_path: Path, end: str) -> None:
+    (tmp_path / "test_dying.py").write_text(DYING.format(end=end), encoding="utf-8")
+    done = run_pytest(tmp_path, "--gradguard", "--gradguard-report=report.json")
+    assert done.status == (3 if "_exit" in end else -9), done.text
+    for test in ("test_before", "test_that_ends_the_run"):
+        assert "GG103" in done.codes()[f"test_dying.py::{test}"]
+    shown = done.text.count("error[GG103]")
+    assert shown == ("_exit" in end), done.text  # both tests lose it at one line
