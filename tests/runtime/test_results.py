@@ -9,11 +9,13 @@ import pickletools
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import workers
+from children import run_python
 from joblib import Parallel, delayed
 
 from pytest_gradguard import Finding, guard
@@ -372,3 +374,31 @@ def test_files_that_torch_loads_know_the_result_whenever_the_first_one_was_read(
         torch._weights_only_unpickler._get_allowed_globals()["torch._utils._rebuild_tensor_v2"]
         is before
     )
+
+
+WITHOUT_TORCH = """
+import multiprocessing
+import sys
+
+
+def tell(queue):
+    queue.put("torch" in sys.modules)
+
+
+if __name__ == "__main__":
+    import torch
+
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=tell, args=(queue,))
+    process.start()
+    print(queue.get())
+    process.join()
+"""
+
+
+def test_a_process_that_does_not_import_torch_stays_without(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(WITHOUT_TORCH)
+    done = run_python("-m", "pytest_gradguard", "run", script)
+    assert done.stdout.startswith("False"), done.stderr
