@@ -28,9 +28,9 @@ PITFALL = Pitfall(
     ),
     cases={
         "process": (
-            "Call `model.share_memory()` before the process starts: it then updates the parent's "
-            "buffers. Or send the buffers to the parent as well, and copy them into its module. Or "
-            "call `model.eval()` in the process if the statistics should not change."
+            "Call `model.share_memory()` before the process starts, so that it updates the "
+            "parent's buffers. Or send the buffers to the parent as well, and copy them into its "
+            "module."
         ),
     },
     bad="""\

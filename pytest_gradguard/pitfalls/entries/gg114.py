@@ -25,9 +25,9 @@ PITFALL = Pitfall(
     ),
     cases={
         "process": (
-            "Call `model.share_memory()` before the process starts: it then trains the parent's "
+            "Call `model.share_memory()` before the process starts, so that it trains the parent's "
             "parameters. Or save `model.state_dict()` there with `torch.save`, and load it into "
-            "the parent's module. If the copies are trials only, pass `copy.deepcopy(model)`."
+            "the parent's module."
         ),
     },
     bad="""\

@@ -462,7 +462,7 @@ def test_state_sent():
     queue.get()
     values = queue.get()
     process.join()
-    model(X)
+    model.eval()
     load(model, values)
 
 
@@ -473,7 +473,7 @@ def test_state_sent_before_an_exit():
     queue.get()
     values = queue.get()
     process.join()
-    model(X)
+    model.eval()
     load(model, values)
 
 
@@ -488,7 +488,7 @@ def test_parameters_in_a_managed_dict():
         found = manager.dict()
         run(fit_into_dict, model, found)
         values = found["values"]
-    model(X)
+    model.eval()
     load(model, values)
 
 
@@ -502,7 +502,7 @@ def test_parameters_in_an_array():
     model = net()
     array = FORK.RawArray("f", sum(one.numel() for one in model.parameters()))
     run(fit_into_array, model, array)
-    model(X)
+    model.eval()
     values = torch.frombuffer(array, dtype=torch.float32)
     nn.utils.vector_to_parameters(values, model.parameters())
 
@@ -515,7 +515,7 @@ def fit_into_file(model, path):
 def test_parameters_in_a_file_of_numpy(tmp_path):
     model = net()
     run(fit_into_file, model, tmp_path / "model.npz")
-    model(X)
+    model.eval()
     load(model, list(np.load(tmp_path / "model.npz").values()))
 
 
@@ -532,7 +532,7 @@ def test_state_in_bytes():
     process.start()
     state = receiver.recv_bytes()
     process.join()
-    model(X)
+    model.eval()
     model.load_state_dict(torch.load(io.BytesIO(state)))
 
 
@@ -545,7 +545,7 @@ def fit_and_save(model, path):
 def test_saved_before_an_exit(tmp_path):
     model = net()
     run(fit_and_save, model, tmp_path / "model.pt")
-    model(X)
+    model.eval()
     model.load_state_dict(torch.load(tmp_path / "model.pt"))
 
 
