@@ -157,7 +157,7 @@ def _compare(folder: Path, words: Sequence[str], tolerance: Tolerance) -> Compar
         return Compared(2, reason, findings=findings, explaining=explaining(findings))
     said: dict[str, Any] = {"findings": first.findings}
     if not first.calls:
-        return Compared(0, NOTHING, **said)
+        return _nothing_inline(first.refused, said)
     limit, patience = max(_LEAST, _TIMES * bare.seconds), _PATIENCE + bare.seconds
     inline = _Run(folder / "inline", words, "inline", limit=limit, patience=patience)
     second = inline.outcome
@@ -172,16 +172,9 @@ def _compare(folder: Path, words: Sequence[str], tolerance: Tolerance) -> Compar
         why = "" if second is None else f": {second.blocked}"
         reason = f"the work of its workers cannot be done in the calling process{why}"
         return Compared(2, reason, remarks=remarks, **said)
-    remarks += [f"left in its workers: {one}" for one in second.refused]
     if second.handed == 0:
-        if remarks:
-            return Compared(
-                2,
-                "none of the work of its workers can be done in the calling process",
-                remarks=remarks,
-                **said,
-            )
-        return Compared(0, NOTHING, **said)
+        return _nothing_inline(second.refused, said, remarks)
+    remarks += _left(second.refused)
     said["handed"] = second.handed
     found = _first_difference(bare, inline, tolerance)
     if found is None and inline.status == 0:
@@ -207,6 +200,21 @@ def _compare(folder: Path, words: Sequence[str], tolerance: Tolerance) -> Compar
     known = explaining(first.findings)
     remarks += second.kept
     return Compared(1, difference=found, explaining=known, remarks=remarks, **said)
+
+
+def _left(refused: Sequence[str]) -> list[str]:
+    return [f"left in its workers: {one}" for one in refused]
+
+
+def _nothing_inline(
+    refused: Sequence[str], said: dict[str, Any], remarks: Sequence[str] = ()
+) -> Compared:
+    """What came of it where no task ran inline."""
+    remarks = [*remarks, *_left(refused)]
+    if not remarks:
+        return Compared(0, NOTHING, **said)
+    reason = "none of the work of its workers can be done in the calling process"
+    return Compared(2, reason, remarks=remarks, **said)
 
 
 def _first_difference(one: _Run, other: _Run, tolerance: Tolerance) -> Difference | None:

@@ -121,6 +121,23 @@ def test_work_of_a_library_that_cannot_be_done_inline_is_named(tmp_path: Path) -
     assert "left in its workers: a task for billiard workers" in done.stderr
 
 
+RANKS = """
+import os
+import subprocess
+import sys
+
+if "RANK" not in os.environ:
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
+    subprocess.run([sys.executable, __file__], env=environment, check=True)
+"""
+
+
+def test_programs_that_the_program_starts_are_named(tmp_path: Path) -> None:
+    done = compare(tmp_path, written(tmp_path, "train.py", RANKS))
+    assert done.returncode == 2, done.stderr
+    assert "left in its workers: a program that it starts at train.py:8" in done.stderr
+
+
 SERVER = """
 from multiprocessing import Process, Queue
 
