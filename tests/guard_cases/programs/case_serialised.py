@@ -22,6 +22,7 @@ EXPECT = {
     "test_model_in_a_file": {"GG106"},
     "test_model_loaded_by_a_task": {"GG106"},
     "test_pool_of_ones_own": {"GG106"},
+    "test_queues_in_an_object_of_a_process": {"GG106"},
     "test_second_model_in_a_pipe": {"GG106"},
     "test_gradients_in_a_pipe": set(),
     "test_gradients_after_the_loss": set(),
@@ -115,6 +116,34 @@ def run_in_queues(context, tasks, results, count=1):
         tasks.put(None)
     for process in processes:
         process.join()
+
+
+class Queues:
+    def __init__(self):
+        self.both = SPAWN.Queue(), SPAWN.Queue()
+
+
+class Serving(SPAWN.Process):
+    def __init__(self, queues):
+        super().__init__(daemon=True)
+        self.queues = queues
+
+    def run(self):
+        serve_queues(*self.queues.both)
+
+
+def test_queues_in_an_object_of_a_process():
+    model, optimizer = made()
+    process = Serving(Queues())
+    process.start()
+    tasks, results = process.queues.both
+    for _ in range(2):
+        optimizer.zero_grad()
+        tasks.put((loss_of, model))
+        results.get(timeout=100)
+        optimizer.step()  # -> GG106:error
+    tasks.put(None)
+    process.join()
 
 
 # -- models that a process gets while it runs ------------------------------------------------------

@@ -13,12 +13,21 @@ LOADERS = Workers(
     library=LIBRARY,
 )
 WORKERS = "torch.utils.data._utils.worker"
+STATEFUL_WORKERS = "torchdata.stateful_dataloader.worker"
 LOOP = "_worker_loop"
 
 INTEGRATION = Integration(
     name="loader",
-    patches={"torch.utils.data.dataloader": later(f"{__name__}.iterating:patches")},
+    patches={
+        "torch.utils.data.dataloader": later(f"{__name__}.iterating:patches"),
+        "torchdata.stateful_dataloader.stateful_dataloader": later(
+            f"{__name__}.iterating:stateful_patches"
+        ),
+    },
     inline={"torch.utils.data.dataloader": later(f"{__name__}.inline:patches")},
-    runners={WORKERS: {LOOP: later(f"{__name__}.iterating:answer")}},
+    runners={
+        WORKERS: {LOOP: later(f"{__name__}.working:answer")},
+        STATEFUL_WORKERS: {LOOP: later(f"{__name__}.working:answer")},
+    },
     forks_in=("torch.utils.data.dataloader",),
 )

@@ -133,13 +133,13 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of the process are pickled by now: it is the attribute set last.
-        task, package = self._items[0], package_of(self._process)
+        package = package_of(self._process)
         shipped = attempt(ships_gradients, self._call)
-        shipped = bool(shipped or attempt(queue_puts.may_receive, package, task))
+        shipped = bool(shipped or attempt(queue_puts.may_receive, package, self._process))
         if not (self._asked or shipped):
             inner = self._inner
             return (operator.getitem, ((inner,), 0)) if inner else (getattr, (self._process, "run"))
-        about = (self._process, self._inner, self._write, task, self._asked)
+        about = (self._process, self._inner, self._write, self._items[0], self._asked)
         return Run, (*about, self._results and shipped, self._gradients and shipped)
 
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Finding, Severity, TraceStep
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
-from pytest_gradguard.runtime.kernel import callsite, collector, evidence
+from pytest_gradguard.runtime.kernel import callsite, collector, evidence, locate
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.collector import Scope
 from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame
@@ -32,6 +32,8 @@ _LEAVES = "pytest_gradguard.runtime.pitfalls.lost.pickled_leaves"  # it needs to
 _PASSED = ("multiprocessing.", "pytest_gradguard.")
 """What stands between the program and a queue: `put_nowait`, and other wrappers of `put`."""
 _MOST = 1_024
+_SEARCHED = 500
+"""How many objects of a process are looked at."""
 """How many items at least are remembered: a queue's thread is seldom that far behind."""
 _MOST_TOLD = 32
 """How many findings a process tells of one line."""
@@ -72,21 +74,22 @@ def patches(module: ModuleType) -> list[Patch]:
     return [Patch(kind, "put", _putting) for kind in (module.Queue, module.JoinableQueue)]
 
 
-def may_receive(package: str, task: tuple[Any, Any, Any]) -> bool:
-    """Whether tensors may come to a process of `package` while it runs `task`.
+def may_receive(package: str, process: Any) -> bool:
+    """Whether tensors may come to `process`, of `package`, while it runs.
 
-    By a queue, a connection or a manager that is among its arguments; or the program has pickled
-    leaves itself, and it reads them from a file.
+    By a queue, a connection or a manager that it is given, in its arguments or attributes; or the
+    program has pickled leaves itself, and it reads them from a file.
     """
     leaves: Any = sys.modules.get(_LEAVES)
     if leaves is not None and leaves.any_pickled():
         return True
-    _, args, kwargs = task
-    given = [*args, *kwargs.values()]
-    for one in tuple(given):
-        given += one.values() if type(one) is dict else one if type(one) in (list, tuple) else ()
     carriers = {f"{package}.{name}" for name in ("queues", "connection", "managers")}
-    return any(base.__module__ in carriers for one in given for base in type(one).__mro__)
+
+    def carries(item: Any) -> bool:
+        return any(base.__module__ in carriers for base in type(item).__mro__)
+
+    own = {name: value for name, value in vars(process).items() if name != "run"}  # that is ours
+    return bool(locate.find([("", own)], carries, limit=_SEARCHED))
 
 
 def _putting(original: Callable[..., Any]) -> Callable[..., Any]:
