@@ -132,7 +132,7 @@ class ItemGuard:
 
     def hear(self, then: Callable[[list[Finding]], None]) -> None:
         """Call `then` with new findings of warning and above, as calls and backwards end."""
-        self._collector.announce = lambda new: then(new) if new else None
+        self._collector.hear = lambda new: then(new) if new else None
 
     def collecting(self) -> AbstractContextManager[object]:
         """Inside this context, the test is the one that new findings belong to."""

@@ -111,7 +111,7 @@ class Report:
     def hear(self, then: Callable[[list[Finding]], None]) -> None:
         """Call `then` with all findings whenever there is a new one, and do nothing else."""
         if self._collector is not None:
-            self._collector.announce = lambda new: then(self.findings) if new else None
+            self._collector.hear = lambda new: then(self.findings) if new else None
 
     @property
     def findings(self) -> list[Finding]:

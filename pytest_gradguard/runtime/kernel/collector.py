@@ -44,7 +44,10 @@ class Collector:
     Attributes:
         empty: nothing was noticed so far.
         open: how many times it has been entered and not left.
+        hear: called as `announce` where that is None; it neither warns nor raises.
     """
+
+    hear: Announce | None = None
 
     def __init__(
         self,
@@ -336,7 +339,8 @@ def announce(home: Collector, evidence: Iterable[Evidence]) -> None:
         GradGuardError: the collector's mode is ``"error"``.
         GradGuardWarning: the user's warning filters make errors of warnings.
     """
-    if home.announce is None:
+    tell = home.announce or home.hear
+    if tell is None:
         return
     try:
         built = list(filter(None, map(_built, list(evidence))))
@@ -345,6 +349,6 @@ def announce(home: Collector, evidence: Iterable[Evidence]) -> None:
             from pytest_gradguard.findings import placed
 
             findings = list(map(placed, findings))
-        home.announce(findings)
+        tell(findings)
     except Exception as error:
         fault(error)

@@ -79,8 +79,7 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
             attempt(_forget, self, call)
             attempt(_count, self, call)
             attempt(backends.ended, call)
-            if call.collector.announce is not None:
-                attempt(collector.announce, call.collector, call.evidence.values())
+            attempt(collector.announce, call.collector, call.evidence.values())
         return output
 
     return __call__

@@ -79,8 +79,13 @@ def _is_python(file: str) -> bool:
 
 
 def _is_script_of_ours(file: str) -> bool:
+    ours = os.fsencode(sys.executable)
     with open(file, "rb") as script:
-        return script.readline().strip() == b"#!" + os.fsencode(sys.executable)
+        first, second = script.readline().strip(), script.readline().strip()
+    # The second form is that of paths which are long, or have blanks in them.
+    return first == b"#!" + ours or second in (
+        b"'''exec' " + quote + ours + quote + b' "$0" "$@"' for quote in (b"", b'"')
+    )
 
 
 def _finds_the_guard(environment: Mapping[str, str]) -> bool:
