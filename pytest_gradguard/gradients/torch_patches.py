@@ -147,6 +147,16 @@ def _forget_script() -> None:
 _taught: list[int] = []
 
 
+def _forget_compiler() -> None:
+    """Have `torch.compile` look again for torch's functions, if it took the wrappers for them."""
+    rules: Any = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is None or not rules.get_torch_obj_rule_map.cache_info().currsize:
+        return
+    known = rules.get_torch_obj_rule_map()
+    if any(wrapper in known for wrapper in _patches.wrappers()):
+        rules.clear_lru_cache()
+
+
 def _patch(log: Log) -> None:
     torch.jit._builtins._get_builtin_table()  # built once, from the unpatched functions
     _patches.apply()
@@ -158,6 +168,7 @@ def _patch(log: Log) -> None:
 def _undo(log: Log) -> None:
     attempt(steps.after.unsubscribe, torch_changes.stepped)
     attempt(_forget_script)
+    attempt(_forget_compiler)
     attempt(torch_engine.unsubscribe, _backward)
     attempt(_patches.undo)
     attempt(torch_grad_mode.close)

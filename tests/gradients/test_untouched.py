@@ -123,6 +123,32 @@ def test_a_compiled_function_that_switches_modes_and_detaches_stays_one_graph() 
         loss(batch(), w).backward()
 
 
+COMPILED = """
+import torch
+from pytest_gradguard import watch_gradients
+
+
+def compiled():
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def loss(x, w):
+        return (x * w).sum() * torch.argmax(x * w)
+
+    return loss
+
+
+w, x = torch.ones(3, requires_grad=True), torch.arange(3.0)
+for _ in range(2):
+    with watch_gradients(w):
+        compiled()(x, w).backward()
+compiled()(x, w).backward()
+"""
+
+
+def test_functions_are_compiled_after_a_watch_in_which_the_compiler_was_loaded() -> None:
+    done = run_python("-c", COMPILED)
+    assert done.returncode == 0, done.stderr
+
+
 def jacobian_of_parameters(net: Any, named: dict[str, Any], *, create_graph: bool) -> None:
     def loss(*values: Any) -> Any:
         return torch.func.functional_call(net, dict(zip(named, values, strict=True)), (batch(),))
