@@ -19,6 +19,7 @@ EXPECT = {
     "test_captured": {"GG101"},
     "test_put": {"GG101"},
     "test_backward_through_results": {"GG101", "GG102", "GG103"},
+    "test_backward_through_what_is_yielded": {"GG101", "GG102", "GG103"},
     "test_history_in_a_result": {"GG102"},
     "test_history_from_an_actor": {"GG102"},
     "test_leaf_for_an_actor": {"GG101"},
@@ -237,6 +238,19 @@ def test_put():
 def test_backward_through_results():
     x = leaf()
     out = ray.get([times.remote(x, k) for k in (2, 3)])  # -> GG101 GG102
+    sum(out).sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def multiples(x):
+    for factor in (2, 3):
+        yield times._function(x, factor)
+
+
+def test_backward_through_what_is_yielded():
+    x = leaf()
+    remote = ray.remote(num_returns="streaming")(multiples)
+    out = [ray.get(reference) for reference in remote.remote(x)]  # -> GG101 GG102
     sum(out).sum().backward()  # -> GG103:error
     assert x.grad is None
 

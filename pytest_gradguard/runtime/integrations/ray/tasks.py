@@ -253,6 +253,7 @@ def _remember(call: Call, outcome: Any) -> None:
     try:
         _kept.append(call)
         for reference in outcome if isinstance(outcome, list) else [outcome]:
+            reference = getattr(reference, "_generator_ref", reference)  # of what a task yields
             task = getattr(reference, "task_id", None)
             if task is not None:
                 calls.known_as(call, task().hex())
