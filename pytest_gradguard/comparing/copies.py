@@ -55,7 +55,7 @@ class _Pickler(pickle.Pickler):
         self.kept: list[Any] = []
 
     def persistent_id(self, item: Any) -> int | None:
-        """The place of what is kept in that collection."""
+        """The index of `item` among the kept objects; None: it is pickled."""
         kept = isinstance(item, _BY_REFERENCE) or is_of_tensorflow(item) or _name(item) in _HANDLES
         if not (kept or self._is_kept(item)):
             return None
@@ -71,7 +71,7 @@ class _Unpickler(pickle.Unpickler):
         self._kept = kept
 
     def persistent_load(self, place: int) -> Any:
-        """What is kept at that place."""
+        """The kept object of that index."""
         return self._kept[place]
 
 

@@ -352,7 +352,7 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, Aft
 
 
 def standing(begun: Sequence[tuple[str, After]]) -> list[tuple[str, Any]]:
-    """Those of the probes that have `begun` which tell how things stand: names and modules."""
+    """The names and modules of the begun probes that report a present state."""
     modules = [(name, _module(name)) for name, _ in begun]
     return [(name, module) for name, module in modules if hasattr(module, "so_far")]
 

@@ -1,4 +1,4 @@
-"""dask's own schedulers in the calling thread; `clients` has those of `distributed`."""
+"""Runs the tasks of dask's own schedulers in the calling thread."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _SCRIPTS = ("torchrun", "accelerate", "accelerate-launch")
-"""Those of `_LAUNCHERS`, as they are installed."""
+"""The scripts that pip installs for `_LAUNCHERS`."""
 _FLAGS = ("-u", "-B", "-O", "-OO")
 _OF_A_RANK = ("RANK", "WORLD_SIZE")
 _at_start = os.environ.get("RANK")

@@ -208,8 +208,8 @@ def _shipped(call: Call) -> list[tuple[int, Reference, Call | None]]:
 
 
 def _sent(call: Call, left: KeptGradients) -> list[tuple[int, Reference, Call | None]]:
-    """What went to the workers of `call`, and what of it no call has sent (None), but the program
-    itself, by a pipe, a queue or a file."""
+    """The leaves that `call` shipped, and those that the program pickled itself, for a pipe, a
+    queue or a file: ids, references and the call that sent them, None for the latter."""
     shipped = _shipped(call)
     known = {identity for identity, _, _ in shipped}
     leaves = pickled_leaves.of(left.copies.keys())

@@ -68,7 +68,7 @@ def sent(item: Any) -> None:
 
 
 def _trained_by(items: Any, results: Any) -> list[KeptBuffers]:
-    """What was trained of the modules that came with the tasks `items`, and is not in `results`."""
+    """The trained modules that came with the tasks `items` and that `results` do not return."""
     found = []
     for copy, module, trained in _trained():
         size = sum(one.numel() for one in trained.values())
