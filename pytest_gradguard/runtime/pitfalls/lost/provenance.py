@@ -107,12 +107,13 @@ def _ship_inherited(call: calls.Call) -> None:
     wanted = call.remembered.pop(INHERITED, None)
     if not wanted:
         return
-    for item in gc.get_objects():
-        if id(item) not in wanted or not tensors.is_tensor(item) or _is_result(item, call):
+    alive = {id(item): item for item in gc.get_objects() if id(item) in wanted}
+    for identity, values in wanted.items():  # the collector keeps its objects in no order
+        item = alive.get(identity)
+        if not tensors.is_tensor(item) or _is_result(item, call) or digest(item) != values:
             continue
-        if digest(item) == wanted[id(item)]:
-            call.ships_gradients = True
-            call.remember_shipped(item, "")
+        call.ships_gradients = True
+        call.remember_shipped(item, "")
 
 
 def _known(tensor: Any) -> Severed | None:
