@@ -48,9 +48,10 @@ def test_warn_says_each_finding_once_at_the_users_line() -> None:
     x = leaf()
     with warnings.catch_warnings(record=True) as caught:
         filter_all("always")
-        with guard("warn"):
+        with guard("warn") as report:
             for _ in range(3):
                 ship(x.detach().requires_grad_())[0].sum().backward()
+    assert [one.code for one in report.findings] == ["GG101", "GG102", "GG103"]
     said = [str(warning.message)[:5] for warning in caught]
     assert sorted(said) == ["GG101", "GG102", "GG103"]
     assert {warning.filename for warning in caught} == {__file__}
