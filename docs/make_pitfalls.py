@@ -44,6 +44,7 @@ _FAMILIES = {
     "GG3": "Modes, threads and random numbers",
     "GG4": "TensorFlow, Keras and dask",
     "GG5": "torch.distributed",
+    "GG9": "The linter's comments",
 }
 
 

@@ -7,6 +7,7 @@ import re
 import sys
 
 from pytest_gradguard.records import Record, record
+from pytest_gradguard.suggestions import did_you_mean
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -213,8 +214,10 @@ def parse(table: Any, where: str) -> Settings:
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in _KEYS:
+            meant = did_you_mean(key, _KEYS)
             raise SettingsError(
-                f"{where}: unknown key {key!r} in [tool.gradguard] (allowed: {', '.join(_KEYS)})"
+                f"{where}: unknown key {key!r} in [tool.gradguard]{meant} "
+                f"(allowed: {', '.join(_KEYS)})"
             )
         name = key.replace("-", "_")
         if key in _LISTS:
@@ -285,7 +288,8 @@ def _model(table: dict[str, Any], where: str) -> Model:
                 )
             found[key] = tuple(value.items())
         else:
-            raise SettingsError(f"{where}: unknown key {key!r} (allowed: {', '.join(keys)})")
+            meant = did_you_mean(key, keys)
+            raise SettingsError(f"{where}: unknown key {key!r}{meant} (allowed: {', '.join(keys)})")
     for key in ("name", "does"):
         if key not in found:
             raise SettingsError(f"{where}: {key} is missing")

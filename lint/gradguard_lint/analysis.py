@@ -34,12 +34,14 @@ class Result:
         calls: the functions of other files that it calls, by path and line, each with the line of
             its own function by which it comes there; 0 is the file's own code.
         cut: the functions that a budget cut off: path, line, name and reason.
+        silenced: where comments silence a finding: the path, the comment's line and the code.
         error: the line and the reason why it could not be analysed.
     """
 
     findings: list[Raw] = field(default_factory=list)
     calls: list[tuple[str, int, int]] = field(default_factory=list)
     cut: list[Cut] = field(default_factory=list)
+    silenced: list[tuple[str, int, str]] = field(default_factory=list)
     error: tuple[int, str] | None = None
 
 
@@ -91,7 +93,7 @@ def analyse(
         from gradguard_lint.models.transfers.meaning import Meaning
 
         program = interpret(modules, Meaning(known), options, relevance)
-        found, stated = judge(program, codes)
+        found, stated, silenced = judge(program, codes)
     except RecursionError:
         if any(nests_deeply(it.tree) for it in (entry, *modules.loaded())):
             raise SourceError(TOO_DEEP) from None
@@ -106,4 +108,4 @@ def analyse(
             if where not in skipped
         ]
     needed = (modules.used, modules.asked, modules.absent)
-    return Analysed(Result(found, calls, cut), *needed, stated)
+    return Analysed(Result(found, calls, cut, sorted(silenced)), *needed, stated)

@@ -16,7 +16,7 @@ from gradguard_lint.project.files import UNCHANGED, Trouble, absolute
 from gradguard_lint.project.reader import Reader
 from gradguard_lint.project.summaries import summary
 from gradguard_lint.reading.source import SourceError
-from gradguard_lint.rules import codes
+from gradguard_lint.rules import program_codes
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -119,6 +119,7 @@ class Batch:
             result = results[task.path] = fresh.result
             if result.error is None and task.root in self._caches:
                 kept = {"findings": result.findings, "calls": result.calls, "cut": result.cut}
+                kept["silenced"] = result.silenced
                 asked = {it: (fresh.asked[it], told) for it, told in fresh.summaries.items()}
                 needed = (task.data, fresh.used, asked, fresh.absent)
                 self._caches[task.root].put(task.path, _salt(task, read), *needed, kept)
@@ -134,7 +135,8 @@ class Batch:
             return None
         calls = [(path, line, own) for path, line, own in known["calls"]]
         cut = [(path, line, name, why) for path, line, name, why in known["cut"]]
-        return Result([*map(_restored, known["findings"])], calls, cut)
+        silenced = [(path, line, code) for path, line, code in known["silenced"]]
+        return Result([*map(_restored, known["findings"])], calls, cut, silenced)
 
     def _analyse(self, tasks: Sequence[Task], read: Reader) -> list[Analysed]:
         size = sum(len(task.data) for task in tasks)
@@ -182,7 +184,7 @@ def _analyse_one(task: Task, read: Reader, *, cached: bool) -> Analysed:
     result is to be `cached`, with summaries."""
     loops = task.sought != "workers"
     options = Options(task.start, task.set_elsewhere, task.called, loops=loops)
-    wanted = LOOPS if task.sought == "loops" else codes()
+    wanted = LOOPS if task.sought == "loops" else program_codes()
     read.known.setdefault(os.path.abspath(task.path), task.data)
     try:
         path, data = task.path, task.data

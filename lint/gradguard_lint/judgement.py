@@ -25,21 +25,28 @@ Stated = list["tuple[Raw, Fix]"]
 """Findings, and how their rules would repair them."""
 
 
-def judge(program: Program, codes: Iterable[str]) -> tuple[list[Raw], Stated]:
-    """The findings of `codes` in `program`, and the repairs that rules state."""
+Silenced = set["tuple[str, int, str]"]
+"""Where comments silence a finding: the path, the line of the comment, and the code."""
+
+
+def judge(program: Program, codes: Iterable[str]) -> tuple[list[Raw], Stated, Silenced]:
+    """The findings of `codes` in `program`, the repairs that rules state, and what is silenced."""
     found: dict[Place, Raw] = {}
     skipped: dict[str, bool] = {}
     stated: Stated = []
+    silenced: Silenced = set()
 
     def said(report: Report, code: str) -> Iterator[Report]:
         """That report, or what is said instead where comments silence it."""
         module = report.site.module
         if module.path not in skipped:
             skipped[module.path] = skips_file(module.data)
-        if not skipped[module.path] and not _silenced(module, report.site, code):
-            yield report
-        else:
+        comments = [] if skipped[module.path] else _silencing(module, report.site, code)
+        silenced.update((absolute(module.path), line, code) for line in comments)
+        if comments or skipped[module.path]:
             yield from said_of(report.otherwise, code)
+        else:
+            yield report
 
     def said_of(reports: Iterable[Report], code: str) -> Iterator[Report]:
         for report in reports:
@@ -63,22 +70,24 @@ def judge(program: Program, codes: Iterable[str]) -> tuple[list[Raw], Stated]:
             found[key] = raw
             if report.fix is not None:
                 stated.append((raw, report.fix))
-    return list(found.values()), stated
+    return list(found.values()), stated, silenced
 
 
-def _silenced(module: Module, site: Site, code: str) -> bool:
+def _silencing(module: Module, site: Site, code: str) -> list[int]:
+    """The lines of the comments that silence `code` at `site`."""
     lines = {site.line}
     statement = site.statement
     if statement is not None:
         lines.add(getattr(statement, "lineno", site.line))
         if not hasattr(statement, "body"):  # a line in it may end in a string, or a backslash
             lines.add(getattr(statement, "end_lineno", None) or site.line)
+    found = []
     for line in lines:
         if 0 < line <= len(module.byte_lines) and suppressed(module.byte_lines[line - 1], code):
             comments = module.comments  # only now: it may stand in a string
             if comments is None or suppressed(comments.get(line, b""), code):
-                return True
-    return False
+                found.append(line)
+    return found
 
 
 def _span(site: Site) -> tuple[int, int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, reduce
@@ -30,6 +31,7 @@ LOOPS_AT_NO_COST = 64 * 1024
 """Up to this many bytes, files that may only hold pitfalls of severity info are read unasked."""
 
 _AST_ONLY = 0x400
+_NAMING_CODES = re.compile(rb"#\s*gradguard:\s*ignore|(?i:#\s*noqa:.*gg[0-9])")
 
 
 @fields
@@ -115,6 +117,7 @@ def _run(request: Request) -> Outcome:
     entries |= {path: "workers" for path in around if prefilter.keeps(path)}
     outcome.configurations = list(dict.fromkeys(map(request.configurations.of, contents)))
     results = _results(request, entries, prefilter, everything, outcome)
+    outcome.findings = _unused_suppressions(contents, entries, results, prefilter)
     checked = contents.keys() | outcome.contents.keys()
     equal: dict[tuple[str, str, int, int], list[Raw]] = {}
 
@@ -138,7 +141,7 @@ def _run(request: Request) -> Outcome:
                 equal.setdefault(place_of(raw), []).append(raw)
     outcome.cut = _cut(results, is_reported)
     outcome.findings = sorted(
-        map(_merged, equal.values()),
+        (*map(_merged, equal.values()), *outcome.findings),
         key=lambda raw: (raw["path"], raw["line"], raw["column"], raw["code"]),
     )
     _weigh(outcome.findings)
@@ -152,6 +155,27 @@ def _run(request: Request) -> Outcome:
 
         outcome.findings = judged(outcome.findings, outcome.contents)
     return outcome
+
+
+def _unused_suppressions(
+    contents: dict[str, bytes],
+    entries: dict[str, Sought],
+    results: dict[str, Result],
+    prefilter: Prefilter,
+) -> list[Raw]:
+    """Comments that silence nothing in any program of the run."""
+    with_comments = [path for path, data in contents.items() if _NAMING_CODES.search(data)]
+    if not with_comments:
+        return []
+    from gradguard_lint.batch import LOOPS
+    from gradguard_lint.unused_suppressions import Silenced
+
+    silenced = Silenced(results)
+    found: list[Raw] = []
+    for path in with_comments:
+        no_loops = entries.get(path, "workers") == "workers" and prefilter.loops(path)
+        found += silenced.unused(path, contents[path], LOOPS if no_loops else frozenset())
+    return found
 
 
 def _cut(results: dict[str, Result], is_reported: Callable[[str], bool]) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pytest_gradguard.cli.streams import StreamError, complain, flush, silence, write
+from pytest_gradguard.suggestions import did_you_mean
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def _dispatch(arguments: list[str]) -> int:
         kind = "option" if name.startswith("-") else "command"
         said = f"unknown {kind} {name!r}" if name else "no command given"
         allowed = ("--help", "--version") if name.startswith("-") else _COMMANDS
-        return _refuse("gradguard", f"{said} (allowed: {', '.join(allowed)})")
+        meant = did_you_mean(name, allowed)
+        return _refuse("gradguard", f"{said}{meant} (allowed: {', '.join(allowed)})")
     module = importlib.import_module(f"{__name__}.{name}")
     parser: argparse.ArgumentParser = module.build_parser()
     parser.prog = f"gradguard {name}"
@@ -125,6 +127,9 @@ def _dispatch(arguments: list[str]) -> int:
     return status
 
 
+_UNRECOGNIZED = "unrecognized arguments: "
+
+
 class _one_line_error:
     """Stands in for `ArgumentParser.error`, which prints the whole usage before the reason."""
 
@@ -132,7 +137,21 @@ class _one_line_error:
         self._parser = parser
 
     def __call__(self, message: str) -> NoReturn:
-        raise SystemExit(_refuse(self._parser.prog, f"{message} (see {self._parser.prog} --help)"))
+        hint = self._hint(message)
+        help_ = f"see {self._parser.prog} --help"
+        raise SystemExit(_refuse(self._parser.prog, f"{message}{hint} ({help_})"))
+
+    def _hint(self, message: str) -> str:
+        """What was perhaps meant where `message` is about options that there are not."""
+        _, unknown, words = message.partition(_UNRECOGNIZED)
+        if not unknown:
+            return ""
+        name = words.split()[0].partition("=")[0]
+        known = [option for action in self._parser._actions for option in action.option_strings]
+        if meant := did_you_mean(name, known):
+            return meant
+        has_program = any(action.dest == "program" for action in self._parser._actions)
+        return ": options of the program go after its name" if has_program else ""
 
 
 def _refuse(prog: str, message: str) -> int:

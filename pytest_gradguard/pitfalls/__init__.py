@@ -17,6 +17,7 @@ from pytest_gradguard.pitfalls import entries, links
 from pytest_gradguard.pitfalls.links import Link
 from pytest_gradguard.records import field, fields
 from pytest_gradguard.severity import Severity
+from pytest_gradguard.suggestions import did_you_mean
 
 __all__ = [
     "HOME",
@@ -180,14 +181,14 @@ def find(text: str) -> Pitfall:
     for pitfall in catalogue():
         if pitfall.name == wanted.lower():
             return pitfall
-    said = f"unknown code {text!r}"
-    if wanted and any(code.startswith(wanted.upper()) for code in codes()):
-        said = f"{text!r} is a prefix of several codes, not one of them"
-    raise ValueError(f"{said} (allowed: {', '.join(codes())}, or a pitfall's name)")
+    family = [code for code in codes() if wanted and code.startswith(wanted.upper())]
+    if family:
+        raise ValueError(f"{text!r} stands for several codes (allowed: {', '.join(family)})")
+    raise _unknown(text, "a code such as GG103, or a pitfall's name")
 
 
 def expand(selectors: Iterable[str]) -> frozenset[str]:
-    """The codes that `selectors` (whole codes or prefixes such as ``GG1``, in any case) stand for.
+    """The codes that `selectors` stand for: codes, prefixes such as ``GG1``, or pitfalls' names.
 
     Raises:
         ValueError: a selector that stands for no code; the message names it and what is allowed.
@@ -197,13 +198,17 @@ def expand(selectors: Iterable[str]) -> frozenset[str]:
     for selector in selectors:
         wanted = selector.upper()
         matches = [code for code in codes() if wanted and code.startswith(wanted)]
+        matches = matches or [one.code for one in catalogue() if one.name.upper() == wanted]
         if not matches:
-            raise ValueError(
-                f"unknown code {selector!r} (allowed: {', '.join(codes())}, "
-                "or a prefix of these such as GG1)"
-            )
+            raise _unknown(selector, "a code such as GG103, a prefix such as GG1, or a name")
         selected.update(matches)
     return frozenset(selected)
+
+
+def _unknown(text: str, allowed: str) -> ValueError:
+    """The error for what is no code: with the closest one there is."""
+    meant = did_you_mean(text.strip(), (*codes(), *(pitfall.name for pitfall in catalogue())))
+    return ValueError(f"unknown code {text!r}{meant} (allowed: {allowed}; see `gradguard rules`)")
 
 
 def files(program: str) -> dict[str, str]:

@@ -35,6 +35,7 @@ TORCH_SERIALIZATION = Link("PyTorch: serialization semantics", f"{_TORCH}notes/s
 TORCH_THREADS = Link(
     "PyTorch: CPU threading", f"{_TORCH}notes/cpu_threading_torchscript_inference.html"
 )
+NOQA = Link("ruff: unused noqa directives", "https://docs.astral.sh/ruff/rules/unused-noqa/")
 JOBLIB_MEMORY = Link("joblib: caching with Memory", f"{_JOBLIB}memory.html")
 JOBLIB_PARALLEL = Link("joblib: embarrassingly parallel for loops", f"{_JOBLIB}parallel.html")
 SKLEARN_PARALLEL = Link(

@@ -90,7 +90,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("gradguard_fail_on", "same as --gradguard-fail-on", default=None)
     parser.addini(
         "gradguard_ignore",
-        "codes or prefixes of codes to leave out, separated by commas or spaces",
+        "codes, prefixes or names to leave out, separated by commas or spaces",
         type="args",
         default=None,
     )

@@ -276,11 +276,10 @@ def not_found(missing: Iterable[str], found: Iterable[str]) -> str:
     for selector in missing:
         known = selector in pitfalls.codes()
         names.append(f"{selector} ({pitfalls.get(selector).name})" if known else selector)
-    verb = "was" if len(names) == 1 else "were"
-    rest = ", ".join(sorted(found)) or "nothing"
+    reported = ", ".join(sorted(found)) or "nothing"
     return (
-        f"gradguard: {', '.join(names)} {verb} expected here (marker gradguard, expect) and not "
-        f"found; found: {rest}"
+        f"gradguard: {', '.join(names)}: expected by the marker gradguard, but not reported "
+        f"(reported: {reported})"
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 from pytest_gradguard import settings
 from pytest_gradguard.records import fields
 from pytest_gradguard.severity import Severity
+from pytest_gradguard.suggestions import did_you_mean
 
 __all__ = ["MarkerSettings", "Settings", "check_markers", "marker_settings", "read_settings"]
 
@@ -127,12 +128,14 @@ def marker_settings(item: pytest.Item) -> MarkerSettings:
         for keyword in mark.kwargs:
             if keyword not in _MARKER_KEYWORDS:
                 raise pytest.UsageError(
-                    f"{where} has no keyword {keyword!r} (allowed: {', '.join(_MARKER_KEYWORDS)})"
+                    f"{where} has no keyword {keyword!r}{did_you_mean(keyword, _MARKER_KEYWORDS)} "
+                    f"(allowed: {', '.join(_MARKER_KEYWORDS)})"
                 )
         allow |= _codes(mark.kwargs.get("allow") or (), f"{where}, allow")
         source = f"{where}, expect"
         for selector in _selectors(mark.kwargs.get("expect") or (), source):
-            expect[selector.upper()] = _expand([selector], source)
+            key = selector if "-" in selector else selector.upper()
+            expect[key] = _expand([selector], source)
         if fail_on is None and mark.kwargs.get("fail_on") is not None:
             fail_on = _fail_on(mark.kwargs["fail_on"], f"{where}, fail_on")
         reason = mark.kwargs.get("reason")

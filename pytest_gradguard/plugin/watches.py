@@ -16,6 +16,7 @@ from pytest_gradguard.gradients.watch import REFUSED, Watch
 from pytest_gradguard.messages import GradGuardWarning
 from pytest_gradguard.plugin.names import ACTIVE
 from pytest_gradguard.runtime.kernel.faults import attempt, checked, theirs_only
+from pytest_gradguard.suggestions import did_you_mean
 
 __all__ = ["NoWatches", "Watches"]
 
@@ -79,9 +80,10 @@ class Watches:
                     "and give options by name (allow_none=…)"
                 )
             for name in unknown:
+                allowed = ("allow_none", "finite", "nonzero", "steps")
                 raise TypeError(
-                    f"watch_gradients has no option {name!r} "
-                    "(allowed: allow_none, finite, nonzero, steps)"
+                    f"watch_gradients has no option {name!r}{did_you_mean(name, allowed)} "
+                    f"(allowed: {', '.join(allowed)})"
                 )
             made = checked(
                 REFUSED,

@@ -53,6 +53,7 @@ GG503 sampler-epoch-not-set warning lint runtime
 GG504 ddp-unused-parameters error - runtime
 GG505 ranks-diverge error - runtime
 GG506 shared-module-in-ranks error lint runtime
+GG901 unused-suppression info lint -
 """
 
 ROOT = Path(__file__).parents[2]
@@ -158,15 +159,20 @@ def test_find_takes_codes_and_names(text):
 
 
 def test_find_says_what_is_allowed():
-    with pytest.raises(ValueError, match=r"unknown code 'GG1000'.*GG101, GG102.*name"):
-        find("GG1000")
+    with pytest.raises(ValueError, match=r"'GG1001', did you mean 'GG101'\? .*name"):
+        find("GG1001")
+    with pytest.raises(ValueError, match="'ddp-bypased', did you mean 'ddp-bypassed'"):
+        find("ddp-bypased")
+    with pytest.raises(ValueError, match=r"'gg40' stands for several .*GG401, GG402, GG403"):
+        find("gg40")
 
 
 def test_expand_takes_codes_and_prefixes():
     assert expand(["GG4", "GG101"]) == {"GG101", *(code for code in codes() if code[:3] == "GG4")}
     assert {"GG401", "GG405"} < expand(["GG4"])
-    with pytest.raises(ValueError, match="'GG9'"):
-        expand(["GG1", "GG9"])
+    assert expand(["Ddp-Bypassed", "GG405"]) == {"GG502", "GG405"}
+    with pytest.raises(ValueError, match="'GG7'"):
+        expand(["GG1", "GG7"])
 
 
 def test_the_pages_in_docs_are_up_to_date():

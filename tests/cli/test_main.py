@@ -62,6 +62,23 @@ def test_unknown_command_is_one_line(
     assert "lint, run, explain, rules" in line
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lnt"], "unknown command 'lnt', did you mean 'lint'? (allowed: lint, run,"),
+        (["--hlp"], "unknown option '--hlp', did you mean '--help'?"),
+        (["lint", "--selct", "GG1"], "unrecognized arguments: --selct, did you mean '--select'?"),
+        (["run", "--epochs", "3", "a.py"], ": --epochs: options of the program go after its name"),
+        (["run", "--reprt=a", "a.py"], ": --reprt=a, did you mean '--report'?"),
+        (["compare", "--lr=3", "a.py"], ": --lr=3: options of the program go after its name"),
+    ],
+)
+def test_a_misspelt_word_gets_the_one_that_is_meant(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(arguments, capsys)
+
+
 def test_an_unknown_option_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
     line = refused(["--bogus"], capsys)
     assert line == "gradguard: unknown option '--bogus' (allowed: --help, --version)"

@@ -380,7 +380,7 @@ def test_misuse_is_one_line_that_ends_at_the_users_own(project: pytest.Pytester)
         "E       TypeError: watch_gradients: allow_none=3 is not allowed (allowed: a glob *",
         "E       TypeError: watch_gradients: nonzero='yes' is not allowed (allowed: True or False)",
         "E       TypeError: watch_gradients watches one argument: put several things into a *",
-        "E       TypeError: watch_gradients has no option 'allow_non' (allowed: allow_none, *",
+        "E       TypeError: watch_gradients has no option 'allow_non', did you mean *",
         "E       ValueError: allow_none: 'boddy.[*]' matches no watched name (*",
         "E       ValueError: unknown code 'GG999' (allowed: *",
         "E       TypeError: why_no_grad takes a tensor or a variable, not 'Net' (*",

@@ -83,10 +83,10 @@ def test_ignore_on_the_first_line_of_the_statement(project, worker):
         ("# gradguard: ignore[GG202, F401]", "there is no code 'F401'"),
         ("# gradguard: ignore[]", "names no code"),
         ("# gradguard: ignore[GG201 because", "names no code"),
-        ("# gradguard: ignroe[GG201]", "did you mean `# gradguard: ignore`?"),
-        ("# gradguard: ignored", "did you mean `# gradguard: ignore`?"),
-        ("# gradguard: skipfile", "did you mean `# gradguard: skip-file`?"),
-        ("# gradguard: skip_file", "did you mean `# gradguard: skip-file`?"),
+        ("# gradguard: ignroe[GG201]", "did you mean 'ignore'?"),
+        ("# gradguard: ignored", "did you mean 'ignore'?"),
+        ("# gradguard: skipfile", "did you mean 'skip-file'?"),
+        ("# gradguard: skip_file", "did you mean 'skip-file'?"),
     ],
 )
 def test_a_comment_that_silences_nothing_is_said(project, worker, comment, said):
@@ -173,3 +173,106 @@ def test_a_place_that_another_task_leads_to_is_one_finding(project):
     assert (finding["location"]["path"], finding["location"]["line"]) == ("run.py", 7)
     places = {step["line"] for step in finding["trace"]}
     assert {14, 15} <= places
+
+
+UNUSED = """\
+import torch
+from joblib import Parallel, delayed
+
+x = torch.ones(3, requires_grad=True)
+y = Parallel(n_jobs=2)(  # noqa: GG101
+    delayed(torch.Tensor.numel)(x) for _ in range(3)
+)
+"""
+
+
+def unused(project, *more):
+    """The places of GG901, and what is said there."""
+    wanted = ("--select", "GG901", "--min-severity", "info")
+    found = project.lint(*wanted, *more, json_output=True).json["findings"]
+    return {(one["location"]["path"], one["location"]["line"]): one["message"] for one in found}
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ("z = 1  # noqa: GG101", "z = 1"),
+        ("z = 1  # noqa: E501, GG101, GG103  # why", "z = 1  # noqa: E501  # why"),
+        ("z = 1  # NOQA:GG101 one worker only", "z = 1"),
+        ("z = 1  # noqa: GG101 one worker only  # why", "z = 1  # why"),
+        ("z = 1  # type: ignore  # noqa: GG101", "z = 1  # type: ignore"),
+        ("z = 1  # gradguard: ignore[GG2,grad-tensor-to-worker] why", "z = 1"),
+        ("z = 1  # gradguard: ignore[GG104] only the guard finds it", "z = 1"),
+        ("z = 1  # gradguard: ignore", "z = 1"),
+        ("é = 'é'  # noqa: GG101", "é = 'é'"),
+        ("# gradguard: ignore[GG101]", None),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_what_silences_nothing_is_found_and_removed(project, line, left, end):
+    source = UNUSED + line + end
+    project.write("a.py", source.encode())
+    assert set(unused(project)) == {("a.py", 8)}
+    project.lint("--min-severity", "info", "--fix")
+    after = UNUSED if left is None else UNUSED + left + end
+    assert (project.root / "a.py").read_bytes().decode() == after
+    assert unused(project) == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "z = 1  # noqa",
+        "z = 1  # noqa: E501, GG999",
+        "z = 1  # noqa: GG101, GG901",
+        "z = 1  # gradguard: ignore[GG1, unused-suppression]",
+        "z = '# noqa: GG101'",
+        "# gradguard: skip-file  # noqa: GG101",
+    ],
+)
+def test_what_is_left_alone(project, line):
+    project.write("a.py", UNUSED + line + "\n")
+    assert unused(project) == {}
+
+
+def test_what_is_said_of_it(project):
+    project.write("a.py", "z = 1  # noqa: GG101, GG103\ny = 1  # gradguard: ignore\n")
+    assert list(unused(project).values()) == [
+        "This comment silences `GG101` and `GG103`, which are not found here.",
+        "`# gradguard: ignore` silences nothing: no finding is here.",
+    ]
+    assert project.lint("--add-noqa", "--min-severity", "info").err == ""
+
+
+def test_what_a_program_of_another_file_needs(project):
+    project.write("tools.py", "def count(x):\n    return x.numel()  # noqa: GG201\n")
+    calling = UNUSED.replace("torch.Tensor.numel", "tools.count").replace(
+        "import torch\n", "import tools\nimport torch\n"
+    )
+    project.write("a.py", calling)
+    assert set(unused(project)) == {("tools.py", 2)}
+    project.write("tools.py", "def count(x):\n    return x.cuda().numel()  # noqa: GG201\n")
+    for _ in range(2):  # the second time from the cache
+        assert unused(project) == {}
+    project.write("pyproject.toml", "")
+    assert unused(project, "tools.py") == {}
+
+
+def test_a_file_that_was_not_followed_to_its_end(project):
+    steps = "x = [x + 1, x + 2, x + 3][0]\n" * 3000
+    calls = "def run():\n    return [k for k in range(3)]\n\n\nrun()\n"
+    source = UNUSED + steps + calls + "z = 1  # noqa: GG101\n"
+    project.write("a.py", source)
+    assert project.lint(json_output=True).json["cut"]
+    assert unused(project) == {}
+    project.write("a.py", source.replace(steps, ""))
+    assert len(unused(project)) == 1
+
+
+def test_loops_are_only_known_where_they_are_looked_for(project, monkeypatch):
+    monkeypatch.setattr("gradguard_lint.run.LOOPS_AT_NO_COST", 0)
+    loop = "import torch\n\nfor x in torch.ones(9, 2):\n    x.sum().backward()  # noqa: GG404\n"
+    project.write("a.py", loop)
+    shown = project.lint("--select", "GG9", "--min-severity", "warning", json_output=True)
+    assert "hidden" not in shown.err
+    assert set(unused(project)) == {("a.py", 4)}

@@ -126,14 +126,14 @@ def failures(run: Run) -> dict[str, str]:
 
 def test_a_test_fails_where_what_it_expects_does_not_come(run: Run) -> None:
     said = failures(run)
-    expected = "expected here (marker gradguard, expect) and not found"
+    expected = "expected by the marker gradguard, but not reported"
     assert said.pop("test_stays_away").startswith("gradguard: GG103 (backward-through-worker-")
-    assert said.pop("test_of_that_kind_nothing_comes").startswith("gradguard: GG2 was expected")
-    assert said.pop("test_a_gradient").startswith("gradguard: GG104 (missing-gradient) was")
+    assert said.pop("test_of_that_kind_nothing_comes").startswith("gradguard: GG2: expected")
+    assert said.pop("test_a_gradient").startswith("gradguard: GG104 (missing-gradient): ")
     assert said.pop("test_fails_for_its_own_reason").startswith("assert 'mine'")
     assert not said
-    assert f"was {expected}; found: GG101, GG102\n" in run.text
-    assert f"was {expected}; found: nothing\n" in run.text
+    assert f": {expected} (reported: GG101, GG102)\n" in run.text
+    assert f": {expected} (reported: nothing)\n" in run.text
     assert "pytest_gradguard/" not in run.text  # no frame of ours
 
 

@@ -51,7 +51,10 @@ def refused(pytester: pytest.Pytester, *arguments: str) -> str:
             ["-o", "gradguard_fail_on=info"],
             ["gradguard_fail_on", "'info'", "error, warning, never"],
         ),
-        (["-o", "gradguard_ignore=GG101,GG999"], ["gradguard_ignore", "'GG999'", "GG101, GG102"]),
+        (
+            ["-o", "gradguard_ignore=GG101,GG999"],
+            ["gradguard_ignore", "'GG999'", "a code such as GG103"],
+        ),
         (["-o", "gradguard_report=none/r.json"], ["gradguard_report", "none/r.json", "no folder"]),
     ],
 )
@@ -69,14 +72,14 @@ def test_bad_values_are_refused_in_one_line(
 @pytest.mark.parametrize(
     ("marker", "parts"),
     [
-        ("allow=['GG999']", ["allow", "'GG999'", "GG101, GG102"]),
+        ("allow=['GG999']", ["allow", "'GG999'", "such as GG103"]),
         ("allow=[101]", ["allow", "101"]),
         ("allow=101", ["allow", "101"]),
-        ("expect=['GG103', 'GG999']", ["expect", "'GG999'", "GG101, GG102"]),
+        ("expect=['GG103', 'GG999']", ["expect", "'GG999'", "such as GG103"]),
         ("expect=103", ["expect", "103"]),
         ("fail_on='info'", ["fail_on", "'info'", "error, warning, never"]),
         ("fail_on=3", ["fail_on", "3", "error, warning, never"]),
-        ("alow=['GG101']", ["'alow'", "allow, expect, fail_on, reason"]),
+        ("alow=['GG101']", ["'alow', did you mean 'allow'?", "allow, expect, fail_on, reason"]),
         ("'GG101'", ["'GG101'", "allow, expect, fail_on, reason"]),
         ("reason=7", ["reason", "7"]),
     ],
@@ -158,13 +161,13 @@ def test_markers_add_up_and_the_closest_decides(pytester: pytest.Pytester) -> No
 
         @pytest.mark.gradguard(allow=["GG102"], fail_on="warning", reason="said so")
         class TestIt:
-            @pytest.mark.gradguard(allow=("GG20",), expect=["gg103", "GG10"])
+            @pytest.mark.gradguard(allow=("GG20", "ddp-bypassed"), expect=["gg103", "GG10"])
             def test_func(self):
                 pass
         """
     )
     found = marker_settings(item)
-    assert {"GG101", "GG102", "GG201"} <= found.allow
+    assert {"GG101", "GG102", "GG201", "GG502"} <= found.allow
     assert "GG103" not in found.allow
     assert [selector for selector, _ in found.expect] == ["GG103", "GG10"]
     assert {"GG101", "GG103"} <= found.expected
@@ -211,7 +214,10 @@ def test_the_projects_table_comes_last_and_codes_to_leave_out_add_up(
             "per-file-ignores.a.py: unknown code 'GG999'",
         ),
         ('fail-on = "info"', "fail-on must be one of error, warning, never, not 'info'"),
-        ('ignored = ["GG101"]', "unknown key 'ignored' in [tool.gradguard] (allowed: "),
+        (
+            'ignored = ["GG101"]',
+            "'ignored' in [tool.gradguard], did you mean 'ignore'? (allowed: ",
+        ),
     ],
 )
 def test_a_bad_table_is_refused_in_one_line(

@@ -23,10 +23,7 @@ def silencing(
     """The edits that silence codes on lines of `data`, each with the `reason`, if there is one."""
     text = decoded(data)[0]
     lines = [line.rstrip("\r\n") for line in lines_of(text)]
-    try:
-        comments, closed = _tokens(text)
-    except (tokenize.TokenError, SyntaxError):  # strings that only newer Pythons read
-        comments, closed = _tokens(as_older(data) or text)
+    comments, closed = _comments_and_closed(data, text)
     tree = tree_of(data, path)
     codes: dict[int, set[str]] = {}
     for line, names in wanted.items():
@@ -53,6 +50,18 @@ def silencing(
             content = f"  # noqa: {', '.join(sorted(names))}{said}"
         edits.append(edit_at(path, (line, start + 1, line, end + 1), content))
     return edits
+
+
+def comments_in(data: bytes, text: str) -> dict[int, int]:
+    """Where the comment of each line of a file begins, in characters from 0."""
+    return _comments_and_closed(data, text)[0]
+
+
+def _comments_and_closed(data: bytes, text: str) -> tuple[dict[int, int], set[int]]:
+    try:
+        return _tokens(text)
+    except (tokenize.TokenError, SyntaxError):  # strings that only newer Pythons read
+        return _tokens(as_older(data) or text)
 
 
 def _tokens(text: str) -> tuple[dict[int, int], set[int]]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-_NOQA = re.compile(rb"#\s*noqa(?P<codes>:\s*[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)?", re.IGNORECASE)
-_IGNORE = re.compile(
+from pytest_gradguard.pitfalls import get
+from pytest_gradguard.suggestions import did_you_mean
+
+NOQA = re.compile(rb"#\s*noqa(?P<codes>:\s*[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)?", re.IGNORECASE)
+IGNORE = re.compile(
     rb"#\s*gradguard:\s*ignore(?![\w-])(?P<list>\s*\[(?P<codes>[^\]#]*)(?P<end>\]?))?"
 )
 _ANY = re.compile(rb"#\s*gradguard:\s*(?P<word>[\w-]+)")
@@ -18,12 +21,12 @@ def suppressed(line: bytes, code: str) -> bool:
     """Whether a comment on `line` silences `code`."""
     return _by_noqa(line, code) or any(
         not match["list"] or any(_stands_for(selector, code) for selector in _selectors(match))
-        for match in _IGNORE.finditer(line)
+        for match in IGNORE.finditer(line)
     )
 
 
 def _by_noqa(line: bytes, code: str) -> bool:
-    for match in _NOQA.finditer(line):
+    for match in NOQA.finditer(line):
         codes = match.group("codes")
         if codes is None:
             rest = line[match.end() :].lstrip()
@@ -37,7 +40,7 @@ def _by_noqa(line: bytes, code: str) -> bool:
 
 
 def _selectors(match: re.Match[bytes]) -> list[str]:
-    """The codes and prefixes in the brackets; none where these are not closed."""
+    """The codes, prefixes and names in the brackets; none where these are not closed."""
     if not match["end"]:
         return []
     parts = match["codes"].decode("utf-8", "replace").split(",")
@@ -45,7 +48,7 @@ def _selectors(match: re.Match[bytes]) -> list[str]:
 
 
 def _stands_for(selector: str, code: str) -> bool:
-    return code.startswith(selector)
+    return code.startswith(selector) or ("-" in selector and get(code).name.upper() == selector)
 
 
 def unusable(data: bytes, codes: tuple[str, ...]) -> Iterator[tuple[int, str]]:
@@ -56,7 +59,7 @@ def unusable(data: bytes, codes: tuple[str, ...]) -> Iterator[tuple[int, str]]:
         codes: the codes that there are.
     """
     for line, comment in _comments(data, _ANY):
-        match = _IGNORE.search(comment)
+        match = IGNORE.search(comment)
         if match is None:
             yield from ((line, why) for why in _misspelled(comment))
             continue
@@ -68,7 +71,8 @@ def unusable(data: bytes, codes: tuple[str, ...]) -> Iterator[tuple[int, str]]:
             yield line, f"`{written}` names no code, so it silences nothing"
         for selector in selectors:
             if not any(_stands_for(selector, code) for code in codes):
-                yield line, f"`{written}`: there is no code {selector!r} (see `gradguard rules`)"
+                said = f"`{written}`: there is no code {selector!r}{did_you_mean(selector, codes)}"
+                yield line, f"{said} (see `gradguard rules`)"
 
 
 def _misspelled(comment: bytes) -> Iterator[str]:
@@ -77,10 +81,8 @@ def _misspelled(comment: bytes) -> Iterator[str]:
     word = match["word"].decode("utf-8", "replace") if match is not None else ""
     if word in _WORDS:
         return
-    import difflib
-
-    for meant in difflib.get_close_matches(word.lower(), _WORDS, n=1, cutoff=0.75):
-        yield f"`# gradguard: {word}` silences nothing (did you mean `# gradguard: {meant}`?)"
+    if meant := did_you_mean(word, _WORDS):
+        yield f"`# gradguard: {word}` silences nothing{meant}"
 
 
 def skips_file(data: bytes) -> bool:

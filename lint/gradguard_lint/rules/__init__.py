@@ -11,9 +11,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+UNUSED_SUPPRESSION = "GG901"
+"""The code that is about comments, after all programs of a run."""
+
+
 @cache
-def codes() -> tuple[str, ...]:
-    """The codes that have a rule, sorted."""
+def program_codes() -> tuple[str, ...]:
+    """The codes that have a rule about programs, sorted."""
     names = os.listdir(os.path.dirname(__file__))
     return tuple(
         sorted(
@@ -22,11 +26,16 @@ def codes() -> tuple[str, ...]:
     )
 
 
+def codes() -> tuple[str, ...]:
+    """The codes that the linter reports, sorted."""
+    return (*program_codes(), UNUSED_SUPPRESSION)
+
+
 def rules(selected: Iterable[str]) -> Iterator[Any]:
     """The rules of the `selected` codes, in order of code."""
     import importlib
 
     wanted = set(selected)
-    for code in codes():
+    for code in program_codes():
         if code in wanted:
             yield importlib.import_module(f"{__name__}.{code.lower()}")

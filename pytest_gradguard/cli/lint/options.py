@@ -76,9 +76,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="files and folders (default: the current folder); - reads standard input",
     )
     add = parser.add_argument_group("selecting findings").add_argument
-    add("--select", metavar="CODES", action="append", help="only these codes or prefixes")
+    add("--select", metavar="CODES", action="append", help="only these codes, prefixes or names")
     add("--extend-select", metavar="CODES", action="append", help="these codes in addition")
-    add("--ignore", metavar="CODES", action="append", help="leave these codes or prefixes out")
+    add("--ignore", metavar="CODES", action="append", help="leave these codes, prefixes or names out")
     add(
         "--min-severity",
         choices=_SEVERITIES,

@@ -76,9 +76,10 @@ class Repairs:
         from gradguard_lint.fixes.edits import edited_bytes
         from gradguard_lint.fixes.noqa import silencing
         from gradguard_lint.raw import everywhere
+        from gradguard_lint.rules import UNUSED_SUPPRESSION
 
         wanted: dict[str, dict[int, set[str]]] = {}
-        places = [*everywhere(outcome.findings)]
+        places = [raw for raw in everywhere(outcome.findings) if raw["code"] != UNUSED_SUPPRESSION]
         for finding in self.selection.divide(places, self.configurations)[0]:
             where = finding.location
             if where.path in outcome.contents:
