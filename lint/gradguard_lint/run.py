@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, reduce
 
 from gradguard_lint.garbage import postponed
-from gradguard_lint.project.configuration import Configuration, Configurations
+from gradguard_lint.outcome import Outcome
+from gradguard_lint.project.configuration import Configurations
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT, UNCHANGED, Trouble, absolute, discover
 from gradguard_lint.project.prefilter import Prefilter
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from gradguard_lint.batch import Raw, Result, Sought
     from gradguard_lint.models.rows import Row
-    from gradguard_lint.reading.notebooks import Notebook
 
 CHECKED_IN_FULL = 64 * 1024
 """Up to this many bytes, files without a pitfall are read for their syntax too, the smallest first;
@@ -64,35 +64,14 @@ class Request:
     over: Mapping[str, bytes] = UNCHANGED
 
 
-class Outcome:
-    """What a run found, as plain data, and what it could not use.
-
-    Attributes:
-        findings: everything that was found, whatever the configuration selects.
-        errors: what could not be used.
-        warnings: what was used otherwise than it was perhaps meant.
-        files: how many files were checked; of a notebook, some cells may not be.
-        read: how many of them were read as programs.
-        not_for_info: how many of them were not searched for findings of severity info.
-        left_out: how many of the paths that were named are excluded.
-        cut: the functions that a budget cut off, each once, with the reason; sorted.
-        configurations: those of the files that were checked.
-        notebooks: those that were checked, by path.
-        contents: the source of what was checked, by absolute path.
-    """
-
-    def __init__(self) -> None:
-        self.findings: list[Raw] = []
-        self.errors: list[Trouble] = []
-        self.warnings: list[Trouble] = []
-        self.files = 0
-        self.read = 0
-        self.not_for_info = 0
-        self.left_out = 0
-        self.cut: list[dict[str, Any]] = []
-        self.configurations: list[Configuration] = []
-        self.notebooks: dict[str, Notebook] = {}
-        self.contents: dict[str, bytes] = {}
+def chosen(request: Request) -> Outcome:
+    """The files that `request` names, as the `contents` of an outcome; nothing is checked."""
+    outcome = Outcome()
+    contents = _contents(request, outcome)
+    outcome.contents = {absolute(path): data for path, data in contents.items()}
+    outcome.configurations = list(dict.fromkeys(map(request.configurations.of, contents)))
+    outcome.errors += request.configurations.errors
+    return outcome
 
 
 def run(request: Request) -> Outcome:
@@ -104,7 +83,7 @@ def run(request: Request) -> Outcome:
 def _run(request: Request) -> Outcome:
     outcome = Outcome()
     contents = _contents(request, outcome)
-    _take_code_of_notebooks(contents, outcome, request.over)
+    outcome.read_notebooks(contents, request.over)
     for path in contents if request.over else ():
         contents[path] = request.over.get(absolute(path), contents[path])
     outcome.contents = {absolute(path): data for path, data in contents.items()}
@@ -317,84 +296,6 @@ def _wanted(paths: Iterable[str], request: Request, outcome: Outcome) -> list[st
         else:
             wanted.append(path)
     return wanted
-
-
-def _take_code_of_notebooks(
-    contents: dict[str, bytes], outcome: Outcome, over: Mapping[str, bytes]
-) -> None:
-    """Put the code of notebooks in the place of their files, with its cells as they are by what is
-    `over` it; a broken cell is an error."""
-    for path in [path for path in contents if path.endswith(".ipynb")]:
-        from gradguard_lint.fixes.changes import Unwritable
-        from gradguard_lint.reading.notebooks import read_notebook
-        from gradguard_lint.reading.text import SourceError
-
-        data = contents.pop(path)
-        source = over.get(absolute(path))
-        try:
-            if source is None:
-                notebook = read_notebook(data)
-            else:
-                from gradguard_lint.fixes.cells import repaired
-
-                notebook = repaired(data, source)
-        except SourceError as error:
-            outcome.errors.append(Trouble(path, error.line, str(error)))
-            continue
-        except Unwritable as error:
-            outcome.errors.append(Trouble(path, 1, str(error)))
-            continue
-        outcome.notebooks[path] = notebook
-        contents[path] = notebook.source
-        outcome.errors += [
-            Trouble(path, cell.first + line - 1, why) for cell, line, why in notebook.broken
-        ]
-
-
-def place_in_cells(outcome: Outcome) -> None:
-    """Count lines in notebooks by their cells, once the last repair is made."""
-    if not outcome.notebooks:
-        return
-    known = {**outcome.notebooks}
-    known |= {os.path.abspath(path): notebook for path, notebook in known.items()}
-
-    def placed(trouble: Trouble) -> Trouble:
-        if trouble.path not in known or not known[trouble.path].cells:
-            return trouble
-        cell, line = known[trouble.path].place(trouble.line)
-        return Trouble(trouble.path, line, trouble.message, cell.number)
-
-    def in_cell(path: str, line: int) -> dict[str, int]:
-        if path not in known:
-            return {}
-        cell, line = known[path].place(line)
-        return {"line": line, "cell": cell.number}
-
-    outcome.errors = list(map(placed, outcome.errors))
-    outcome.warnings = list(map(placed, outcome.warnings))
-    from gradguard_lint.raw import everywhere
-
-    for cut in outcome.cut:
-        cut |= in_cell(cut["path"], cut["line"])
-    for raw in everywhere(outcome.findings):
-        length = raw["end_line"] - raw["line"]
-        if raw["path"] in known:
-            raw["executed"] = known[raw["path"]].place(raw["line"])[0].executed
-        raw |= in_cell(raw["path"], raw["line"])
-        raw["end_line"] = raw["line"] + length
-        raw["trace"] = [
-            (path, place.get("line", line), message, place.get("cell"))
-            for path, line, message in raw["trace"]
-            for place in [in_cell(path, line)]
-        ]
-        details = raw["details"]
-        for place in (details.get("handed_out_at"), *details.get("also_from", ())):
-            if place is not None:
-                place |= in_cell(place["path"], place["line"])
-        for edit in raw["edits"]["edits"] if raw["edits"] is not None else ():
-            length = edit["end_line"] - edit["line"]
-            edit |= in_cell(edit["path"], edit["line"])
-            edit["end_line"] = edit["line"] + length
 
 
 def _check_comments(contents: dict[str, bytes], outcome: Outcome) -> None:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
 
-from pytest_gradguard.settings import nearest
+from gradguard_lint.rules import codes
+from pytest_gradguard.pitfalls import expand
+from pytest_gradguard.settings import nearest, parse
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 NAMES = [("GG201", "a.py", 6), ("GG201", "sub/b.py", 6), ("GG201", "sub/deep/c.py", 6)]
 
@@ -204,3 +214,64 @@ def test_pytest_and_gradguard_run_look_past_a_file_without_the_table(tree):
     tree.write("sub/pyproject.toml", "[project]\nname = 'x'\n")
     settings = nearest(str(tree.root / "sub" / "deep"))
     assert (settings.ignore, settings.root) == (("GG2",), str(tree.root))
+
+
+TABLE = """\
+[project]
+requires-python = ">=3.10"
+
+[tool.gradguard]
+ignore = ["GG2"]
+exclude = ["made*"]
+per-file-ignores = { "a/*" = ["GG101", "grad-mode-not-propagated"] }
+
+[[tool.gradguard.models]]
+name = "mylib.Pool"
+does = "pool"
+"""
+
+
+def test_the_files_that_would_be_checked_are_listed(project):
+    project.write("pyproject.toml", TABLE)
+    for name in ("a/x.py", "b.py", "made.py", "c.txt"):
+        project.write(name, "x = (")
+    ran = project.lint("--show-files")
+    assert (ran.status, ran.out, ran.err) == (0, "a/x.py\nb.py\n", "")
+    ran = project.lint("--show-files", "a", "none.py")
+    assert (ran.status, ran.out) == (2, "a/x.py\n")
+    assert ran.err == "none.py: error: no such file or folder\n"
+
+
+def test_the_settings_that_hold_can_be_read_back_as_a_table(project):
+    project.write("pyproject.toml", TABLE)
+    project.write("a/x.py", "x = 1")
+    project.write("sub/pyproject.toml", "[tool.gradguard]\nmin-severity = 'info'\n")
+    project.write("sub/b.py", "x = 1")
+    ran = project.lint("--show-settings", "--start-method", "spawn")
+    assert (ran.status, ran.err) == (0, "")
+    first, second = re.split("^(?=#)", ran.out, flags=re.M)[1:]
+    assert first.startswith("# pyproject.toml: 1 file\n")
+    assert second.startswith('# sub/pyproject.toml: 1 file\nselect = ["GG"]\n')
+    assert 'min-severity = "info"\n' in second
+    said = parse(tomllib.loads(first), "pyproject.toml")
+    table = parse(tomllib.loads(TABLE)["tool"]["gradguard"], "pyproject.toml")
+    assert expand(said.select) == set(codes()) - expand(["GG2"])
+    assert (said.min_severity, said.start_method) == ("warning", "spawn")
+    assert said.target_version == (3, 10)
+    for name in ("exclude", "per_file_ignores", "models"):
+        assert getattr(said, name) == getattr(table, name)
+
+
+@pytest.mark.parametrize(
+    ("options", "other"),
+    [
+        (["--show-files", "--fix"], "--fix"),
+        (["--show-settings", "--statistics"], "--statistics"),
+        (["--show-files", "--show-settings"], "--show-settings"),
+    ],
+)
+def test_what_checks_nothing_takes_no_options_about_findings(project, options, other):
+    ran = project.lint(*options)
+    said = f"checks nothing, and cannot be given together with {other}"
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == f"gradguard lint: error: {options[0]} {said}\n"

@@ -7,13 +7,14 @@ import os
 import sys
 
 from pytest_gradguard.cli.lint.options import Refused, build_parser, check_options
-from pytest_gradguard.cli.streams import complain
+from pytest_gradguard.cli.streams import complain, write
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from gradguard_lint.project.configuration import Configurations
     from gradguard_lint.project.files import Trouble
     from gradguard_lint.run import Request
+    from pytest_gradguard.cli.lint.selection import Selection
     from pytest_gradguard.reports.target import Target
 
 __all__ = ["build_parser", "run"]
@@ -38,7 +39,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, target: Target | None) -> int:
-    from gradguard_lint.run import place_in_cells
     from gradguard_lint.run import run as check
     from pytest_gradguard.cli.lint.output import Result, report
     from pytest_gradguard.cli.lint.selection import Selection
@@ -46,6 +46,8 @@ def _run(args: argparse.Namespace, target: Target | None) -> int:
     selection = Selection.from_options(args)
     configurations = _configurations(args)
     request = _request(args, configurations, selection.info)
+    if args.show_files or args.show_settings:
+        return _show(args, target, request, selection)
     outcome = check(request)
     repairs = None
     if args.fix or args.diff or args.add_noqa is not None:
@@ -54,7 +56,7 @@ def _run(args: argparse.Namespace, target: Target | None) -> int:
         repairs = Repairs(args, selection, configurations, request)
         make = repairs.made if args.add_noqa is None else repairs.silenced
         outcome = make(outcome)
-    place_in_cells(outcome)
+    outcome.place_in_cells()
     errors = [*outcome.errors, *selection.problems(outcome.configurations)]
     for warning in outcome.warnings:
         complain(_line(warning, "warning"))
@@ -73,6 +75,28 @@ def _run(args: argparse.Namespace, target: Target | None) -> int:
     if errors:
         return 2
     return 1 if found and not args.exit_zero else 0
+
+
+def _show(
+    args: argparse.Namespace, target: Target | None, request: Request, selection: Selection
+) -> int:
+    """Write which files would be checked, or how."""
+    from gradguard_lint.run import chosen
+    from pytest_gradguard.cli.lint.effective import described
+    from pytest_gradguard.findings import display_path
+
+    outcome = chosen(request)
+    if args.show_files:
+        lines = sorted(map(display_path, outcome.contents))
+    else:
+        lines = list(described(outcome, request, selection))
+    for warning in outcome.warnings:
+        complain(_line(warning, "warning"))
+    for error in outcome.errors:
+        complain(_line(error, "error"))
+    text = "".join(f"{line}\n" for line in lines)
+    (write if target is None else target.write)(text)
+    return 2 if outcome.errors else 0
 
 
 def _check_folder() -> None:

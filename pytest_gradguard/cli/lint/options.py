@@ -78,7 +78,12 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("selecting findings").add_argument
     add("--select", metavar="CODES", action="append", help="only these codes, prefixes or names")
     add("--extend-select", metavar="CODES", action="append", help="these codes in addition")
-    add("--ignore", metavar="CODES", action="append", help="leave these codes, prefixes or names out")
+    add(
+        "--ignore",
+        metavar="CODES",
+        action="append",
+        help="all but these codes, prefixes or names",
+    )
     add(
         "--min-severity",
         choices=_SEVERITIES,
@@ -155,6 +160,16 @@ def build_parser() -> argparse.ArgumentParser:
         help="number of processes to use (default: chosen by the amount of work)",
     )
     add("--no-cache", action="store_true", help="do not read or write the cache")
+    add(
+        "--show-files",
+        action="store_true",
+        help="list the files that would be checked, and check none",
+    )
+    add(
+        "--show-settings",
+        action="store_true",
+        help="show the settings that hold for these files, and check none",
+    )
     return parser
 
 
@@ -183,6 +198,13 @@ def check_options(args: argparse.Namespace) -> None:
             raise Refused("--add-noqa writes to files, and cannot be given together with -")
         if not args.add_noqa.isprintable():
             raise Refused("--add-noqa takes a reason of one line")
+    if args.show_files or args.show_settings:
+        option = "--show-files" if args.show_files else "--show-settings"
+        others = ["fix", "diff", "statistics", *(["show_settings"] if args.show_files else ())]
+        for name in others:
+            if getattr(args, name):
+                other = f"--{name.replace('_', '-')}"
+                raise Refused(f"{option} checks nothing, and cannot be given together with {other}")
     if args.statistics and args.output_format not in ("text", "concise"):
         raise Refused(
             f"--statistics has no effect on --output-format {args.output_format} "

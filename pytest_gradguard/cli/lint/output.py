@@ -15,8 +15,8 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from gradguard_lint.outcome import Outcome
     from gradguard_lint.project.files import Trouble
-    from gradguard_lint.run import Outcome
     from pytest_gradguard.findings import Finding
     from pytest_gradguard.reports.target import Target
 

@@ -13,8 +13,9 @@ from pytest_gradguard.findings import display_path
 from pytest_gradguard.records import replace
 
 if TYPE_CHECKING:
+    from gradguard_lint.outcome import Outcome
     from gradguard_lint.project.configuration import Configurations
-    from gradguard_lint.run import Outcome, Request
+    from gradguard_lint.run import Request
     from pytest_gradguard.cli.lint.selection import Selection
     from pytest_gradguard.findings import Finding
     from pytest_gradguard.reports.target import Target

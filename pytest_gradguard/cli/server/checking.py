@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gradguard_lint.project.configuration import Configurations
 from gradguard_lint.project.files import Trouble
-from gradguard_lint.run import Request, place_in_cells
+from gradguard_lint.run import Request
 from gradguard_lint.run import run as lint
 from pytest_gradguard.cli.lint.selection import Selection
 from pytest_gradguard.findings import Finding
@@ -44,7 +44,7 @@ def check(folders: Iterable[str], unsaved: Mapping[str, bytes]) -> Checked:
     files = (path for path in unsaved if os.path.exists(path))
     request = Request((*folders, *files), configurations, force_exclude=True, jobs=1, over=unsaved)
     outcome = lint(request)
-    place_in_cells(outcome)
+    outcome.place_in_cells()
     shown, _ = Selection(None, (), (), None).divide(outcome.findings, configurations)
     findings: dict[str, list[Finding]] = defaultdict(list)
     for finding in linked(one for one in shown if one.location.cell is None):
