@@ -5,7 +5,11 @@ from pytest_gradguard import __version__
 project = "gradguard"
 author = "the gradguard developers"
 version = release = __version__
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_typehints = "none"
+nitpick_ignore = [("py:class", "collections.abc.Sequence")]
+default_role = "code"
+napoleon_use_ivar = True
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["*.py"]

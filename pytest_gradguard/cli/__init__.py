@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS = {
+COMMANDS = {
     "lint": "check source files without running them",
     "run": "run a program under the guard and print what it found",
     "explain": "explain one code",
@@ -108,10 +108,10 @@ def _dispatch(arguments: list[str]) -> int:
 
         write(f"gradguard {__version__}\n")
         return 0
-    if name not in _COMMANDS:
+    if name not in COMMANDS:
         kind = "option" if name.startswith("-") else "command"
         said = f"unknown {kind} {name!r}" if name else "no command given"
-        allowed = ("--help", "--version") if name.startswith("-") else _COMMANDS
+        allowed = ("--help", "--version") if name.startswith("-") else COMMANDS
         meant = did_you_mean(name, allowed)
         return _refuse("gradguard", f"{said}{meant} (allowed: {', '.join(allowed)})")
     module = importlib.import_module(f"{__name__}.{name}")
@@ -160,8 +160,8 @@ def _refuse(prog: str, message: str) -> int:
 
 
 def _usage() -> str:
-    width = max(map(len, _COMMANDS))
-    commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in _COMMANDS.items())
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
     return (
         "usage: gradguard [-h] [--version] COMMAND ...\n\n"
         "Finds gradients that joblib, processes and threads lose silently.\n\n"

@@ -339,10 +339,7 @@ class GuardPlugin:
             text = "gradguard: on"
         else:
             text = "gradguard: only for tests that use its fixture (--gradguard: for all)"
-        if settings.fail_on is None:
-            text += ", findings fail no test"
-        else:
-            text += f", tests fail at {settings.fail_on.label}"
+        text += f" (fail-on: {'never' if settings.fail_on is None else settings.fail_on.label})"
         if self._simulated:
             text += f", {self._simulated} simulated GPU{'s'[: self._simulated != 1]}"
         if settings.ignore:

@@ -120,7 +120,7 @@ class Report:
 
     @property
     def calls(self) -> list[Tally]:
-        """The parallel calls so far, by line: their tasks, and what is known of size and time."""
+        """The parallel calls so far, by line, with their tasks, sizes and times."""
         return _attempt(_told, self._collector, "tallies") or []
 
 
@@ -134,7 +134,7 @@ def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
     Args:
         mode: ``"warn"`` warns at the user's line when a parallel call or a backward ends;
             ``"error"`` raises `GradGuardError` there; ``"record"`` does neither.
-        ignore: codes, or prefixes of codes, to leave out.
+        ignore: codes, prefixes or names of pitfalls to leave out.
 
     Returns:
         The report. Its ``findings`` are always those up to now.
@@ -226,7 +226,7 @@ def simulated(devices: int | None) -> Iterator[None]:
 
 
 def allow(*codes: str, reason: str | None = None) -> AbstractContextManager[None]:
-    """Do not report `codes` (or prefixes of them) in the block.
+    """Do not report `codes`, prefixes or names of pitfalls, in the block.
 
     This covers its own thread or asyncio task, and the threads and tasks that are started in it.
 

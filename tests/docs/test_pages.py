@@ -19,7 +19,10 @@ from children import run_python
 from shared_results import GUARD, folder_of_the_run, once, until_changed
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [DOCS / "start.md", DOCS / "recipes.md", *sorted((DOCS / "howto").glob("*.md"))]
+PAGES = [
+    *(DOCS / f"{name}.md" for name in ("index", "start", "recipes", "api")),
+    *sorted((DOCS / "howto").glob("*.md")),
+]
 RUNNER = Path(__file__).parents[1] / "catalogue" / "run_programs.py"
 
 _BLOCK = re.compile(

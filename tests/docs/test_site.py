@@ -26,7 +26,7 @@ def test_the_site_builds_and_every_link_inside_it_leads_somewhere(tmp_path: Path
     assert (tmp_path / "site" / "pitfalls" / "gg103.html").exists()
 
 
-@pytest.mark.parametrize("page", ["facts", "peers"])
+@pytest.mark.parametrize("page", ["command_line", "facts", "peers"])
 def test_a_page_that_is_made_from_a_record_is_up_to_date(page: str) -> None:
     made = runpy.run_path(str(DOCS / f"make_{page}.py"))["page"]()
     said = f"run: python docs/make_{page}.py > docs/{page}.md"

@@ -83,7 +83,7 @@ def test_pipes_devices_and_huge_files_are_refused_and_never_waited_for(tree):
         "zero.py: error: cannot be read: it is a device, not a file",
     ]
     assert [error["path"] for error in ran.json["errors"]] == ["huge.py", "pipe.py", "zero.py"]
-    assert "1 file checked, 3 errors on standard error: 1 warning" in tree.lint().out
+    assert "1 file checked: 1 warning; 3 errors (see stderr)" in tree.lint().out
 
 
 @pytest.mark.parametrize("name", [".gitignore", "pyproject.toml"])
@@ -138,8 +138,8 @@ def test_only_what_could_be_read_counts_as_checked(tree):
     tree.write("broken.py", "def f(:\n")
     tree.write("fine.py", "x = 1\n")
     ran = tree.lint("broken.py", "fine.py")
-    assert ran.err.startswith("broken.py:1: error: syntax error")
-    assert ran.out == "1 file checked, 1 error on standard error: no findings\n"
+    assert ran.err.startswith("broken.py:1: error: invalid syntax")
+    assert ran.out == "1 file checked: no findings; 1 error (see stderr)\n"
 
 
 @pytest.mark.parametrize("exclude", [(), ("--exclude", "a.py")])
@@ -174,7 +174,7 @@ def test_file_names_that_are_not_utf_8(project, worker):
         assert os.fsencode(finding["location"]["path"]) == b"caf\xe9.py"
     with open(path, "wb") as stream:
         stream.write(b"def f(:\n")
-    said = "caf\\xe9.py:1: error: syntax error: invalid syntax (read by Python "
+    said = "caf\\xe9.py:1: error: invalid syntax (parsed as Python "
     assert project.lint().err.startswith(said)
 
 
@@ -448,7 +448,7 @@ def test_what_is_named_is_read_whatever_it_holds(tree, monkeypatch):
     ran = tree.lint("--no-cache", "good.py", "broken.py", "odd.py")
     assert ran.status == 2
     syntax, encoding = ran.err.splitlines()
-    assert syntax.startswith("broken.py:1: error: syntax error: ")
+    assert syntax.startswith("broken.py:1: error: invalid syntax")
     assert encoding == odd
     assert tree.lint("-", stdin="def f(:\n").status == 2
 
@@ -457,4 +457,4 @@ def test_in_a_folder_one_large_file_hides_no_small_one(tree, monkeypatch):
     monkeypatch.setattr("gradguard_lint.run.CHECKED_IN_FULL", 100)
     tree.write("large.py", "x = [" + "1, " * 100 + "]\n")
     tree.write("small.py", "def f(:\n")
-    assert one_line(tree).startswith("small.py:1: error: syntax error: ")
+    assert one_line(tree).startswith("small.py:1: error: invalid syntax")

@@ -256,7 +256,7 @@ def last_line(ran):
         (["--select", "gg101"], "2 files checked: no findings"),
         (
             ["train.py", "gone.py"],
-            "1 file checked, 1 error on standard error: 1 warning; see `gradguard explain GG201`",
+            "1 file checked: 1 warning; 1 error (see stderr); see `gradguard explain GG201`",
         ),
     ],
 )
@@ -268,7 +268,7 @@ def test_a_run_ends_with_what_was_checked_found_and_hidden(project, worker, argu
 
 def test_what_costs_too_much_to_look_for_unasked_is_said(project):
     project.write("loop.py", INFO + "# " + "x" * 70_000 + "\n")
-    said = "1 file not searched for info findings (--min-severity info does)"
+    said = "info checks skipped in 1 file (--min-severity info enables them)"
     assert last_line(project.lint()) == f"1 file checked: no findings; {said}"
     for arguments in (["--min-severity", "info"], ["--select", "GG4"]):
         assert "1 info finding" in last_line(project.lint(*arguments))

@@ -230,7 +230,7 @@ def test_a_file_that_changed_meanwhile_is_not_written(project, monkeypatch):
     assert "a.py: error: not written: it has changed since it was read" in ran.err
     assert path.read_text() == SAFE + "# new\n"
     assert other.read_text() == SAFE  # all or none
-    assert "2 files checked, 1 error on standard error: 2 warnings" in ran.out
+    assert "2 files checked: 2 warnings; 1 error (see stderr)" in ran.out
     assert sorted(os.listdir(project.root)) == ["a.py", "b.py"] or ".gradguard" not in str(
         [name for name in os.listdir(project.root) if name.startswith(".gradguard-")]
     )

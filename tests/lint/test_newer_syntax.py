@@ -99,14 +99,14 @@ def test_a_true_syntax_error_beside_newer_syntax_names_the_python(project):
     ran = project.lint("program.py")
     python = ".".join(map(str, sys.version_info[:2]))
     assert ran.status == 2
-    assert f"(read by Python {python})" in ran.err
+    assert f"(parsed as Python {python})" in ran.err
 
 
 def test_what_libcst_does_not_allow_is_a_syntax_error(project):
     project.write("program.py", PROGRAM.format(lines="type X = int\nx = f'a' b'c'"))
     ran = project.lint("program.py")
     assert ran.status == 2
-    assert "syntax error" in ran.err
+    assert "invalid syntax" in ran.err
 
 
 @pytest.mark.parametrize(

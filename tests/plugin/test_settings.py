@@ -187,7 +187,7 @@ def test_ini_key_turns_the_guard_on(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(): pass")
     pytester.makeini("[pytest]\ngradguard = true\ngradguard_ignore = GG107\n")
     result = pytester.runpytest_inprocess()
-    result.stdout.fnmatch_lines(["gradguard: on, tests fail at error, ignoring GG107"])
+    result.stdout.fnmatch_lines(["gradguard: on (fail-on: error), ignoring GG107"])
     off = pytester.runpytest_inprocess("-o", "gradguard=false")
     off.stdout.no_fnmatch_line("gradguard: on*")
 

@@ -127,7 +127,8 @@ def tree_of(data: bytes, path: str) -> ast.Module:
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 pass
         version = ".".join(map(str, sys.version_info[:2]))
-        reason = f"syntax error: {error.msg} (read by Python {version})"
+        kind = "" if error.msg.startswith("invalid syntax") else "syntax error: "
+        reason = f"{kind}{error.msg} (parsed as Python {version})"
         raise SourceError(reason, error.lineno or 1) from None
     except (RecursionError, MemoryError):
         raise SourceError(TOO_DEEP) from None

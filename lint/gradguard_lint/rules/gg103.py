@@ -23,11 +23,11 @@ def check(program: Program) -> Iterator[Report]:
         if call.kind == THREAD:  # dask's, which copy what they are given
             arrive, lost = "are computed from copies", "gets its graph over copies"
             ends = f"ends in copies behind the results of {call.workers}, which get copies of their"
-            ends += " arguments: the originals receive no gradient."
+            ends += " arguments: the originals get no gradient."
         else:
             arrive, lost = "arrive here as leaves", "returns a tensor whose graph is dropped"
-            ends = f"stops at the results of {call.workers}, which arrive as leaves: what they"
-            ends += " were computed from receives no gradient."
+            ends = f"stops at the results of {call.workers}: they come back as leaf tensors, and"
+            ends += " what they were computed from gets no gradient."
         trace = [Step(call.site, f"the results of {call.workers} {arrive}")]
         for task in call.tasks:
             trace.extend(Step(site, f"`{task.name}` {lost}") for _, site in task.returns[:1])

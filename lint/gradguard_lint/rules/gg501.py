@@ -40,7 +40,7 @@ def check(program: Program) -> Iterator[Report]:
             yield Report(
                 call.site,
                 f"The outputs of {code(call.what)} have no graph, and a loss is computed from "
-                "them: what was gathered receives no gradient.",
+                "them: what was gathered gets no gradient.",
                 (*call.chain, Step(effect.site, "the backward pass stops at these outputs")),
                 what=call.what,
                 fix=_with_graph(call),

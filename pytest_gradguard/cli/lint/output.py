@@ -234,8 +234,6 @@ def _summary(result: Result) -> str:
     line = f"{counted(result.outcome.files, 'file')} checked"
     if result.outcome.left_out:
         line += f", {result.outcome.left_out} excluded"
-    if result.errors:
-        line += f", {counted(len(result.errors), 'error')} on standard error"
     line += ": "
     if result.fixed:
         line += f"{counted(result.fixed, 'finding')} fixed, "
@@ -246,7 +244,9 @@ def _summary(result: Result) -> str:
         line += f"; hidden: {_by_severity(result.hidden)} (--min-severity {lowest} shows {them})"
     if result.outcome.not_for_info:
         files = counted(result.outcome.not_for_info, "file")
-        line += f"; {files} not searched for info findings (--min-severity info does)"
+        line += f"; info checks skipped in {files} (--min-severity info enables them)"
+    if result.errors:
+        line += f"; {counted(len(result.errors), 'error')} (see stderr)"
     if result.shown:
         gravest = max(result.shown, key=lambda finding: finding.severity)
         line += f"; see `gradguard explain {gravest.code}`"

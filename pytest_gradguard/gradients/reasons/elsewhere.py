@@ -222,9 +222,9 @@ class CutAtWorker(Reason):
                 "(GG105)"
             )
         return (
-            f"a {self.backend} worker cuts the graph: [it was|they were] pickled for the tasks "
-            f"dispatched{at(self.site)}, {self.result} came back without its graph, and the "
-            f"backward{at(self.backward)} stopped there (GG103)"
+            f"[it was|they were] pickled for {self.backend} workers{at(self.site)}; "
+            f"{self.result} came back without a graph, so the backward pass{at(self.backward)} "
+            "stopped there (GG103)"
         )
 
     def fix(self) -> str:
