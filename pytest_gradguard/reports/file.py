@@ -106,9 +106,12 @@ def write_page(
         TargetError: the file cannot be written; an earlier one is as it was.
     """
     from pytest_gradguard.reports.page import page  # only now: it imports jinja2
+    from pytest_gradguard.reports.this_run import described
 
     try:
-        text = page(findings, calls, base=base, guarded=guarded, compared=compared)
+        text = page(
+            findings, calls, base=base, guarded=guarded, compared=compared, about=described()
+        )
     except Exception as error:  # a fault of ours, which must not end the program's run
         raise TargetError(f"{path}: the page could not be made: {error!r}") from error
     with Target(str(path)) as target:

@@ -6,7 +6,9 @@ import base64
 import hashlib
 import html
 import os
+import platform
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from pytest_gradguard.findings import (
     TraceStep,
 )
 from pytest_gradguard.reports.file import write_page
-from pytest_gradguard.reports.page import answer, fragment, page
+from pytest_gradguard.reports.page import answer, fragment, headline, page
 from pytest_gradguard.reports.target import TargetError
 from pytest_gradguard.source_repairs import with_repairs
 from pytest_gradguard.tallies import Tally
@@ -160,6 +162,59 @@ def test_source_is_that_of_now_with_the_place_marked(program: str) -> None:
     assert numbers == [str(n) for n in range(1, 9)]
     Path(program, "a.py").unlink()
     assert "gg-number" not in Reader(page(loss(), base=program)).classes()
+
+
+def test_what_is_wrong_comes_first_and_the_source_last(program: str) -> None:
+    lost = loss()[1]
+    edit = Edit("a.py", 8, 2, 8, 6, "total")
+    repaired = Finding(**{**vars(lost), "edits": Repair("unsafe", "Sum it first", (edit,))})
+    for text in (page([loss()[0], repaired], base=program), fragment([loss()[0], repaired])):
+        order = (
+            "<code>x</code> gets no gradient: a backward pass in the parent flows",
+            "This backward stops at 2 results of",
+            "How to fix it.",
+            "Sum it first",
+            '<figure class="gg-lanes">',
+            '<details class="gg-fold"><summary>Source and what explains it',
+            "is pickled.",
+        )
+        places = [text.index(one) for one in order]
+        assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("details", "said"),
+    [
+        ({"without_gradient": ["a", "b", "c"]}, "`a` and 2 more get no gradient: a backward"),
+        ({"without_gradient": ["1 of `a`"]}, "1 of `a` gets no gradient: a backward"),
+        ({"partial_gradient": ["a"]}, "`a` gets only part of its gradient: a backward"),
+        ({"without_gradient": [], "backend": "loky"}, "A backward pass in the parent flows"),
+    ],
+)
+def test_the_headline_says_what_lacks_a_gradient(details: dict[str, Any], said: str) -> None:
+    lost = loss()[1]
+    assert headline(Finding(**{**vars(lost), "details": details})).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["/bin/gradguard", "run", "a b.py"], "gradguard run 'a b.py'"),
+        (["-m", "pytest", "-q"], "python -m pytest -q"),
+    ],
+)
+def test_the_run_is_named(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python", *words])
+    write_page(tmp_path / "page.html", loss())
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    about = plain(text.partition('<p class="about">')[2].partition("</p>")[0])
+    command, date, versions = about.split(" · ")
+    assert command == said
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d", date)
+    assert versions.startswith(f"Python {platform.python_version()}")
+    assert f"pytest {pytest.__version__}" in versions
 
 
 def test_what_was_watched_is_a_tree() -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from test_html_page import PROGRAM, loss
 
-from pytest_gradguard.findings import Finding, Location, Severity
+from pytest_gradguard import pitfalls
+from pytest_gradguard.findings import Edit, Finding, Location, Repair, Severity
 from pytest_gradguard.reports.file import write_page
 from pytest_gradguard.tallies import Tally
 
@@ -105,7 +106,7 @@ class Browser:
         self.driver.execute_async_script("setTimeout(arguments[0])")  # after the page's own timers
         return self.run(
             "return [...document.querySelectorAll('article')].filter((one) => !one.hidden)"
-            ".map((one) => one.querySelector('.gg-where').textContent)"
+            ".map((one) => one.querySelector('.gg-at-place').textContent)"
         )
 
     def press(self, *keys: str) -> None:
@@ -184,7 +185,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     for name in ("a.py", "b.py", "c.py"):
         (folder / name).write_text(PROGRAM)
-    findings = [*loss(test="test_a.py::test_step"), WATCHED, CROSSED]
+    sent, lost = loss(test="test_a.py::test_step")
+    edit = Edit("a.py", 8, 2, 8, 6, "total")
+    repaired = Finding(**{**vars(lost), "edits": Repair("unsafe", "Sum it first", (edit,))})
+    findings = [sent, repaired, WATCHED, CROSSED]
     calls = [Tally(Location("a.py", 6, function="step"), "loky", 1, 2, 1840, 0.42)]
     write_page(folder / "page.html", findings, calls, base=str(folder))
     return folder / "page.html"
@@ -269,6 +273,34 @@ def test_filters_choose_by_code_test_file_severity_and_text(browser: Browser, re
     assert browser.find("#f3 .gg-message").is_displayed()
 
 
+def test_a_test_and_the_next_finding_are_a_click_away(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.find("#f1 .tests a").click()
+    assert browser.shown() == ["a.py:8:2 in step"]
+    browser.find("button[type=reset]").click()
+    browser.find("#f1 .next a").click()
+    browser.shown()
+    assert browser.find("#f2 .gg-message").is_displayed()
+
+
+def test_a_repair_can_be_copied(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.run(
+        "document.addEventListener('copy', () => { window.told = document.activeElement.value; })"
+    )
+    browser.find("#f1 .gg-copy").click()
+    assert browser.find("#f1 .gg-copy").text == "Copied"
+    assert browser.run("return window.told") == "    total.backward()\n"
+    assert browser.run("return document.querySelectorAll('textarea').length") == 0
+
+
+def test_one_finding_needs_no_filters(browser: Browser, tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", loss())
+    browser.open(tmp_path / "page.html")
+    assert browser.run("return document.getElementById('filters')") is None
+    assert browser.find("#f1 .gg-message").is_displayed()
+
+
 def test_the_keyboard_is_enough(browser: Browser, report: Path) -> None:
     browser.open(report)
     focused = "return document.activeElement"
@@ -293,7 +325,9 @@ def test_a_screen_reader_is_told_what_there_is(browser: Browser, report: Path) -
     roles = [role for role, _ in told]
     assert {"banner", "main", "search", "contentinfo", "table", "status"} <= set(roles)
     assert ("heading", "gradguard") in told
-    assert ("heading", "backward-through-worker-result") in told
+    title = pitfalls.get("GG103").title
+    assert ("heading", f"x gets no gradient: {title[0].lower()}{title[1:]}") in told
+    assert ("button", "Copy") in told
     assert ("region", "Where gradients arrive") in told
     named = ("combobox", "searchbox", "checkbox", "button", "link", "region", "search")
     assert [role for role, name in told if role in named and not name] == []

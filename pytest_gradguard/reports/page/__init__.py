@@ -48,6 +48,7 @@ def page(
     base: str | None = None,
     guarded: str | None = None,
     compared: Sequence[str] = (),
+    about: Sequence[str] = (),
 ) -> str:
     """The page of a whole run.
 
@@ -57,6 +58,7 @@ def page(
         base: the folder that their paths are relative to; by default the current one.
         guarded: what the run was guarded in, where that is not all of it.
         compared: what came of a comparison of two runs, in lines.
+        about: the run: its command, its date, versions.
     """
     findings = list(findings)
     groups = group_by_place(findings)
@@ -70,6 +72,7 @@ def page(
             calls=list(calls),
             guarded=guarded,
             compared=compared,
+            about=about,
             version=__version__,
             count=_count(groups),
             beside=len(every) > len(groups),
@@ -186,9 +189,23 @@ def _environment() -> jinja2.Environment:
         tree=tree,
         hunks=hunks,
         display_place=display_place,
+        headline=headline,
     )
     environment.tests["event"] = lambda row: isinstance(row, Event)
     return environment
+
+
+def headline(finding: Finding) -> str:
+    """What is wrong, in a few words: which tensors lack a gradient, or the pitfall's title."""
+    title = pitfalls.get(finding.code).title
+    names, lacks = finding.details.get("without_gradient"), "no gradient"
+    if not names:
+        names, lacks = finding.details.get("partial_gradient"), "only part of its gradient"
+    if not names:
+        return title
+    name = names[0] if "`" in names[0] else f"`{names[0]}`"
+    verb = f" and {len(names) - 1} more get" if names[1:] else " gets"
+    return f"{name}{verb} {lacks}: {title[0].lower()}{title[1:]}"
 
 
 def _visible(value: Any) -> Any:

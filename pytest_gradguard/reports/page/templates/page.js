@@ -1,5 +1,22 @@
 "use strict";
 (() => {
+  for (const caption of document.querySelectorAll(".gg-diff figcaption")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "gg-copy";
+    button.textContent = "Copy";
+    button.addEventListener("click", () => {
+      const added = [...caption.parentElement.querySelectorAll("ins")];
+      const area = document.createElement("textarea");
+      area.value = added.map((line) => line.textContent.slice(2)).join("");
+      caption.append(area);
+      area.select();
+      button.textContent = document.execCommand("copy") ? "Copied" : "Copy failed";
+      area.remove();
+      button.focus();
+    });
+    caption.append(button);
+  }
   const box = document.getElementById("filters");
   if (!box) return;
   const form = box.querySelector("form");
