@@ -21,7 +21,7 @@ from pytest_gradguard.cli.streams import complain
 from pytest_gradguard.disabled import NOTHING, VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding, Severity, display_path
 from pytest_gradguard.reports.file import check_apart, check_writable, write_page, write_report
-from pytest_gradguard.reports.overview import count_line, gravest_first
+from pytest_gradguard.reports.overview import count_line, gravest_first, where_to_read
 from pytest_gradguard.reports.target import TargetError
 from pytest_gradguard.reports.text import blocks, style_for, width_of
 from pytest_gradguard.runtime import Report, install
@@ -194,6 +194,8 @@ class _Output:
                 complain(f"gradguard run: {error}")
         if written and not off:
             complain(f"gradguard: report written to {' and '.join(written)}")
+        elif any(finding.severity >= self._lowest for finding in said.shown):
+            complain(f"gradguard: {where_to_read(said.shown)}")
 
 
 def _print(findings: Sequence[Finding], lowest: Severity) -> None:

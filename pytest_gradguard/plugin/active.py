@@ -261,6 +261,10 @@ class GuardPlugin:
             return  # a run that was refused has nothing to report
         if session.exitstatus in _PASSED and self._received.fatal():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._received.findings():
+            from pytest_gradguard.plugin.folding import fold_failures
+
+            attempt(fold_failures, session.config)
         if self.settings.report is not None or self.settings.html is not None:
             self._write(session)
 

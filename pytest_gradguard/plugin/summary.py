@@ -20,6 +20,7 @@ from pytest_gradguard.reports.overview import (
     count_line,
     distinct,
     group_by_place,
+    where_to_read,
 )
 from pytest_gradguard.reports.printable import shown
 from pytest_gradguard.reports.text import Style, render
@@ -91,6 +92,8 @@ def write_summary(
     count += f"; {ignored} ignored by warning filters" if ignored else ""
     for line in _wrapped(count, width):
         writer.line(line)
+    if groups and verbosity >= 0:
+        writer.line(where_to_read(group.finding for group in groups))
 
 
 def write_annotations(

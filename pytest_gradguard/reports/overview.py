@@ -22,6 +22,7 @@ __all__ = [
     "gravest_first",
     "group_by_place",
     "linked",
+    "where_to_read",
 ]
 
 _BY_CLAIM = attrgetter("claim")
@@ -160,6 +161,12 @@ def count_groups(groups: Iterable[Group], lowest: Severity, *, show_hidden: str 
     where = f" in {len(tests)} test{'' if len(tests) == 1 else 's'}" if tests else ""
     hidden = len(every) - len(counted)
     return count_line(counted, where=where, hidden=hidden, show_hidden=show_hidden)
+
+
+def where_to_read(findings: Iterable[Finding]) -> str:
+    """Which command explains the gravest of `findings`."""
+    gravest = max(findings, key=lambda finding: finding.severity)
+    return f"see `gradguard explain {gravest.code}`"
 
 
 def count_line(

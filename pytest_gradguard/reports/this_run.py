@@ -6,14 +6,16 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 
 _LIBRARIES = ("torch", "tensorflow", "jax", "joblib", "dask", "ray", "pytest")
 
 
 def described() -> list[str]:
-    """The command, the date and the versions of what the run has loaded."""
+    """The command, the date, and the versions of the libraries that are installed."""
     date = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     return [shlex.join(_command()), date, ", ".join(_versions())]
 
@@ -29,6 +31,5 @@ def _command() -> list[str]:
 def _versions() -> Iterator[str]:
     yield f"Python {python_version()}"
     for name in _LIBRARIES:
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if isinstance(version, str):
-            yield f"{name} {version}"
+        with suppress(PackageNotFoundError):
+            yield f"{name} {version(name)}"

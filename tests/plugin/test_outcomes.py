@@ -226,7 +226,8 @@ def test_xdist_finds_the_same(situations: Path, plain_run: Run) -> None:
     assert reports[0] == reports[1]
     pages = [(situations / name).read_text() for name in ("xdist.html", "plain.html")]
     assert pages[0].count("<article") == pages[1].count("<article") > 4
-    assert re.sub(r"[\d.]+ s<", "<", pages[0]) == re.sub(r"[\d.]+ s<", "<", pages[1])
+    of_one_run = r"[\d.]+ s<|<p class=\"about\">.*"
+    assert re.sub(of_one_run, "", pages[0]) == re.sub(of_one_run, "", pages[1])
     assert " warning" not in run.text.splitlines()[-1]
     assert outcomes(run) == OUTCOMES
     assert failure_of(run, "test_backward").partition("\n")[2].startswith("error[GG103]")
@@ -317,3 +318,37 @@ def test_switched_off(situations: Path) -> None:
         assert outcomes(run) == {"test_backward": {"PASSED"}}
         assert "gradguard:" not in run.text
         assert "backward-through-worker-result" not in run.text
+
+
+MANY = """
+import pytest, torch
+from joblib import Parallel, delayed
+
+def double(x):
+    return 2 * x
+
+def train():
+    w = torch.ones(3, requires_grad=True)
+    sum(Parallel(2)(delayed(double)(w) for _ in range(2))).sum().backward()
+
+@pytest.mark.parametrize("k", range(5))
+def test_it(k):
+    train()
+
+def test_with_output():
+    print("its own")
+    train()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["-n2"]])
+def test_one_cause_of_many_failures_is_shown_once(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "test_many.py").write_text(MANY)
+    run = run_pytest(tmp_path, "--gradguard", "--junitxml=j.xml", *options)
+    shown = run.text.partition(" short test summary info ")[0]
+    blocks = re.findall(r"^error\[GG103\] backward-through-worker-result$", shown, re.M)
+    assert len(blocks) == 2
+    assert len(re.findall("^FAILED ", run.text, re.M)) == 6
+    assert (tmp_path / "j.xml").read_text().count("lost their graph on the way back") >= 6
+    (named,) = re.findall(r"-- the same in 4 other tests --+\n(.*)\n", shown)
+    assert re.fullmatch(r"(test_many\.py::test_it\[\d\](, | and )){3}1 more", named)

@@ -248,8 +248,9 @@ def _summary(result: Result) -> str:
     if result.errors:
         line += f"; {counted(len(result.errors), 'error')} (see stderr)"
     if result.shown:
-        gravest = max(result.shown, key=lambda finding: finding.severity)
-        line += f"; see `gradguard explain {gravest.code}`"
+        from pytest_gradguard.reports.overview import where_to_read
+
+        line += f"; {where_to_read(result.shown)}"
     return line
 
 
