@@ -43,12 +43,13 @@ def test_every_promise_names_tests_that_there_are() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 knows no columns of a call")
-def test_the_report_in_the_first_steps_is_what_is_printed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["index", "start"])
+def test_the_report_on_a_first_page_is_what_is_printed(page: str, tmp_path: Path) -> None:
     if not (find_spec("torch") and find_spec("joblib")):
         pytest.skip("torch or joblib is not installed")
-    page = (DOCS / "start.md").read_text(encoding="utf-8")
-    program = re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    report = re.search(r"^```\n(error\[GG103\].*?)^```$", page, re.MULTILINE | re.DOTALL)
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    program = re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    report = re.search(r"^```\n(error\[GG103\].*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert program
     assert report
     (tmp_path / "train.py").write_text(program[1].replace("    # gradguard reports", "#"))
