@@ -182,14 +182,27 @@ def settle() -> None:
     """Hear that results are unpickled: the modules among them are complete."""
     if not _back.modules:
         return
+    came, _back.modules = _back.modules, []
+    for token, about, module in came:
+        if vars(module):  # else what it came with could not be unpickled
+            came_home(token, about, module)
+
+
+def came_home(token: int, about: tuple[int, int, str, Any], module: Any) -> None:
+    """Hear that a copy of a module has come back to the process that it was sent from.
+
+    Args:
+        token: the call whose result it is in.
+        about: the call that it was sent with, its number there, the path, in that module, to what
+            has come back, and the function that returned it.
+        module: what has come back.
+    """
     from pytest_gradguard.runtime.kernel import calls
 
-    came, _back.modules = _back.modules, []
-    for token, (origin, number, part, task), module in came:
-        if not vars(module):  # what it came with could not be unpickled
-            continue
-        call, sent_by = calls.by_token(token), calls.by_token(origin)
-        sent = None if sent_by is None else sent_by.module_of(number)
-        if call is not None and sent is not None:
-            for _, hear in checks.hearing("on_module_returned"):
-                hear(call, sent.get_submodule(part), task, module)
+    origin, number, part, task = about
+    call, sent_by = calls.by_token(token), calls.by_token(origin)
+    whole = None if sent_by is None else sent_by.module_of(number)
+    sent = None if whole is None else dict(_parts(whole)).get(part)
+    if call is not None and sent is not None:
+        for _, hear in checks.hearing("on_module_returned"):
+            hear(call, sent, task, module)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime.integrations.dask import WORKERS
+from pytest_gradguard.runtime.integrations.dask.opening import in_this_process
 from pytest_gradguard.runtime.kernel import collector, locate, task_seeds, watching
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
@@ -66,13 +67,28 @@ class _Sent(Shipment):
 
 def _sending(client: Any, data: Any, passing: frozenset[str]) -> Call | None:
     """The call that sends `data`, if there is something to know of in it."""
-    if collector.innermost() is None or "torch.nn.parameter" not in sys.modules:
+    if collector.innermost() is None or in_this_process(client):
         return None
-    if str(getattr(client.scheduler, "address", "")).startswith("inproc"):
-        return None
-    from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK, tensors
-
     items: list[tuple[Any, Any, Any]] = [(type(client).scatter, (data,), {})]
+    wanted = _wanted_in(items)
+    with task_seeds.unnumbered():
+        call = calling.begin(WORKERS, passing) if wanted else None
+    if call is not None:
+        _note(_Sent(call, items), wanted)
+    return call
+
+
+def ship(call: Call, items: list[tuple[Any, Any, Any]]) -> None:
+    """Take what the tasks `items` of `call` are given for shipped."""
+    _note(Shipment(call, items), _wanted_in(items))
+
+
+def _wanted_in(items: Any) -> list[Any]:
+    """The tensors that require grad among what the tasks `items` are given."""
+    if "torch.nn.parameter" not in sys.modules:
+        return []
+    from pytest_gradguard.runtime.frameworks.torch import tensors
+
     met: list[Any] = []
 
     def look(item: Any) -> bool:
@@ -81,21 +97,22 @@ def _sending(client: Any, data: Any, passing: frozenset[str]) -> Call | None:
             return True
         return False
 
-    locate.find(roots_of(items), look)
-    wanted = [tensor for tensor in met if tensors.requires_grad(tensor)]
-    with task_seeds.unnumbered():
-        call = calling.begin(WORKERS, passing) if wanted else None
-    if call is None:
-        return None
-    shipment = _Sent(call, items)
+    locate.find([root for root in roots_of(items) if not root[0].endswith("|")], look)
+    return [tensor for tensor in met if tensors.requires_grad(tensor)]
+
+
+def _note(shipment: Shipment, tensors: list[Any]) -> None:
+    if not tensors:
+        return
+    from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK
+
     parameter = sys.modules["torch.nn.parameter"].Parameter
-    for tensor in wanted:
+    for tensor in tensors:
         if isinstance(tensor, parameter):
             shipment.parameters.append((tensor, FRAMEWORK))
         else:
             shipment.tensor(tensor, None, FRAMEWORK)
     shipment.ended()
-    return call
 
 
 def _keep(call: Call, futures: Any) -> None:
@@ -120,5 +137,4 @@ def use(call: Call, items: Iterable[Any]) -> None:
     }
     for keys, before in _sent:
         if not keys.isdisjoint(given):
-            call.shipped.update({number: (one, "") for number, (one, _) in before.shipped.items()})
-            call.ships_gradients = call.ships_gradients or before.ships_gradients
+            call.use(before)
