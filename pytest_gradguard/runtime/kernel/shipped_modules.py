@@ -27,6 +27,7 @@ class Copy:
         token: the call that it came with.
         number: by which the process of that call knows the module.
         looked_at, parameters: what probes have seen of it as it arrived.
+        left: the codes of the checks that were told of state which it keeps here.
     """
 
     def __init__(self, token: int, number: int, module: weakref.ref[Any]) -> None:
@@ -34,6 +35,7 @@ class Copy:
         self.number = number
         self.looked_at: Any = None
         self.parameters: Any = None
+        self.left: set[str] = set()
         self._module = module
 
     @property

@@ -28,9 +28,6 @@ _SOURCES = 16
 _known: dict[Any, deque[Call]] = {}
 """By the keys of actors, these calls."""
 watching.at_end(_known.clear)
-_kept: deque[Call] = deque(maxlen=4_096)
-"""The last calls of methods: their results may come at any time."""
-watching.at_end(_kept.clear)
 
 
 def patches(module: ModuleType) -> list[Patch]:
@@ -74,10 +71,7 @@ def _method(actor: Any, name: str, method: Any) -> Any:
 
     @functools.wraps(method)
     def func(*args: Any, **kwargs: Any) -> Any:
-        named: dict[str, str] = {}
-        call = attempt(_begin, actor._client, before, (written, args, kwargs))
-        if call is not None:
-            named[worker.METHOD] = worker.call_named(call.token)
+        call, named = attempt(_begin, actor._client, before, (written, args, kwargs), instead=_NONE)
         with hidden_frame:
             future = method(*args, **kwargs, **named)
         if call is not None:
@@ -88,23 +82,27 @@ def _method(actor: Any, name: str, method: Any) -> Any:
     return func
 
 
-def _begin(client: Any, before: deque[Call], item: tuple[Any, Any, Any]) -> Call | None:
-    """The call of a method that begins now; None, where it is not watched."""
+_NONE: tuple[Call | None, dict[str, str]] = (None, {})
+
+
+def _begin(
+    client: Any, before: deque[Call], item: tuple[Any, Any, Any]
+) -> tuple[Call | None, dict[str, str]]:
+    """The call of a method that begins now, and the keyword that names it to the worker."""
     if client is None or not item[2].get("separate_thread", True):
-        return None
+        return _NONE
     call = calling.begin(WORKERS, opening.PASSED, single=client)
     if call is None:
-        return None
+        return _NONE
     opening.opened(client, call)
-    scattering.ship(call, [item])
+    given = scattering.ship(call, item)
     own = bool(call.shipped)
-    scattering.use(call, [item])
     for earlier in before:
         call.use(earlier)
     if own:
         before.append(call)
-    _kept.append(call)
-    return call
+    opening.kept.append(call)
+    return call, {worker.METHOD: worker.call_named(call.token, given)}
 
 
 def _received(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,14 @@ from collections.abc import Callable, Coroutine, Generator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.runtime.integrations.dask import WORKERS, actors, marks, nodes, scattering
+from pytest_gradguard.runtime.integrations.dask import (
+    WORKERS,
+    actors,
+    marks,
+    nodes,
+    opening,
+    scattering,
+)
 from pytest_gradguard.runtime.integrations.dask.opening import (
     PASSED,
     in_this_process,
@@ -163,13 +170,13 @@ class ShippedDaskTask(DaskTask):
         self.items = items
         self.batch = batch
         self._arrives = arrives
-        attempt(scattering.use, call, items)
+        self.given = attempt(scattering.use, call, items, instead={})
 
     def __reduce__(self) -> tuple[Any, ...]:
         current = transfer.active.transfer
         if isinstance(current, GraphTransfer):
             attempt(current.now, self)
-        return (self._arrives, self._gradguard)
+        return (self._arrives, (*self._gradguard, self.given))
 
 
 def _watched_graph(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,6 +202,8 @@ def _watched_graph(original: Callable[..., Any]) -> Callable[..., Any]:
         if call is not None:
             for future in futures.values():
                 future._gradguard_call = call
+            if call.shipped:
+                opening.kept.append(call)  # other futures may stand for its results, too
             if makes_actors:
                 attempt(actors.made, call, futures)
             with theirs_only:

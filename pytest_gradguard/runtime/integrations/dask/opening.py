@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from typing import Any
 
 from pytest_gradguard.runtime.integrations.dask import PACKAGES, marks, worker
@@ -12,6 +13,9 @@ from pytest_gradguard.runtime.kernel.faults import attempt
 
 PASSED = frozenset({*PACKAGES, "joblib", "operator"})
 """The packages through which the program reaches dask."""
+kept: deque[Call] = deque(maxlen=4_096)
+"""The last calls that shipped what requires grad: results may be asked for at any time."""
+watching.at_end(kept.clear)
 _listening: weakref.WeakSet[Any] = weakref.WeakSet()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pytest_gradguard.findings import Finding
@@ -42,6 +43,12 @@ _LOOKED_AT = 2_000
 """How many objects of a result, and how many attributes of an actor, are looked at."""
 
 
+Given = Mapping[int | str, tuple[int, int]]
+"""By their positions or keywords, arguments of a task that are modules: the call that each was sent
+with, and its number there."""
+_NOTHING: Given = MappingProxyType({})
+
+
 class DaskTask:
     """A function that runs in a worker of dask's, under watch, in place of `function`.
 
@@ -50,16 +57,25 @@ class DaskTask:
         token: the call, there.
         asked: what the probes asked.
         function: the user's function.
+        given: which of its arguments are modules that were sent apart from it.
     """
 
-    def __init__(self, origin: str, token: int, asked: Mapping[str, Any], function: Any) -> None:
+    def __init__(
+        self,
+        origin: str,
+        token: int,
+        asked: Mapping[str, Any],
+        function: Any,
+        given: Given = _NOTHING,
+    ) -> None:
         self._gradguard = (origin, token, asked, function)
+        self.given = given
         name = getattr(function, "__name__", None)
         if name is not None:
             self.__name__ = name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (DaskTask, self._gradguard)
+        return (DaskTask, (*self._gradguard, self.given))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DaskTask) and self._gradguard[3] == other._gradguard[3]
@@ -94,6 +110,7 @@ class DaskTask:
             _arrive(asked, items[0])
             try:
                 if origin != here():
+                    attempt(_know, self.given, args, kwargs)
                     result, notes = running.in_process(
                         task,
                         items,
@@ -133,8 +150,15 @@ class DaskTask:
 class DirectTask(DaskTask):
     """A task whose result goes straight to the process of its call."""
 
-    def __init__(self, origin: str, token: int, asked: Mapping[str, Any], function: Any) -> None:
-        super().__init__(origin, token, asked, function)
+    def __init__(
+        self,
+        origin: str,
+        token: int,
+        asked: Mapping[str, Any],
+        function: Any,
+        given: Given = _NOTHING,
+    ) -> None:
+        super().__init__(origin, token, asked, function, given)
         self.__wrapped__ = function  # its signature says whether it wants the worker
 
     def _reply(self, result: Any, notes: probes.Notes) -> Any:
@@ -155,6 +179,14 @@ def received(result: Any) -> Any:
     return result[2]
 
 
+def _know(given: Given, args: Any, kwargs: Any) -> None:
+    """Know the modules that the task is given and that were sent apart from it."""
+    for place, (token, number) in given.items():
+        item = args[place] if isinstance(place, int) else kwargs[place]
+        if isinstance(item, sys.modules["torch"].nn.Module):
+            shipped_modules.know(token, number, item)
+
+
 def _nothing(output: Any) -> list[Any]:
     """What the class of an actor returns: its object stays where it is."""
     return [None]
@@ -166,9 +198,9 @@ METHOD = "_gradguard"
 """The keyword that tells a method of an actor which call it runs for."""
 
 
-def call_named(token: int) -> str:
-    """What tells, in that keyword, of a call of this process."""
-    return plain_data.dumps((here(), token))
+def call_named(token: int, given: Given) -> str:
+    """What tells, in that keyword, of a call of this process, and what its method is given."""
+    return plain_data.dumps((here(), token, given))
 
 
 def _watched_method(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -190,8 +222,9 @@ class _MethodTask(DirectTask):
 
 
 def _of_call(call: object, method: Any) -> _MethodTask:
-    origin, token = plain_data.loads(call, tuple[str, int])
-    return _MethodTask(origin, token, {}, method)
+    kind = tuple[str, int, dict[int | str, tuple[int, int]]]
+    origin, token, given = plain_data.loads(call, kind)
+    return _MethodTask(origin, token, {}, method, given)
 
 
 def _attributes(actor: Any) -> list[tuple[str, Any]]:
