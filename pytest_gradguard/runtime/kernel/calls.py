@@ -134,6 +134,12 @@ class Call:
         if id(tensor) not in self.shipped:
             self.shipped[id(tensor)] = (refer(tensor), path)
 
+    def use(self, before: Call) -> None:
+        """Take what an earlier call shipped for shipped to this one, whose tasks use it."""
+        self.shipped.update({number: (one, "") for number, (one, _) in before.shipped.items()})
+        self.shipped_before.update(dict.fromkeys(before.shipped, before))
+        self.ships_gradients = self.ships_gradients or before.ships_gradients
+
     def number_of(self, module: Any) -> int:
         """Remember, weakly, that `module` goes to a worker of this call, and give its number."""
         number = id(module)

@@ -27,6 +27,7 @@ class Copy:
         token: the call that it came with.
         number: by which the process of that call knows the module.
         looked_at, parameters: what probes have seen of it as it arrived.
+        left: the codes of the checks that were told of state which it keeps here.
     """
 
     def __init__(self, token: int, number: int, module: weakref.ref[Any]) -> None:
@@ -34,6 +35,7 @@ class Copy:
         self.number = number
         self.looked_at: Any = None
         self.parameters: Any = None
+        self.left: set[str] = set()
         self._module = module
 
     @property
@@ -182,14 +184,27 @@ def settle() -> None:
     """Hear that results are unpickled: the modules among them are complete."""
     if not _back.modules:
         return
+    came, _back.modules = _back.modules, []
+    for token, about, module in came:
+        if vars(module):  # else what it came with could not be unpickled
+            came_home(token, about, module)
+
+
+def came_home(token: int, about: tuple[int, int, str, Any], module: Any) -> None:
+    """Hear that a copy of a module has come back to the process that it was sent from.
+
+    Args:
+        token: the call whose result it is in.
+        about: the call that it was sent with, its number there, the path, in that module, to what
+            has come back, and the function that returned it.
+        module: what has come back.
+    """
     from pytest_gradguard.runtime.kernel import calls
 
-    came, _back.modules = _back.modules, []
-    for token, (origin, number, part, task), module in came:
-        if not vars(module):  # what it came with could not be unpickled
-            continue
-        call, sent_by = calls.by_token(token), calls.by_token(origin)
-        sent = None if sent_by is None else sent_by.module_of(number)
-        if call is not None and sent is not None:
-            for _, hear in checks.hearing("on_module_returned"):
-                hear(call, sent.get_submodule(part), task, module)
+    origin, number, part, task = about
+    call, sent_by = calls.by_token(token), calls.by_token(origin)
+    whole = None if sent_by is None else sent_by.module_of(number)
+    sent = None if whole is None else dict(_parts(whole)).get(part)
+    if call is not None and sent is not None:
+        for _, hear in checks.hearing("on_module_returned"):
+            hear(call, sent, task, module)

@@ -16,6 +16,7 @@ INTEGRATION = Integration(
         "dask.threaded": later(f"{__name__}.threads:patches"),
         "dask.multiprocessing": later(f"{__name__}.processes:patches"),
         "distributed.client": later(f"{__name__}.client:patches"),
+        "distributed.actor": later(f"{__name__}.actors:patches"),
         "joblib._dask": later(f"{__name__}.backend:patches"),
     },
     inline={

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime.integrations.dask import client
+from pytest_gradguard.runtime.integrations.dask import client, opening
 from pytest_gradguard.runtime.integrations.joblib.backends import KnownBatch
 from pytest_gradguard.runtime.kernel import locate, watching
 from pytest_gradguard.runtime.kernel.calls import Call
@@ -52,7 +52,7 @@ class DaskBatch(KnownBatch):
         self._lock = Lock()
         self._error: BaseException | None = None
         self._waiting: tuple[Any, Any, Any] | None = None
-        client.opened(backend.client, call)
+        opening.opened(backend.client, call)
         tasks = batch.items
         self.items = [
             (client.ShippedDaskTask(call, function, tasks, self), args, kwargs)

@@ -1,5 +1,8 @@
 """`distributed.Client`: `submit`, `map`, `compute`, and joblib's dask backend above it.
 
+Actors are made that way, too (`actors`). `Client.run` pickles the function, its arguments and its
+keywords one after the other in the client's event loop, before it waits for the first time.
+
 Whatever a client sends it pickles in one place, in the calling thread. There a transfer is active,
 and each task that is pickled says so first, and that it is to become a `DaskTask`.
 """
@@ -8,26 +11,34 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Coroutine, Generator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime.integrations.dask import (
-    PACKAGES,
     WORKERS,
+    actors,
+    marks,
     nodes,
+    opening,
     scattering,
-    worker,
 )
-from pytest_gradguard.runtime.integrations.dask.worker import DaskTask
-from pytest_gradguard.runtime.kernel import collector, frameworks, probes, transfer, watching
+from pytest_gradguard.runtime.integrations.dask.opening import (
+    PASSED,
+    in_this_process,
+    opened,
+    takes_notes,
+)
+from pytest_gradguard.runtime.integrations.dask.worker import DaskTask, DirectTask, received
+from pytest_gradguard.runtime.kernel import collector, probes, transfer
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
 from pytest_gradguard.runtime.kernel.faults import (
     Beside,
     attempt,
     fault,
+    hidden_frame,
     theirs_only,
     without_this_frame,
 )
@@ -37,55 +48,30 @@ from pytest_gradguard.runtime.kernel.shipment import Shipment
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.kernel.framework import Framework
 
-PASSED = frozenset({*PACKAGES, "joblib", "operator"})
-_listening: weakref.WeakSet[Any] = weakref.WeakSet()
-
 
 def patches(module: ModuleType) -> list[Patch]:
     """Watch the clients of `distributed`; those of old releases cannot be."""
     return [
         Patch(module.Client, "_graph_to_futures", _watched_graph),
         Patch(module.Client, "scatter", scattering.watched(PASSED)),
+        Patch(module.Client, "run", _watched_run),
+        Patch(module.Client, "_run", _running),
         Patch(nodes.task_spec().Task, "__getstate__", _watched_state),
     ]
 
 
-def undo() -> None:
-    """Leave `distributed` as it was."""
-    worker.deserializer.undo()
-    _listening.clear()
-
-
-watching.at_end(undo)
-
-
-def opened(client: Any, call: Call) -> None:
-    """Make ready for the tasks of `call`, which go to the workers of `client`."""
-    if str(getattr(client.scheduler, "address", "")).startswith("inproc"):
-        # Threads of this process: what they get is a copy all the same, but for no process.
-        call.dropped = call.dropped | {"GG101", "GG107", "GG202"}
-    frameworks.watch_reductions()
-    if frameworks.loaded():
-        worker.deserializer.apply()
-    if client not in _listening:
-        _listening.add(client)
-        client.subscribe_topic(worker.topic(worker.here()), _heard)
-
-
-def _heard(event: Any) -> None:
-    try:
-        worker.hear(event[1])
-    except ValueError:  # it is none of the guard's
-        pass
-    except Exception as error:
-        fault(error)
-
-
 class GraphTransfer:
-    """One pickling of a client's: tasks of one or more calls."""
+    """One pickling of a client's: tasks of one or more calls.
 
-    def __init__(self, call: Call | None) -> None:
+    Attributes:
+        call: the call.
+        actors: classes that are called in it make actors.
+        task: what is pickled now.
+    """
+
+    def __init__(self, call: Call | None, actors: bool = False) -> None:
         self.call = call
+        self.actors = actors
         self.task: ShippedDaskTask | None = None
         self._shipment: Shipment | None = None
         self._shipments: dict[int, Shipment] = {}
@@ -171,28 +157,37 @@ class GraphTransfer:
 class ShippedDaskTask(DaskTask):
     """A `DaskTask` in the process of its call, before it is pickled."""
 
-    def __init__(self, call: Call, function: Any, items: Any, batch: Any = None) -> None:
-        super().__init__(worker.here(), call.token, probes.ship(call, items), function)
+    def __init__(
+        self,
+        call: Call,
+        function: Any,
+        items: Any,
+        batch: Any = None,
+        arrives: type[DaskTask] = DaskTask,
+    ) -> None:
+        super().__init__(marks.here(), call.token, probes.ship(call, items), function)
         self.call = call
         self.items = items
         self.batch = batch
-        attempt(scattering.use, call, items)
+        self._arrives = arrives
+        self.given = attempt(scattering.use, call, items, instead={})
 
     def __reduce__(self) -> tuple[Any, ...]:
         current = transfer.active.transfer
         if isinstance(current, GraphTransfer):
             attempt(current.now, self)
-        return super().__reduce__()
+        return (self._arrives, (*self._gradguard, self.given))
 
 
 def _watched_graph(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _graph_to_futures(self: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = attempt(graph_transfer, self, expr)
+        makes_actors = bool(kwargs.get("actors")) and attempt(_are_watched, self)
+        watched = attempt(graph_transfer, self, expr, makes_actors)
         if watched is None:
             return original(self, expr, *args, **kwargs)
         call = watched.call
-        restore = attempt(prepare, self, expr, call)
+        restore = attempt(prepare, self, expr, call, makes_actors)
         try:
             with Beside(transfer.during, watched):
                 futures = original(self, expr, *args, **kwargs)
@@ -207,6 +202,10 @@ def _watched_graph(original: Callable[..., Any]) -> Callable[..., Any]:
         if call is not None:
             for future in futures.values():
                 future._gradguard_call = call
+            if call.shipped:
+                opening.kept.append(call)  # other futures may stand for its results, too
+            if makes_actors:
+                attempt(actors.made, call, futures)
             with theirs_only:
                 attempt(collector.announce, call.collector, call.evidence.values())
         return futures
@@ -214,20 +213,25 @@ def _watched_graph(original: Callable[..., Any]) -> Callable[..., Any]:
     return _graph_to_futures
 
 
-def graph_transfer(client: Any, expr: Any) -> GraphTransfer | None:
-    """What hears of the pickling of a graph; None, where nobody listens."""
+def _are_watched(client: Any) -> bool:
+    """Whether actors of `client` are: in this process they would be given no copies."""
+    return takes_notes(client) and not in_this_process(client)
+
+
+def graph_transfer(client: Any, expr: Any, actors: bool = False) -> GraphTransfer | None:
+    """What hears of the pickling of a graph, which may make actors; None, where nobody listens."""
     if collector.innermost() is None:
         return None
     single = None if _is_map(expr) else client
-    return GraphTransfer(calling.begin(WORKERS, passing=PASSED, single=single))
+    return GraphTransfer(calling.begin(WORKERS, passing=PASSED, single=single), actors)
 
 
-def prepare(client: Any, expr: Any, call: Call | None) -> Callable[[], None]:
+def prepare(client: Any, expr: Any, call: Call | None, actors: bool = False) -> Callable[[], None]:
     """Put a watched function into the expression of `Client.map`; returns how to undo it."""
     try:
         if call is not None:
             opened(client, call)
-            if _is_map(expr) and _is_users(expr.func):
+            if _is_map(expr) and is_users(expr.func, actors):
                 function = expr.operands[0]
                 iterables = [list(values) for values in expr.iterables]
                 items = [(function, one, expr.kwargs) for one in zip(*iterables, strict=False)]
@@ -256,7 +260,7 @@ def _watched_state(original: Callable[..., Any]) -> Callable[..., Any]:
             return state
         try:
             function = self.func
-            if not _is_users(function):
+            if not is_users(function, current.actors):
                 return state
             task = current.task_of(current.call, self)
             current.now(task)
@@ -268,12 +272,77 @@ def _watched_state(original: Callable[..., Any]) -> Callable[..., Any]:
     return __getstate__
 
 
-def _is_users(function: Any) -> bool:
+def is_users(function: Any, actors: bool = False) -> bool:
     """Whether `function` is to be watched: no machinery of dask's, and nothing that dask treats in
-    ways of its own."""
-    if isinstance(function, (DaskTask, type)) or inspect.iscoroutinefunction(function):
+    ways of its own; a class, where it makes `actors`."""
+    if isinstance(function, DaskTask) or (isinstance(function, type) and not actors):
+        return False
+    if inspect.iscoroutinefunction(function):
         return False
     if inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         return False
     module = getattr(function, "__module__", None) or type(function).__module__
     return module.partition(".")[0] not in PASSED
+
+
+# -- Client.run ------------------------------------------------------------------------------------
+
+_OPTIONS = frozenset({"workers", "wait", "nanny", "on_error"})
+"""The keywords of `Client.run` itself."""
+
+
+def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run(self: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        task = attempt(_task_for_all, self, function, args, kwargs)
+        with hidden_frame:
+            results = original(self, function if task is None else task, *args, **kwargs)
+        if task is not None:
+            with theirs_only:
+                attempt(collector.announce, task.call.collector, task.call.evidence.values())
+        return results
+
+    return run
+
+
+def _task_for_all(client: Any, function: Any, args: Any, kwargs: Any) -> ShippedDaskTask | None:
+    if not (is_users(function) and callable(function) and takes_notes(client)):
+        return None
+    call = calling.begin(WORKERS, passing=PASSED, single=client)
+    if call is None:
+        return None
+    opened(client, call)
+    given = {name: value for name, value in kwargs.items() if name not in _OPTIONS}
+    return ShippedDaskTask(call, function, [(function, args, given)], arrives=DirectTask)
+
+
+def _running(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def _run(self: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        running = original(self, function, *args, **kwargs)
+        if not isinstance(function, ShippedDaskTask):
+            return await running
+        results = await _within(Beside(transfer.during, GraphTransfer(function.call)), running)
+        return results and {name: received(one) for name, one in results.items()}
+
+    return _run
+
+
+@types.coroutine
+def _within(context: Beside, coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Await `coroutine`, whose work until it first waits is done in `context`."""
+    with context:
+        try:
+            awaited = coroutine.send(None)
+        except StopIteration as end:
+            return end.value
+    while True:
+        try:
+            try:
+                sent = yield awaited
+            except BaseException as error:
+                awaited = coroutine.throw(error)
+            else:
+                awaited = coroutine.send(sent)
+        except StopIteration as end:
+            return end.value

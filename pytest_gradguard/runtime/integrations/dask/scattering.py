@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gradguard.runtime.integrations.dask import WORKERS
+from pytest_gradguard.runtime.integrations.dask.opening import in_this_process
+from pytest_gradguard.runtime.integrations.dask.worker import Given
 from pytest_gradguard.runtime.kernel import collector, locate, task_seeds, watching
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
@@ -24,8 +26,22 @@ if TYPE_CHECKING:
     from pytest_gradguard.runtime.kernel.evidence import Object
     from pytest_gradguard.runtime.kernel.framework import Framework
 
-_sent: deque[tuple[frozenset[str], Call]] = deque(maxlen=64)
-"""The last that sent something that requires grad, and the keys by which tasks are given it."""
+
+class _Sending(NamedTuple):
+    """One call of `scatter`.
+
+    Attributes:
+        call: the call.
+        numbers: by the keys by which tasks are given what it sent: the numbers of modules in the
+            call, and None for anything else.
+    """
+
+    call: Call
+    numbers: dict[Any, int | None]
+
+
+_sent: deque[_Sending] = deque(maxlen=64)
+"""The last that sent something that requires grad, or modules."""
 watching.at_end(_sent.clear)
 
 
@@ -46,7 +62,7 @@ def watched(passing: frozenset[str]) -> Callable[[Callable[..., Any]], Callable[
                 without_this_frame(error)
                 raise
             if call is not None:
-                attempt(_keep, call, futures)
+                attempt(_keep, call, data, futures)
                 with theirs_only:
                     attempt(collector.announce, call.collector, call.evidence.values())
             return futures
@@ -66,13 +82,42 @@ class _Sent(Shipment):
 
 def _sending(client: Any, data: Any, passing: frozenset[str]) -> Call | None:
     """The call that sends `data`, if there is something to know of in it."""
-    if collector.innermost() is None or "torch.nn.parameter" not in sys.modules:
+    if collector.innermost() is None or in_this_process(client):
         return None
-    if str(getattr(client.scheduler, "address", "")).startswith("inproc"):
-        return None
-    from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK, tensors
-
     items: list[tuple[Any, Any, Any]] = [(type(client).scatter, (data,), {})]
+    wanted = _wanted_in(items)
+    with task_seeds.unnumbered():
+        call = calling.begin(WORKERS, passing) if wanted else None
+    if call is not None:
+        _note(_Sent(call, items), wanted)
+    return call
+
+
+def ship(call: Call, item: tuple[Any, Any, Any]) -> Given:
+    """Take what the task `item` of `call` is given for shipped; returns which of it are modules."""
+    _note(Shipment(call, [item]), _wanted_in([item]))
+    modules = {place: one for place, one in _arguments(item) if _is_module(one)}
+    own = {place: (call.token, call.number_of(one)) for place, one in modules.items()}
+    return {**own, **use(call, [item])}
+
+
+def _arguments(item: tuple[Any, Any, Any]) -> Iterator[tuple[int | str, Any]]:
+    _, args, kwargs = item
+    yield from enumerate(args)
+    yield from kwargs.items()
+
+
+def _is_module(item: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(item, torch.nn.Module)
+
+
+def _wanted_in(items: Any) -> list[Any]:
+    """The tensors that require grad among what the tasks `items` are given."""
+    if "torch.nn.parameter" not in sys.modules:
+        return []
+    from pytest_gradguard.runtime.frameworks.torch import tensors
+
     met: list[Any] = []
 
     def look(item: Any) -> bool:
@@ -81,44 +126,64 @@ def _sending(client: Any, data: Any, passing: frozenset[str]) -> Call | None:
             return True
         return False
 
-    locate.find(roots_of(items), look)
-    wanted = [tensor for tensor in met if tensors.requires_grad(tensor)]
-    with task_seeds.unnumbered():
-        call = calling.begin(WORKERS, passing) if wanted else None
-    if call is None:
-        return None
-    shipment = _Sent(call, items)
+    locate.find([root for root in roots_of(items) if not root[0].endswith("|")], look)
+    return [tensor for tensor in met if tensors.requires_grad(tensor)]
+
+
+def _note(shipment: Shipment, tensors: list[Any]) -> None:
+    if not tensors:
+        return
+    from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK
+
     parameter = sys.modules["torch.nn.parameter"].Parameter
-    for tensor in wanted:
+    for tensor in tensors:
         if isinstance(tensor, parameter):
             shipment.parameters.append((tensor, FRAMEWORK))
         else:
             shipment.tensor(tensor, None, FRAMEWORK)
     shipment.ended()
-    return call
 
 
-def _keep(call: Call, futures: Any) -> None:
-    held = list(futures.values()) if isinstance(futures, dict) else futures
-    every = held if isinstance(held, (list, tuple, set, frozenset)) else [held]
-    keys = frozenset(key for one in every if isinstance(key := getattr(one, "key", None), str))
-    if call.shipped and keys:
-        _sent.append((keys, call))
+def _keep(call: Call, data: Any, futures: Any) -> None:
+    if isinstance(futures, dict):
+        pairs = [(data[name], future) for name, future in futures.items()]
+    elif isinstance(futures, (list, tuple)) and isinstance(data, (list, tuple)):
+        pairs = list(zip(data, futures, strict=True))
+    else:
+        several = isinstance(futures, (list, tuple, set, frozenset))
+        pairs = [(None if several else data, one) for one in (futures if several else [futures])]
+    numbers = {
+        future.key: call.number_of(one) if _is_module(one) else None for one, future in pairs
+    }
+    if call.shipped and numbers:
+        _sent.append(_Sending(call, numbers))
 
 
-def use(call: Call, items: Iterable[Any]) -> None:
+def use(call: Call, items: Iterable[tuple[Any, Any, Any]]) -> Given:
     """Take what was sent before for shipped to a call that is given it.
 
     Args:
         call: the call.
         items: its tasks, whose arguments may refer to what was sent.
+
+    Returns:
+        The arguments that are such modules, the same ones in all tasks.
     """
     if not _sent:
-        return
-    given = {
-        getattr(one, "key", None) for _, args, kwargs in items for one in (*args, *kwargs.values())
+        return {}
+    modules: list[dict[int | str, tuple[int, int]]] = []
+    for item in items:
+        modules.append({})
+        for place, one in _arguments(item):
+            key = getattr(one, "key", None)
+            for before, numbers in _sent:
+                if isinstance(key, str) and key in numbers:
+                    call.use(before)
+                    if (number := numbers[key]) is not None:
+                        modules[-1][place] = (before.token, number)
+    first = modules[0] if modules else {}
+    return {
+        place: sent
+        for place, sent in first.items()
+        if all(other.get(place) == sent for other in modules)
     }
-    for keys, before in _sent:
-        if not keys.isdisjoint(given):
-            call.shipped.update({number: (one, "") for number, (one, _) in before.shipped.items()})
-            call.ships_gradients = call.ships_gradients or before.ships_gradients

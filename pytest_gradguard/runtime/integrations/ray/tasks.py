@@ -207,9 +207,7 @@ def _use(call: Call, owner: Any, item: Any) -> None:
     if actor is not None:
         names.append(actor)
     for before in filter(None, map(_by_name.get, names)):
-        call.shipped.update({number: (one, "") for number, (one, _) in before.shipped.items()})
-        call.shipped_before.update(dict.fromkeys(before.shipped, before))
-        call.ships_gradients = call.ships_gradients or before.ships_gradients
+        call.use(before)
 
 
 def is_reference(item: Any) -> bool:

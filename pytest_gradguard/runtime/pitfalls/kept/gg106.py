@@ -16,11 +16,14 @@ from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.checks import Probe
 from pytest_gradguard.runtime.kernel.evidence import times
+from pytest_gradguard.runtime.kernel.registry import later
 from pytest_gradguard.runtime.kernel.tasks import Task
 
 CODE = "GG106"
 PROBES = (Probe("gg106", "pytest_gradguard.runtime.pitfalls.kept.kept_gradients"),)
 _NAMED = 3
+
+on_module_returned = later(f"{__name__.rpartition('.')[0]}.worker_gradients:module_returned")
 
 
 class KeptGradients(NamedTuple):

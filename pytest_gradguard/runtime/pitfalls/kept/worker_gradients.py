@@ -246,6 +246,12 @@ def replace(call: Call, outcome: Outcome, earlier: Outcome | None, *, running: b
         remember(call, outcome.left, running=running)
 
 
+def module_returned(call: Call, sent: Any, task: Any, module: Any) -> None:
+    """Hear that a copy of the module `sent` has come back, which the program may use instead."""
+    for known in _known(sent.parameters()):
+        known.settled = True
+
+
 def undo() -> None:
     """Stop looking at optimizers and backward passes."""
     _waiting.clear()

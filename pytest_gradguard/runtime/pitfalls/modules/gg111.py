@@ -31,7 +31,8 @@ class KeptBuffers(NamedTuple):
         number: that of the module in that call.
         path: where the task was given the module.
         parameter: the name by which the task got it, if that is known.
-        names: theirs, as the module's `state_dict` names them.
+        names: theirs, as the module's `state_dict` names them; none, where a later task has
+            returned what an earlier one left.
         values: by some of the names, what tells the values that they came with.
     """
 

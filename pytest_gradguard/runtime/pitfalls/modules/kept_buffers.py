@@ -6,7 +6,8 @@ copy whose parameters changed, too, without going back is thrown away as a whole
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.frameworks.torch import tensors
@@ -15,7 +16,7 @@ from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.shipped_modules import Copy
 from pytest_gradguard.runtime.kernel.tasks import Task, parameter_of, roots_of, task_of
 from pytest_gradguard.runtime.pitfalls.kept import returned
-from pytest_gradguard.runtime.pitfalls.modules import files
+from pytest_gradguard.runtime.pitfalls.modules import files, gg111
 from pytest_gradguard.runtime.pitfalls.modules.buffers import (
     few,
     kept_by,
@@ -62,9 +63,38 @@ def _after(items: Any, results: Any, error: BaseException | None) -> list[KeptBu
     if error is None:
         _look_at(results)
     found = _left_by(items) if error is None else []
+    found += returned_later(gg111.CODE, items, found, functools.partial(_returns, results))
     for copy, module, _, _ in _changed_copies():
         copy.looked_at = _see(module)
     return found or None
+
+
+def _returns(results: Any, module: Any) -> bool:
+    """Whether `results` may hold the buffers of `module`."""
+    values = [buffer for _, _, buffer in kept_by(module)]
+    return returned.Held(results).may_hold(values, list(module.parameters()), len(results))
+
+
+def returned_later(
+    code: str, items: Any, found: list[KeptBuffers], returns: Callable[[Any], bool]
+) -> list[KeptBuffers]:
+    """What later tasks, such as another method of an actor, return of what earlier ones have left.
+
+    Args:
+        code: the check.
+        items: the later tasks.
+        found: what they leave themselves.
+        returns: whether they return what a module holds.
+    """
+    back = []
+    new = {(one.token, one.number) for one in found}
+    for copy, module in shipped_modules.copies():
+        if (copy.token, copy.number) in new:
+            copy.left.add(code)
+        elif code in copy.left and returns(module):
+            copy.left.discard(code)
+            back.append(note(copy, module, [], {}, items))
+    return back
 
 
 def so_far(items: Any) -> list[KeptBuffers]:
@@ -159,6 +189,6 @@ def note(
 
 def heard(call: Any, note: list[KeptBuffers]) -> None:
     """Keep, in the parent, what a worker of `call` has told."""
-    from pytest_gradguard.runtime.pitfalls.modules import gg111, worker_buffers
+    from pytest_gradguard.runtime.pitfalls.modules import worker_buffers
 
     worker_buffers.remember(call, note, gg111.Evidence)

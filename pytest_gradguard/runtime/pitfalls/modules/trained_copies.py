@@ -7,6 +7,7 @@ anywhere: that is no loss.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from pytest_gradguard.runtime.kernel import probes, shipped_modules, watching
 from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.shipped_modules import Copy
 from pytest_gradguard.runtime.pitfalls.kept import backwards, returned
-from pytest_gradguard.runtime.pitfalls.modules import files, kept_buffers
+from pytest_gradguard.runtime.pitfalls.modules import files, gg114, kept_buffers
 from pytest_gradguard.runtime.pitfalls.modules.buffers import parameters_of, same
 from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers
 
@@ -50,6 +51,8 @@ def _after(items: Any, results: Any, error: BaseException | None) -> list[KeptBu
     """Which modules that are here the tasks `items` have trained, and left here."""
     _rest()
     found = _trained_by(items, results) if error is None else []
+    returned = functools.partial(_returns, results)
+    found += kept_buffers.returned_later(gg114.CODE, items, found, returned)
     for copy, module in shipped_modules.copies():
         if copy.parameters is not None:
             copy.parameters = parameters_of(module)
@@ -97,6 +100,13 @@ def _trained() -> Iterator[tuple[Copy, Any, dict[str, Any]]]:
                 yield copy, module, trained
 
 
+def _returns(results: Any, module: Any) -> bool:
+    """Whether `results`, or what the tasks have saved, may hold the parameters of `module`."""
+    named = dict(module.named_parameters())
+    size = sum(one.numel() for one in named.values())
+    return files.may_hold(size) or _may_return(named, results)
+
+
 def _may_return(trained: dict[str, Any], results: Any) -> bool:
     """Whether something that `trained` has become, or that was made of it, may go back."""
     held = returned.Held(results)
@@ -109,7 +119,7 @@ def _may_return(trained: dict[str, Any], results: Any) -> bool:
 
 def heard(call: Any, note: list[KeptBuffers]) -> None:
     """Keep, in the parent, what a worker of `call` has told."""
-    from pytest_gradguard.runtime.pitfalls.modules import gg114, worker_buffers
+    from pytest_gradguard.runtime.pitfalls.modules import worker_buffers
 
     worker_buffers.remember(call, note, gg114.Evidence)
 

@@ -95,9 +95,13 @@ class _Lost:
         parameters = parameters_of(module)
         return all(same(one, parameters.get(name)) for name, one in self._parameters.items())
 
-    def settle(self) -> None:
-        """What is true now is true for good: the program has settled it, or the guard ends."""
-        self._was_stale = self.is_stale()
+    def settle(self, *, stale: bool | None = None) -> None:
+        """What is true now is true for good: the program has settled it, or the guard ends.
+
+        Args:
+            stale: whether the module has the old values; None: as it is now.
+        """
+        self._was_stale = self.is_stale() if stale is None else stale
 
     def is_in(self, module: Any) -> bool:
         """Whether `module` holds any of the modules of these buffers."""
@@ -135,6 +139,9 @@ def remember(call: Call, notes: Iterable[KeptBuffers], kind: type[gg111.Evidence
     for kept in notes:
         sent_by = calls.by_token(kept.token)
         module = None if sent_by is None else sent_by.module_of(kept.number)
+        if not kept.names:
+            _come_back(module, kind)
+            continue
         known = any(
             of is call and one.kind is kind and one.module is module for one, of in _waiting.items()
         )
@@ -142,6 +149,14 @@ def remember(call: Call, notes: Iterable[KeptBuffers], kind: type[gg111.Evidence
             _waiting[_Lost(kept, module, kind)] = call
     if _waiting:
         _listen()
+
+
+def _come_back(module: Any, kind: type[gg111.Evidence]) -> None:
+    """Forget what workers kept of `module`: a later task has returned it."""
+    for lost in list(_waiting):
+        if lost.kind is kind and lost.module is module:
+            lost.settle(stale=False)
+            del _waiting[lost]
 
 
 def _is_what_was_sent(module: Any, kept: KeptBuffers) -> bool:
