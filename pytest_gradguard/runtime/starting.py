@@ -29,6 +29,7 @@ AWAITED = (
     ("torch.nn.parallel.data_parallel", "modules.replicas"),
     ("torch.distributed.distributed_c10d", "ddp.groups"),
     ("torch.distributed.fsdp._fully_shard._fully_shard", "ddp.sharded"),
+    ("torch.distributed.fsdp._fully_shard._fully_shard", "ddp.unreduced"),
     ("lightning.fabric.utilities.distributed", "ddp.lightning"),
     ("lightning_fabric.utilities.distributed", "ddp.lightning"),
 )
