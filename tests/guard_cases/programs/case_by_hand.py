@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import tempfile
 import warnings
 
 import pytest
@@ -33,6 +34,10 @@ EXPECT = {
     "test_process": {"GG106"},
     "test_shared": {"GG106"},
     "test_fork": {"GG106"},
+    "test_trained_in_a_fork": {"GG114"},
+    "test_statistics_of_a_fork": {"GG111"},
+    "test_fork_that_writes_what_it_trained": set(),
+    "test_fork_that_saves": set(),
     "test_gradients_returned": set(),
     "test_only_looked_at": set(),
     "test_metric_after_backward": set(),
@@ -291,6 +296,67 @@ def test_fork():
                 p.add_(p.grad, alpha=-0.1)
 
 
+def fit(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss_of(model).backward()
+    optimizer.step()
+
+
+def evaluated(model):
+    model.eval()
+    with torch.no_grad():
+        return model(ROWS)
+
+
+def test_trained_in_a_fork():
+    model = net()
+    read, write = os.pipe()
+    child = os.fork()  # -> GG114:warning
+    if child == 0:
+        fit(model)
+        os.write(write, b"done")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 4) == b"done"
+    evaluated(model)
+
+
+def test_statistics_of_a_fork():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    child = os.fork()  # -> GG111:warning
+    if child == 0:
+        backward(model)
+        os._exit(0)
+    os.waitpid(child, 0)
+    evaluated(model)
+
+
+def test_fork_that_writes_what_it_trained():
+    model = net()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        fit(model)
+        for p in model.parameters():
+            os.write(write, p.detach().numpy().tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert len(os.read(read, 1_000)) == 84
+    evaluated(model)
+
+
+def test_fork_that_saves():
+    model = net()
+    path = os.path.join(tempfile.mkdtemp(), "model.pt")
+    child = os.fork()
+    if child == 0:
+        fit(model)
+        torch.save(model, path)
+        os._exit(0)
+    os.waitpid(child, 0)
+    evaluated(model)
+
+
 # -- no step that lacks anything -------------------------------------------------------------------
 
 
@@ -377,9 +443,7 @@ def test_moving_average():
 
 
 def trained(model):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loss_of(model).backward()
-    optimizer.step()
+    fit(model)
     return model.state_dict()
 
 
