@@ -96,11 +96,10 @@ dist.destroy_process_group()
         "When an optimizer steps parameters of a live DDP module that received gradients since "
         "its last step, while the module's reducer did not run or still waits for some, `no_sync` "
         "was not used, and the program reduced nothing itself. The same for parameters that the "
-        "module got after it was wrapped, and where every backward pass before the step ran in "
-        "`no_sync`, with several ranks that never average parameters; and for gradients that "
-        "`fully_shard` never reduces (`set_requires_gradient_sync(False)`). Also with a world "
-        "size of 1, where the numbers are still right. If the next forward pass fails for the "
-        "missing gradients, only GG504 is reported."
+        "module got after it was wrapped, where all backward passes before the step ran in "
+        "`no_sync` and no rank averages parameters, and for gradients that `fully_shard` never "
+        "reduces. Also with a world size of 1, where the numbers are still right. If the next "
+        "forward pass fails for the missing gradients, only GG504 is reported."
     ),
     part="lost",
     silence=(
