@@ -98,25 +98,25 @@ def _watch_modules(items: Any, teller: Any, fork: _Fork) -> None:
         for name, module in standing:
             teller.stands(name, functools.partial(module.so_far, items))
 
-    def is_written(to: Any, data: Any) -> None:
-        for _, module in standing if to != fork.write else ():
-            module.sent(bytes(data))
+    def leaves(item: Any) -> None:
+        for _, module in standing:
+            module.sent(item)
 
+    def is_written(to: Any, data: Any) -> None:
+        if to != fork.write:
+            leaves(bytes(data))
+
+    anything = threading.Lock()  # nobody can look into it
     connection: Any = sys.modules.get("multiprocessing.connection")
     probes.changed[:] = [look]
     written = [observe(os, "write", before=is_written)]
     if connection is not None:
         written.append(observe(connection.Connection, "_send_bytes", before=is_written))
-    Patches([*written, observe(os, "fdopen", before=_hands_over)]).apply()
+    Patches([*written, observe(os, "fdopen", after=lambda *_, **__: leaves(anything))]).apply()
     tensors: Any = import_module("pytest_gradguard.runtime.frameworks.torch.tensors")
-    tensors.pickled.append(_hands_over)
+    tensors.pickled.append(leaves)
     Patches([observe(os, "_exit", before=look)], lasting=True).apply()
     atexit.register(attempt, look)
-
-
-def _hands_over(*args: Any, **kwargs: Any) -> None:
-    files: Any = import_module("pytest_gradguard.runtime.pitfalls.modules.files")
-    files.note_saved()
 
 
 def _has_ended(*args: Any) -> None:
