@@ -1,8 +1,10 @@
-"""What a process that the program starts runs in: once it joins a process group, it is guarded.
+"""What a process that the program starts runs in: once it joins others, it is guarded.
+
+It does so by a process group, or by `torch.distributed.rpc`.
 
 Its findings go to the process that started it, as soon as there are any and again at its end, so
 that a rank that is killed loses at most its own. Nothing of the guard is imported before: most
-processes never join a group.
+processes never join others.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 _RUNTIME = "pytest_gradguard.runtime"
 _C10D = "torch.distributed.distributed_c10d"
-_JOINS = "_update_default_pg"
+_JOINS = {_C10D: "_update_default_pg", "torch.distributed.rpc.api": "_init_rpc_states"}
+"""By modules: the functions that are called as a process joins others; None leaves them."""
 
 
 class RankProcess:
@@ -44,6 +47,7 @@ class RankProcess:
         self._ignore = ignore
         self._forked = forked
         self._rank: Any = None
+        self._watched: set[str] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = (self._process, self._inner, self._write, self._ignore, self._forked)
@@ -64,27 +68,35 @@ class RankProcess:
                 safely(self._rank.end)
 
     def _wait(self) -> None:
-        """Wait until this process joins a group."""
+        """Wait until this process joins others."""
         if self._forked:
             import_module(f"{_RUNTIME}.pitfalls.ddp.groups").joined.append(self._joined)
         elif _C10D in sys.modules:
             self._watch()
         else:
-            call_after(_C10D, self._watch)
+            for module in _JOINS:
+                call_after(module, self._watch)
 
     def _watch(self) -> None:
-        forget(self._watch)
-        c10d = sys.modules[_C10D]
-        original = getattr(c10d, _JOINS)
+        for module in (_JOINS.keys() & sys.modules.keys()) - self._watched:
+            self._watch_module(sys.modules[module], _JOINS[module])
+            self._watched.add(module)
+        if self._watched == _JOINS.keys():
+            forget(self._watch)
 
-        def joining(group: Any) -> Any:
-            outcome = original(group)
-            if group is not None:
-                setattr(c10d, _JOINS, original)  # the guard waits from now on
+    def _watch_module(self, module: Any, name: str) -> None:
+        original = getattr(module, name, None)
+        if original is None:
+            return
+
+        def joining(joined: Any) -> Any:
+            outcome = original(joined)
+            if joined is not None:
+                setattr(module, name, original)  # the guard waits from now on
                 safely(self._joined)
             return outcome
 
-        setattr(c10d, _JOINS, joining)
+        setattr(module, name, joining)
 
     def _joined(self) -> None:
         """Guard what this rank does from now on."""

@@ -20,6 +20,7 @@ AWAITED = (
     ("torch.optim.optimizer", "kept.used_gradients"),
     ("torch.optim.optimizer", "lost.pickled_leaves"),
     ("subprocess", "lost.subprocesses"),
+    ("torch.optim.optimizer", "lost.rpc_results"),  # torch imports its RPC before its modules
     ("torch.optim.optimizer", "kept.hand_forks"),
     ("cupy", "cuda.cupy"),
     ("tensorflow.python.eager.context", "cuda.tensorflow"),
@@ -29,6 +30,7 @@ AWAITED = (
     ("torch.nn.parallel.data_parallel", "modules.replicas"),
     ("torch.distributed.distributed_c10d", "ddp.groups"),
     ("torch.distributed.fsdp._fully_shard._fully_shard", "ddp.sharded"),
+    ("torch.distributed.fsdp._fully_shard._fully_shard", "ddp.unreduced"),
     ("lightning.fabric.utilities.distributed", "ddp.lightning"),
     ("lightning_fabric.utilities.distributed", "ddp.lightning"),
 )

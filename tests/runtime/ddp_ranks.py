@@ -304,6 +304,45 @@ def never_synchronized(averages: bool = False) -> Any:
     return rounded(model)
 
 
+def synchronized_every_second(then: Callable[[Any, int], None] | None = None) -> Any:
+    """An optimizer that steps after each micro-batch, of which every second is averaged."""
+    model = DDP(Net("used", "used"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(16):
+        optimizer.zero_grad()
+        with model.no_sync() if step % 2 else nullcontext():
+            model(torch.full((1, 2), 1.0 + dist.get_rank())).pow(2).sum().backward()
+        if then is not None:
+            then(model, step)
+        optimizer.step()
+    return rounded(model)
+
+
+def averages_between_synchronized() -> Any:
+    def average(model: Any, step: int) -> None:
+        for parameter in model.parameters() if step % 2 else ():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= 2
+
+    return synchronized_every_second(average)
+
+
+def penalty_between_synchronized() -> Any:
+    """What is computed under `no_sync` from the parameters alone is equal on all ranks."""
+
+    model = DDP(Net("used", "used"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(16):
+        optimizer.zero_grad()
+        if step % 2:
+            with model.no_sync():
+                sum(parameter.pow(2).sum() for parameter in model.parameters()).backward()
+        else:
+            model(torch.full((1, 2), 1.0 + dist.get_rank())).pow(2).sum().backward()
+        optimizer.step()
+    return rounded(model)
+
+
 def accumulated_past_ddp() -> Any:
     model = DDP(module=Net("used", "used"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -386,6 +425,25 @@ def sharded() -> Any:
     return torch.distributed.fsdp.fully_shard(Sharded(), mesh=mesh)
 
 
+def steps_of_shards(reduces: Callable[[int], bool]) -> Any:
+    model = sharded()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        model.set_requires_gradient_sync(reduces(step))
+        model(torch.full((1, 2), 1.0 + dist.get_rank())).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [round(one, 5) for one in model.body.weight.full_tensor().flatten().tolist()]
+
+
+def shards_never_reduced() -> Any:
+    return steps_of_shards(lambda step: False)
+
+
+def shards_reduced_at_last() -> Any:
+    return steps_of_shards(lambda step: step % 2 == 1)
+
+
 def gradient_of_features(model: Any) -> list[float]:
     model.features(torch.full((1, 2), 1.0 + dist.get_rank())).sum().backward()
     gradient = model.body.weight.grad
@@ -428,8 +486,12 @@ CASES: tuple[Callable[[], Any], ...] = (
         sharded_optimizer,
         averages_parameters,
         never_synchronized,
+        synchronized_every_second,
+        averages_between_synchronized,
+        penalty_between_synchronized,
         accumulated_past_ddp,
     ),
+    *(shards_never_reduced, shards_reduced_at_last),
     own_head,
     one_rank_lacks_it,
 )

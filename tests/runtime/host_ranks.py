@@ -86,6 +86,32 @@ def train_by_accelerate() -> None:
                 optimizer.zero_grad()
 
 
+def train_unprepared(prepares: bool = False) -> None:
+    """Train with an optimizer that accelerate does not know, and steps after each micro-batch."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = accelerator.prepare(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    if prepares:
+        optimizer = accelerator.prepare(optimizer)
+    for (batch,) in accelerator.prepare(data()):
+        with accelerator.accumulate(model):
+            accelerator.backward(loss_of(model, batch))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def unprepared(prepares: bool = False) -> None:
+    from accelerate import debug_launcher
+
+    debug_launcher(train_unprepared, (prepares,), num_processes=2)
+
+
+def unprepared_repaired() -> None:
+    unprepared(prepares=True)
+
+
 def accelerate() -> None:
     from accelerate import debug_launcher
 
@@ -119,4 +145,5 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     logging.getLogger("lightning").setLevel(logging.ERROR)
     hosts = {"fabric": fabric, "accelerate": accelerate, "trainer": trainer}
+    hosts |= {"unprepared": unprepared, "unprepared_repaired": unprepared_repaired}
     hosts[sys.argv[1]]()

@@ -116,7 +116,13 @@ EVERYTHING = ["body.weight", "body.bias", "extra.weight", "extra.bias"]
         (
             "never_synchronized",
             EVERYTHING,
-            "every backward pass ran inside `no_sync`",
+            "every backward pass before it ran inside `no_sync`",
+            "Use `no_sync()` for all but the last backward pass before each step",
+        ),
+        (
+            "synchronized_every_second",
+            EVERYTHING,
+            "every backward pass before it ran inside `no_sync`",
             "Use `no_sync()` for all but the last backward pass before each step",
         ),
         (
@@ -151,6 +157,7 @@ def test_a_single_step_without_all_averages_is_reported(
         ("loaded_on_rank_0", 1, "body.weight", ["seed"]),
         ("skipped_step", 3, "body.weight", ["skipped-step"]),
         ("never_synchronized", 1, "body.weight", ["GG502"]),
+        ("synchronized_every_second", 2, "body.weight", ["GG502"]),
     ],
 )
 def test_ranks_that_diverge_are_reported_with_the_first_step_and_the_cause(
@@ -177,6 +184,8 @@ def test_ranks_that_diverge_are_reported_with_the_first_step_and_the_cause(
         *("used", "penalty_repaired", "replaced_repaired", "averaged_by_hand"),
         *("seed_of_its_own_repaired", "parts_of_each_rank", "sharded_optimizer"),
         *("averages_parameters", "own_head", "method_of_shards_repaired"),
+        *("averages_between_synchronized", "penalty_between_synchronized"),
+        "shards_reduced_at_last",
     ],
 )
 def test_ranks_that_stay_equal_or_are_meant_to_differ_are_not_reported(
@@ -187,6 +196,17 @@ def test_ranks_that_stay_equal_or_are_meant_to_differ_are_not_reported(
     assert first["found"] == second["found"] == []
     assert first["apart"] == second["apart"] == []
     assert first["result"] == second["result"]
+
+
+def test_shards_that_are_never_reduced_are_reported(outcomes: dict[tuple[str, int], Any]) -> None:
+    for rank in (0, 1):
+        ((code, message, details),) = outcomes["shards_never_reduced", rank]["found"]
+        assert code == "GG502"
+        assert details["parameters"][:2] == ["body.weight", "body.bias"]
+        assert "every backward pass ran with `set_requires_gradient_sync(False)`" in message
+        assert "Call `model.set_requires_gradient_sync(True)`" in details["fix"]
+        never = outcomes["shards_never_reduced", rank]["result"]
+        assert never != outcomes["shards_reduced_at_last", rank]["result"]
 
 
 @pytest.mark.parametrize("case", ["unused_layer", "penalty", "replaced", "unfrozen"])

@@ -16,6 +16,11 @@ _CASES = {
     )
     for library, threads in _ONE_PROCESS.items()
 } | {
+    "torch.distributed.rpc": (
+        "Call, and compute the loss, in `with torch.distributed.autograd.context() as context:`, "
+        "and run `torch.distributed.autograd.backward(context, [loss])` in place of "
+        "`loss.backward()`."
+    ),
     "dask": (
         'Compute with `dask.compute(..., scheduler="threads")` (what a client submits or maps, in '
         "a `ThreadPoolExecutor`), return gradients from the workers, or use "
@@ -91,12 +96,12 @@ print(x.grad)  # prints: tensor([3., 3., 3.])
     ),
     runtime=(
         "When a backward pass in the parent sends its gradient to a tensor that had a graph in "
-        "the worker (returned, or pickled there to a file or bytes), or to a copy of it (dask's "
-        "threads). An error if a tensor that requires grad was sent to that call; a warning if "
-        "none was, if no optimizer holds the parameters sent and the pass reaches other tensors, "
-        "or if the tensor is from a `subprocess`. Not if the program asks for the gradient of the "
-        "results (`inputs`, `retain_grad()`), and withdrawn if it sends each result's `.grad` on, "
-        "sets the missing gradients, or optimizes the results (in mode `record`)."
+        "the worker (also pickled to a file), to a copy of it (dask's threads), or to an RPC's "
+        "result outside of an autograd context. An error if a tensor that requires grad was sent "
+        "to that call; a warning if none was, if no optimizer holds the parameters sent, or if it "
+        "is from a `subprocess`. Not if the program asks for the gradient of the results "
+        "(`inputs`, `retain_grad()`), and withdrawn if it sends each result's `.grad` on, sets "
+        "the missing gradients, or optimizes the results (in mode `record`)."
     ),
     part="lost",
     silence=(

@@ -74,13 +74,13 @@ print(torch.equal(before, model.weight))  # prints: False
         "these gradients after the call, computes them anew, or asks only whether there are any."
     ),
     runtime=(
-        "When an optimizer steps in the parent over parameters whose copies, however they came, "
-        "received gradients in a worker, a `Process` or an `os.fork`, however it ended, and that "
-        "returned neither these gradients nor parameters. In the parent, some or all of the "
-        "parameters have no gradient, zeros, one that a step has used before, or only that of a "
-        "penalty. A result of the same shape does not count: the values are compared. Nothing is "
-        "reported if the program clears the gradients itself after the call, trains the copy in "
-        "shared memory, or shares the `.grad`."
+        "When an optimizer steps in the parent, or code updates by `.grad`, over parameters whose "
+        "copies, however they came, received gradients in a worker, a `Process` or an `os.fork`, "
+        "however it ended, and that returned neither these gradients nor parameters. In the "
+        "parent, some or all of the parameters have no gradient, zeros, one that a step has used "
+        "before, or only that of a penalty. A result of the same shape does not count: the values "
+        "are compared. Nothing is reported if the program clears the gradients itself after the "
+        "call, trains the copy in shared memory, or shares the `.grad`."
     ),
     part="lost",
     silence=(

@@ -12,9 +12,9 @@ PITFALL = Pitfall(
         "but the ranks do not exchange their gradients: each steps with those of its own data, "
         "and the replicas drift apart. `torch.autograd.grad` over a DDP output does the same. So "
         "does a loss that leaves out one parameter, which DDP waits for in vain, and a second "
-        "`backward()` after the same forward pass, and `no_sync` around every backward pass. "
-        "Parameters that were replaced, added or unfrozen after the module was wrapped are never "
-        "averaged."
+        "`backward()` after the same forward pass, and `no_sync` around every backward pass "
+        "before a step. Parameters that were replaced, added or unfrozen after the module was "
+        "wrapped are never averaged."
     ),
     why=(
         "DDP prepares its reducer in its own `forward`, and averages a gradient when a backward "
@@ -96,10 +96,10 @@ dist.destroy_process_group()
         "When an optimizer steps parameters of a live DDP module that received gradients since "
         "its last step, while the module's reducer did not run or still waits for some, `no_sync` "
         "was not used, and the program reduced nothing itself. The same for parameters that the "
-        "module got after it was wrapped, and where `no_sync` was always used, with several ranks "
-        "that never average parameters. Also with a world size of 1, where the numbers are "
-        "still right. If the next forward pass fails for the missing gradients, only GG504 is "
-        "reported."
+        "module got after it was wrapped, where all backward passes before the step ran in "
+        "`no_sync` and no rank averages parameters, and for gradients that `fully_shard` never "
+        "reduces. Also with a world size of 1, where the numbers are still right. If the next "
+        "forward pass fails for the missing gradients, only GG504 is reported."
     ),
     part="lost",
     silence=(

@@ -7,6 +7,8 @@ not, as it was cached.
 from __future__ import annotations
 
 import ast
+import functools
+import linecache
 import re
 import warnings
 from typing import Any
@@ -34,3 +36,16 @@ def parsed(source: str) -> ast.Module:
 
 def _filters() -> Any:
     return warnings.filters
+
+
+def tree_of(path: str) -> ast.Module | None:
+    """The syntax tree of the file `path`, or of a cell of a notebook; None: it cannot be read."""
+    return _tree("".join(linecache.getlines(path)))
+
+
+@functools.lru_cache(maxsize=8)
+def _tree(source: str) -> ast.Module | None:
+    try:
+        return parsed(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None

@@ -6,14 +6,13 @@ The source of the call is read only once something was found.
 from __future__ import annotations
 
 import ast
-import functools
 import linecache
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_gradguard.runtime.kernel.callsite import Site
-from pytest_gradguard.runtime.kernel.parsing import parsed
+from pytest_gradguard.runtime.kernel.parsing import tree_of
 from pytest_gradguard.runtime.kernel.tasks import ARGUMENT
 
 _CAPTURED = r"(?:closure|globals)\['(?P<name>\w+)'\](?P<rest>.*)"
@@ -75,7 +74,7 @@ def quoted(site: Site | None, path: str, parameter: str | None, task: str) -> Qu
 def _expression(site: Site, task: str, key: int | str, rest: str) -> str | None:
     """The program's own expression of an argument, if the source at `site` leaves no doubt."""
     source = "".join(linecache.getlines(site.path))
-    tree = _parsed(source)
+    tree = tree_of(site.path)
     if tree is None:
         return None
     name = task if task in _PUTS else task.rpartition(".")[2]
@@ -106,14 +105,6 @@ def _inside(given: ast.expr, rest: str) -> tuple[ast.expr, str]:
             break
         given, rest = items[-1], element[2]
     return given, rest
-
-
-@functools.lru_cache(maxsize=8)
-def _parsed(source: str) -> ast.Module | None:
-    try:
-        return parsed(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
 
 
 def _scopes(tree: ast.Module, line: int) -> Iterator[ast.AST]:

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
 from pytest_gradguard.runtime.kernel import callsite, collector, losses
-from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.pitfalls.ddp import by_hand, divergence, gg502
 from pytest_gradguard.runtime.pitfalls.ddp.models import Later, Model, State, state
@@ -78,6 +78,8 @@ def _pauses(module: Any, /, *args: Any, **kwargs: Any) -> None:
     for known in _models:
         if known.module is module:
             known.paused = True
+            user = str(caller().f_globals.get("__name__"))
+            known.by_accelerate = user.partition(".")[0] == "accelerate"
     divergence.pauses(module)
 
 
@@ -170,7 +172,7 @@ def _stepped(optimizer: Any) -> None:
 def _step(optimizer: Any, models: list[Model]) -> None:
     """An optimizer has updated the parameters of modules that did not average their gradients."""
     global _needed
-    if not all(model.paused for model in models):
+    if any(model.ever or not model.paused for model in models):
         if _calm >= _needed:
             _needed *= _MORE
         _listen()
@@ -179,7 +181,7 @@ def _step(optimizer: Any, models: list[Model]) -> None:
     for model in models:
         if model.stepped_alone():
             held = {id(p): p for p in steps.parameters_of(optimizer)}
-            own = [held[i] for i in model.parameters() if i in held and held[i].grad is not None]
+            own = [held[i] for i in model.parameters() if i in held and _received(held[i], model)]
             if own and torch.distributed.get_world_size(model.module.process_group) > 1:
                 _report(model, own, len(held))
 
@@ -237,7 +239,7 @@ def _report(model: Model, own: list[Any], of_all: int) -> None:
 
     def make() -> gg502.Evidence:
         about = tensors.describe(own[0])
-        cause = model.cause(names) if model.backward else gg502.paused()
+        cause = model.cause(names) if model.backward else gg502.paused(model.by_accelerate)
         return gg502.Evidence(site, backward, verb, cause, named, of_all, ranks, about)
 
     evidence = home.evidence((gg502.CODE, site and site.key), make)

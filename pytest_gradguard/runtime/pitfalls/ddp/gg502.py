@@ -69,10 +69,17 @@ def later(parameters: Sequence[str], unfrozen: bool) -> Cause:
     )
 
 
-def paused() -> Cause:
-    """All backward passes ran in `no_sync`."""
+def paused(by_accelerate: bool) -> Cause:
+    """All backward passes ran in `no_sync`, which the program or accelerate's `accumulate` uses."""
+    text = "every backward pass before it ran inside `no_sync`, and DDP averages only outside of it"
+    if by_accelerate:
+        return Cause(
+            text,
+            "Pass the optimizer to `accelerator.prepare()`: it then steps only after a backward "
+            "pass that averages.",
+        )
     return Cause(
-        "every backward pass ran inside `no_sync`, and DDP averages only in one outside of it",
+        text,
         "Use `no_sync()` for all but the last backward pass before each step: that one averages "
         "what was accumulated.",
     )
@@ -192,4 +199,53 @@ class Evidence(evidence.Evidence):
             f"{times(self._of_all, 'parameter')} ({names(self._parameters)}) belong to a "
             "DistributedDataParallel module that did not average their gradients, because "
             f"{self.reason()}.{few}"
+        )
+
+
+class ShardsEvidence(evidence.Evidence):
+    """The steps of one line without gradients that `fully_shard` has not reduced.
+
+    Args:
+        site: the line of the step.
+        paused: where the program has turned the reduction off.
+        parameters: the names of the parameters.
+        of_all: how many parameters the optimizer holds.
+        ranks: how many ranks there are.
+
+    Attributes:
+        reduced: they were reduced later.
+    """
+
+    code = CODE
+    advice = (
+        "Call `model.set_requires_gradient_sync(True)` before the last backward pass ahead of each "
+        "step: that one reduces what was accumulated."
+    )
+
+    def __init__(
+        self,
+        site: Site | None,
+        paused: Site | None,
+        parameters: Sequence[str],
+        of_all: int,
+        ranks: int,
+    ) -> None:
+        super().__init__(site, "torch.distributed", direction="result", object=parameters[0])
+        self.details.update({"parameters": list(parameters), "world_size": ranks})
+        self.reduced: Callable[[], bool] = bool
+        self._parameters = parameters
+        self._of_all = of_all
+        if paused is not None:
+            text = "from here on, backward passes do not reduce gradients"
+            self.add_step(text, paused.path, paused.line, None)
+
+    def build(self) -> Finding | None:
+        return None if self.reduced() else super().build()
+
+    def message(self) -> str:
+        return (
+            f"`optimizer.step()` leaves {len(self._parameters)} of its "
+            f"{times(self._of_all, 'parameter')} ({names(self._parameters)}) as they are: every "
+            "backward pass ran with `set_requires_gradient_sync(False)`, so `fully_shard` has "
+            "reduced none of their gradients, and their `.grad` is None."
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_gradguard.runtime.frameworks.torch import engine, tensors
+from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
 from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.pitfalls.ddp import by_hand, gg502
@@ -41,12 +42,15 @@ class Model:
         backward: the first backward that gave it gradients without the reducer, and what the
             program calls there; None: there was none.
         ever: its reducer has averaged gradients at some time.
+        inside: a backward under `no_sync` gave it gradients; looked at where `ever`.
+        by_accelerate: it was accelerate that used `no_sync` last.
+        exchanges: between steps, the program exchanges something itself.
         local: how many collectives there were as an optimizer first stepped with gradients that
-            were computed under `no_sync`, while there never were others; None: it never did.
+            were all computed under `no_sync`; None: it never did.
         later: the parameters that it got after it was wrapped, once there were any.
     """
 
-    ever = False
+    ever = exchanges = by_accelerate = False
     local: tuple[int, int] | None = None
 
     def __init__(self, module: Any, forget: Callable[[Model], object]) -> None:
@@ -87,7 +91,7 @@ class Model:
 
     def stepped(self) -> None:
         """An optimizer has used the gradients."""
-        self.averaged = self.again = self.paused = self.resumed = False
+        self.averaged = self.again = self.paused = self.resumed = self.inside = False
         self.backward: tuple[callsite.Site | None, str] | None = None
         self.before: Mapping[int, State] = _NOTHING
         self.heard = 0
@@ -124,18 +128,19 @@ class Model:
         return True
 
     def stepped_alone(self) -> bool:
-        """Whether an optimizer steps now, and never was a gradient averaged: all were local."""
-        if self.ever or self.averaged or self.backward or not self.paused:
+        """Whether an optimizer steps now with gradients that were all computed under `no_sync`."""
+        if self.averaged or self.backward or self.exchanges or not self.paused:
+            return False
+        if self.ever and not self.inside:
             return False
         if self.local is None:
             self.local = by_hand.count(), by_hand.written()
-        elif self.local[0] != by_hand.count():
-            self.ever = True  # between steps, the program exchanges something itself
-        return not self.ever
+        self.exchanges = self.local[0] != by_hand.count()
+        return not self.exchanges
 
     def is_alone(self) -> bool:
         """Whether nothing that such steps have changed was averaged until now."""
-        return not self.ever and self.local is not None and self.local[1] == by_hand.written()
+        return not self.exchanges and self.local is not None and self.local[1] == by_hand.written()
 
     def backward_ended(self, run: engine.Backward) -> None:
         """After a backward."""
@@ -146,8 +151,14 @@ class Model:
             self.averaged = any(map(_through_ddp, run.outputs))
         elif not module.require_backward_grad_sync:
             self.paused = True
+            self.inside = self.inside or (self.ever and self._is_reached_by(run))
         else:
             self.resumed = self.paused
+
+    def _is_reached_by(self, run: engine.Backward) -> bool:
+        """Whether a backward gave gradients that differ between the ranks."""
+        reached = {id(one) for one in run.inputs or tensors.leaves_of(run.outputs)}
+        return bool(reached & self._wrapped) and not is_penalty(run.outputs)
 
     def cause(self, names: Mapping[int, str]) -> gg502.Cause:
         """Why the gradients were not averaged; `names` are those of the module's parameters."""

@@ -12,6 +12,14 @@ from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.pitfalls.ddp import C10D
 
 
+def _number() -> int:
+    """The number of this process: its rank, or that of its worker of `torch.distributed.rpc`."""
+    c10d = sys.modules[C10D]
+    if c10d.is_initialized():
+        return int(c10d.get_rank())
+    return int(sys.modules["torch.distributed.rpc.api"].get_worker_info().id)
+
+
 class Rank:
     """This process, guarded from now on.
 
@@ -22,7 +30,7 @@ class Rank:
     """
 
     def __init__(self, write: Any, ignore: frozenset[str], forked: bool) -> None:
-        self._number = sys.modules[C10D].get_rank()
+        self._number = _number()
         self._write = write
         self._collector = collector.Collector(ignore=ignore, announce=self._announce)
         collector.enter(self._collector)

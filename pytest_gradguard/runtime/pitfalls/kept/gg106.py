@@ -82,16 +82,23 @@ class Evidence(evidence.Evidence):
         left: what that task left.
         sent: the line where the parameters were sent to its worker; None: the program has pickled
             them itself.
+        by_hand: the program updates parameters itself, without an optimizer.
     """
 
     code = CODE
 
     def __init__(
-        self, site: Site | None, call: Call, left: KeptGradients, sent: Site | None
+        self,
+        site: Site | None,
+        call: Call,
+        left: KeptGradients,
+        sent: Site | None,
+        by_hand: bool,
     ) -> None:
         task = left.task
         super().__init__(site, call.backend, direction="argument", object=task.name)
         self._task = task
+        self._by_hand = by_hand
         self._shared = left.shared
         self.case = "shared memory" if left.shared else ""
         self._names: list[str] = []
@@ -158,7 +165,7 @@ class Evidence(evidence.Evidence):
 
     def _harm(self) -> str:
         of_all = times(self._parameters, "parameter")
-        if self._nothing:
+        if self._nothing and not self._by_hand:
             none = f"none of its {of_all}" if self._parameters > 1 else "its one parameter has no"
             has = "has a gradient" if self._parameters > 1 else "gradient"
             return f"`optimizer.step()` updates nothing: {none} {has}."
@@ -166,7 +173,9 @@ class Evidence(evidence.Evidence):
         shown = [f"`{name}`" for name in self._names[:_NAMED]]
         shown += ["…"] if len(self._names) > _NAMED else []
         instead = " or ".join(state.value for state in self._states)
-        return (
-            f"`optimizer.step()` misses a gradient: {lacking} of its {of_all} "
-            f"({', '.join(shown)}) {'has' if lacking == 1 else 'have'} {instead}."
-        )
+        has = f"({', '.join(shown)}) {'has' if lacking == 1 else 'have'} {instead}"
+        if self._by_hand:
+            return (
+                f"The update from `.grad` misses a gradient: {times(lacking, 'parameter')} {has}."
+            )
+        return f"`optimizer.step()` misses a gradient: {lacking} of its {of_all} {has}."

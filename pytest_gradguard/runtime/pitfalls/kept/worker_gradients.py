@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 import torch
 
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
-from pytest_gradguard.runtime.frameworks.torch import steps, tensors
+from pytest_gradguard.runtime.frameworks.torch import gradient_reads, steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.copies import (
     GradientState,
     all_zero,
@@ -30,7 +31,7 @@ from pytest_gradguard.runtime.kernel.lineage import LINEAGE
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
-from pytest_gradguard.runtime.pitfalls.kept import gg106, used_gradients
+from pytest_gradguard.runtime.pitfalls.kept import gg106, steps_by_hand, used_gradients
 from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome, State
 from pytest_gradguard.runtime.pitfalls.kept.hand_forks import FORKED
 from pytest_gradguard.runtime.pitfalls.lost import pickled_leaves
@@ -222,6 +223,7 @@ def listen() -> None:
     steps.after.subscribe(_stepped)
     _patches.apply()
     torch_engine.subscribe(_backward)
+    gradient_reads.subscribe(_read)
 
 
 def replace(call: Call, outcome: Outcome, earlier: Outcome | None, *, running: bool) -> None:
@@ -259,6 +261,7 @@ def undo() -> None:
     _inherited.clear()
     _patches.undo()
     torch_engine.unsubscribe(_backward)
+    gradient_reads.unsubscribe(_read)
     steps.before.unsubscribe(_stepping)
     steps.after.unsubscribe(_stepped)
 
@@ -355,7 +358,21 @@ def _stepped(optimizer: Any) -> None:
         one.after_step()
 
 
-def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
+def _read(parameter: Any, frame: FrameType) -> None:
+    """See whether the program makes a step by hand with the gradient that it reads."""
+    if not callsite.is_users(frame):
+        return
+    for one in _known([parameter]):
+        one.before_step()
+        if one.state is not None and steps_by_hand.updates(frame):
+            known = [other for other in list(_waiting.values()) if other.left is one.left]
+            known = [other for other in known if other.tensor is not None]
+            _confirm(known, [other.tensor for other in known], by_hand=True)
+            for other in known:  # the next reads are for the same update
+                other.settled = True
+
+
+def _confirm(known: list[_Waiting], parameters: list[Any], by_hand: bool = False) -> None:
     states = {id(one.tensor): (one, state) for one in known if (state := one.state) is not None}
     nothing = all(
         tensors.gradient_missing(p) or states.get(id(p), (None, None))[1] is State.ZERO
@@ -378,7 +395,7 @@ def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
     if not nothing and site is not None and call.site is not None and _clears(site, call.site):
         return
     evidence = home.evidence(
-        ("GG106", site and site.key), lambda: gg106.Evidence(site, call, first.left, sent)
+        ("GG106", site and site.key), lambda: gg106.Evidence(site, call, first.left, sent, by_hand)
     )
     assert isinstance(evidence, gg106.Evidence)
     if not evidence.count:

@@ -80,7 +80,7 @@ def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> Non
         calls.note_crossed(token, "GG102", note)
     if not tensors.requires_grad(tensor):
         return
-    _mark(tensor, Severed(call, note))
+    mark(tensor, Severed(call, note))
 
 
 def inherit(token: int, lineage: str, leaves: dict[int, str]) -> None:
@@ -128,7 +128,8 @@ def _is_result(tensor: Any, call: calls.Call) -> bool:
     return known is not None and known.call is call
 
 
-def _mark(tensor: Any, severed: Severed) -> None:
+def mark(tensor: Any, severed: Severed) -> None:
+    """Know `tensor` as a result whose graph was dropped, and hear of gradients that reach it."""
     identity = id(tensor)
 
     def arrived(gradient: Any) -> None:
@@ -259,7 +260,7 @@ def _gradients_off(call: calls.Call) -> bool:
 def _was_copied(copied: Any, tensor: Any, *args: Any) -> None:
     known = _known(tensor)
     if known is not None and id(copied) not in _severed and tensors.requires_grad(copied):
-        _mark(copied, known)
+        mark(copied, known)
 
 
 def _retains(tensor: Any, *args: Any, **kwargs: Any) -> None:
@@ -289,7 +290,7 @@ def _arrives(tensor: Any, rebuilding: FrameType) -> None:
     for ask in origins:
         severed = severed or ask(tensor, values, rebuilding)
     if severed is not None:
-        _mark(tensor, severed)
+        mark(tensor, severed)
         _ship_inherited(severed.call)
 
 

@@ -1,0 +1,66 @@
+"""Reads of the `.grad` of parameters, while anybody wants to know of them.
+
+`torch.Tensor.grad` stays what it is: torch looks it up for subclasses of tensors, and reading it
+off a tensor that is no leaf is a warning, which a frame of ours would move.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+
+Listener = Callable[[Any, FrameType], object]
+"""Takes the parameter, and the frame that reads its gradient."""
+_listeners: tuple[Listener, ...] = ()
+
+
+class _Watched:
+    """In place of the attribute `grad` of parameters; asked of the class, it is torch's own.
+
+    Args:
+        original: torch's own attribute.
+    """
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+        self._read = original.__get__
+
+    def __get__(self, parameter: Any, kind: Any = None) -> Any:
+        if parameter is None:
+            return self._original
+        gradient = self._read(parameter)
+        for listener in _listeners:
+            attempt(listener, parameter, sys._getframe(1))
+        return gradient
+
+    def __set__(self, parameter: Any, gradient: Any) -> None:
+        self._original.__set__(parameter, gradient)
+
+    def __delete__(self, parameter: Any) -> None:
+        self._original.__delete__(parameter)
+
+
+_patches = Patches([Patch(torch.nn.Parameter, "grad", _Watched, inherited=True)])
+
+
+def subscribe(listener: Listener) -> None:
+    """Tell `listener` of each read from now on."""
+    global _listeners
+    if listener not in _listeners:
+        _listeners = (*_listeners, listener)
+    _patches.apply()
+
+
+def unsubscribe(listener: Listener) -> None:
+    """Undo `subscribe`; after the last one, torch is as it was."""
+    global _listeners
+    _listeners = tuple(one for one in _listeners if one != listener)
+    if not _listeners:
+        _patches.undo()

@@ -1,0 +1,94 @@
+"""GG103: results of `torch.distributed.rpc` outside of a distributed autograd context.
+
+Inside of one, they have a graph that leads to the other process. Outside they arrive as leaves, and
+a backward pass from them ends there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+import torch
+
+from pytest_gradguard.runtime.frameworks.torch import tensors
+from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
+from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import calling
+from pytest_gradguard.runtime.kernel.evidence import Object
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.registry import Workers
+from pytest_gradguard.runtime.kernel.tasks import Task, task_of
+from pytest_gradguard.runtime.pitfalls.ddp import groups
+
+RPC = Workers("rpc", library="torch.distributed.rpc")
+_MODULE = "torch.distributed.rpc.api"
+_PROXIES = ("_local_invoke", "_local_invoke_async_execution")
+"""What calls a method of the object behind an RRef: its second argument is the method's name."""
+_LEAVES = 64
+"""How many leaves behind what is sent are remembered."""
+_pending: ByIdentity[tuple[Call, Task]] = ByIdentity()
+
+
+def _begin(
+    to: Any, function: Any, rpc_type: Any, args: Any = None, kwargs: Any = None, *rest: Any
+) -> tuple[Call, Task] | None:
+    sent = [one for one in tensors_in((args, kwargs)) if tensors.requires_grad(one)]
+    if not sent or not torch.is_grad_enabled():
+        return None
+    call = calling.begin(RPC, frozenset(("torch",)))
+    if call is None or "GG103" in call.dropped:
+        return None
+    call.ships_gradients = True
+    for leaf in itertools.islice(tensors.leaves_of(sent), _LEAVES):  # the program keeps no others
+        call.remember_shipped(leaf, "")
+    if getattr(function, "__name__", "") in _PROXIES:
+        return call, Task(str(args[1]), None, None)
+    return call, task_of(function)
+
+
+def _sent(begun: tuple[Call, Task], future: Any, *args: Any, **kwargs: Any) -> None:
+    _pending[future] = begun
+
+
+def _arrived(result: Any, future: Any) -> None:
+    known = _pending.pop(future) if _pending else None
+    if known is None:
+        return
+    from pytest_gradguard.runtime.pitfalls.lost import provenance
+
+    call, task = known
+    for tensor in tensors_in((result,)):
+        if tensor.is_leaf and tensors.requires_grad(tensor):
+            about = tensors.describe(tensor)
+            note = Object(path="result", task=task, description=about, history=None, plain=True)
+            provenance.mark(tensor, provenance.Severed(call, note, certain=False))
+
+
+def _joined(*args: Any) -> None:
+    for tell in groups.joined:
+        tell()
+
+
+def _make() -> list[Patch]:
+    api: Any = sys.modules.get(_MODULE)
+    if api is None or not hasattr(api, "_invoke_rpc"):
+        return []
+    return [
+        observe(api, "_init_rpc_states", after=_joined),
+        observe(api, "_invoke_rpc", before=_begin, after=_sent),
+        observe(torch._C.Future, "wait", after=_arrived),
+    ]
+
+
+_patches = LatePatches(_make)
+apply = _patches.apply
+
+
+def undo() -> None:
+    """Hear of these calls no longer."""
+    _patches.undo()
+    _pending.clear()
