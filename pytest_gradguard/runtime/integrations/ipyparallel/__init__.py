@@ -10,6 +10,7 @@ INTEGRATION = Integration(
     name="ipyparallel",
     patches={
         "ipyparallel.client.view": later(f"{__name__}.views:views"),
+        "ipyparallel.client.client": later(f"{__name__}.views:clients"),
         "ipyparallel.client.remotefunction": later(f"{__name__}.views:maps"),
     },
     packages=("ipyparallel",),

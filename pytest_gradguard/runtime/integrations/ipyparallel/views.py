@@ -25,6 +25,7 @@ from pytest_gradguard.runtime.kernel.faults import (
     theirs_only,
     without_this_frame,
 )
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 
 Original = Callable[..., Any]
@@ -32,6 +33,7 @@ Original = Callable[..., Any]
 
 class _Mapping(threading.local):
     call: Call | None = None
+    item: Any = None
 
 
 _mapping = _Mapping()
@@ -53,6 +55,17 @@ def maps(module: ModuleType) -> list[Patch]:
     return [Patch(module.ParallelFunction, "__call__", _maps)]
 
 
+def clients(module: ModuleType) -> list[Patch]:
+    """Watch what is sent: its results may come before the call that waits for them returns."""
+    return [observe(module.Client, "send_apply_request", after=_sent)]
+
+
+def _sent(*args: Any, **kwargs: Any) -> None:
+    shipment = transfer.active.transfer
+    if isinstance(shipment, TaskShipment):
+        shipment.ship_parameters()
+
+
 def _applies(original: Original) -> Original:
     passing = packages.around(original)
 
@@ -60,18 +73,18 @@ def _applies(original: Original) -> Original:
     def _really_apply(
         self: Any, f: Any, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
     ) -> Any:
-        call = _mapping.call
         item = (f, tuple(args or ()), dict(kwargs or {}))
-        watched = call is not None or _is_watched(f, self)
-        if watched and call is None:
+        mapping = _mapping.call
+        call = mapping
+        if call is None and _is_watched(f, self):
             call = attempt(calling.begin, WORKERS, passing, single=self)
         if call is None:
             return original(self, f, args, kwargs, *more, **options)
-        asked = attempt(probes.ship, call, [item], instead={})
-        head = (call.token, asked)
-        return _sending(
-            call, item, original, self, Running(f), [head, f, *item[1]], kwargs, *more, **options
-        )
+        asked = attempt(probes.ship, call, [item if mapping is None else _mapping.item], instead={})
+        given = [(call.token, asked), f, *item[1]]
+        if mapping is not None:
+            return original(self, Running(f), given, kwargs, *more, **options)
+        return _sending(call, item, original, self, Running(f), given, kwargs, *more, **options)
 
     return _really_apply
 
@@ -85,12 +98,11 @@ def _maps(original: Original) -> Original:
         call = attempt(calling.begin, WORKERS, passing) if watched else None
         if call is None:
             return original(self, *sequences, **kwargs)
-        before, _mapping.call = _mapping.call, call
+        _mapping.call, _mapping.item = call, (self.func, sequences, {})
         try:
-            item = (self.func, sequences, {})
-            return _sending(call, item, original, self, *sequences, **kwargs)
+            return _sending(call, _mapping.item, original, self, *sequences, **kwargs)
         finally:
-            _mapping.call = before
+            _mapping.call = _mapping.item = None
 
     return __call__
 
