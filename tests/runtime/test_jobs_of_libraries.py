@@ -192,7 +192,7 @@ def train(bypassed):
 
     trainer = TorchTrainer(
         loop,
-        scaling_config=ScalingConfig(num_workers=1),
+        scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(storage_path=tempfile.mkdtemp(), name="run"),
     )
     assert trainer.fit().error is None
