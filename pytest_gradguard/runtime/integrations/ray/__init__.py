@@ -16,6 +16,9 @@ INTEGRATION = Integration(
         "ray._private.function_manager": later(f"{__name__}.tasks:classes"),
         WORKER: later(f"{__name__}.tasks:objects"),
         SERIALIZATION: later(f"{__name__}.tasks:results"),
+        "ray.train.v2.api.data_parallel_trainer": later(f"{__name__}.libraries:trainers"),
+        "ray.tune.trainable": later(f"{__name__}.libraries:trainables"),
+        "ray.data.dataset": later(f"{__name__}.libraries:datasets"),
     },
     inline={
         "ray.remote_function": later(f"{__name__}.inline:tasks"),

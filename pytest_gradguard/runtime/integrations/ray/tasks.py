@@ -36,7 +36,7 @@ from pytest_gradguard.runtime.kernel import (
     worker,
 )
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.dispatch import calling, remote
+from pytest_gradguard.runtime.kernel.dispatch import calling, remote, telling
 from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.kernel.faults import (
     Beside,
@@ -284,6 +284,7 @@ def _puts(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _arrived(result: Any, worker: Any, objects: Any, references: Any, *args: Any) -> None:
     """Announce what results brought with them, in the thread that asks for them."""
+    attempt(telling.hear)
     for reference in references:
         call = None if reference is None else calls.by_token(reference.task_id().hex())
         if call is not None and call.evidence:
@@ -297,7 +298,7 @@ def _exports(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def pickle_dumps(item: Any, *args: Any, **kwargs: Any) -> Any:
         call = _submitting.call
-        watched = call is not None and attempt(_on_this_machine, instead=False)
+        watched = call is not None and attempt(is_on_this_machine, instead=False)
         return original(
             attempt(_Exported, item, call, instead=item) if watched else item, *args, **kwargs
         )
@@ -305,7 +306,7 @@ def _exports(original: Callable[..., Any]) -> Callable[..., Any]:
     return pickle_dumps
 
 
-def _on_this_machine() -> bool:
+def is_on_this_machine() -> bool:
     """Whether all workers run on this machine, where the guard can be imported."""
     return len(sys.modules["ray"].nodes()) == 1
 
@@ -367,8 +368,13 @@ class _Running(threading.local):
 _running = _Running()
 
 
+in_libraries: list[Any] = []
+"""The program's functions that Ray's libraries run in this process, in threads of their own: it is
+these that are looked at, and not the methods of the actor meanwhile."""
+
+
 def _received(arguments: Any, *args: Any, **kwargs: Any) -> None:
-    if not _is_asked_for(caller()):
+    if not in_libraries and not _is_asked_for(caller()):
         _begin(arguments)
 
 
@@ -449,7 +455,7 @@ class _Items(list[Any]):
 def _sends(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def serialize(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if attempt(_is_result, sys._getframe().f_back):
+        if not in_libraries and attempt(_is_result, sys._getframe().f_back):
             value = attempt(_noted, value, instead=value)
         return original(self, value, *args, **kwargs)
 

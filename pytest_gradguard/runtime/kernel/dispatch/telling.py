@@ -15,7 +15,8 @@ from typing import Any
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime.kernel import calls, plain_data, probes, watching
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.pipes import Listeners, tell
+from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.pipes import Address, Listeners, Mailbox, tell
 
 FOUND = "found"
 """The name of a note of what the guard has found in the process; the others are those of probes."""
@@ -31,9 +32,36 @@ _Subject = tuple[str, int]
 # -- in the parent ---------------------------------------------------------------------------------
 
 _listeners = Listeners(_MANY)
-hear = _listeners.hear
-"""Take what the processes have told."""
 watching.at_end(_listeners.close)
+_OfCall = tuple[int, list[tuple[str, str]], list[Finding]]
+"""The token of a call, notes of probes as plain data, and findings."""
+_mailbox = Mailbox(_OfCall)
+_reading = Lock()
+watching.at_end(_mailbox.close)
+
+
+def hear() -> None:
+    """Take what the processes have told."""
+    _listeners.hear()
+    with _reading:
+        told = _mailbox.take()
+    for token, texts, findings in told:
+        call = calls.by_token(token)
+        if call is not None:
+            with suppress(ValueError):  # it is none of the guard's
+                probes.hear(call, probes.read(texts))
+            _add(call, findings)
+
+
+def address(call: Call) -> Address | None:
+    """Where workers tell that `call` reaches by way of other processes; None: nowhere."""
+    call.collector.ask_first(hear)
+    return _mailbox.address()
+
+
+def of_call(token: int, notes: probes.Notes, found: list[Finding]) -> _OfCall:
+    """What such a worker tells, by `pipes.post`, of the call with that token."""
+    return token, [(name, plain_data.dumps(note)) for name, note in notes], found
 
 
 def expect(call: Call, pipe: Any) -> None:
@@ -56,7 +84,7 @@ class _Process:
         for name, text, certain, about in told:
             with suppress(ValueError):  # it is none of the guard's
                 if name == FOUND:
-                    self._add(plain_data.loads(text, list[Finding]))
+                    _add(self._call, plain_data.loads(text, list[Finding]))
                 elif certain is None:
                     probes.hear(self._call, probes.read([(name, text)]))
                 else:
@@ -72,10 +100,11 @@ class _Process:
             probes.replace(self._call, subject[0], note, earlier, running=not ended)
             _keep(self._heard, subject, note)
 
-    def _add(self, findings: list[Finding]) -> None:
-        for finding in findings:
-            if finding.code not in self._call.dropped:
-                self._call.collector.add(calls.placed(self._call, finding))
+
+def _add(call: Call, findings: list[Finding]) -> None:
+    for finding in findings:
+        if finding.code not in call.dropped:
+            call.collector.add(calls.placed(call, finding))
 
 
 def _keep(notes: dict[_Subject, Any], subject: _Subject, note: Any) -> None:

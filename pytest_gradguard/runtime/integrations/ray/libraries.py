@@ -1,0 +1,193 @@
+"""Functions that Ray's libraries run for the program: `ray.train`, `ray.tune`, `ray.data`.
+
+They reach their workers by way of other actors, and what they return does not come back by one call
+of the program's. So a worker tells what it notes by a pipe of the program's process.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from pytest_gradguard.runtime.integrations.ray import WORKERS, tasks
+from pytest_gradguard.runtime.kernel import packages, probes, running, watching, worker
+from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.checks import TORCH
+from pytest_gradguard.runtime.kernel.dispatch import calling, telling
+from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
+from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
+from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.pipes import Address, post
+from pytest_gradguard.runtime.kernel.transfer import bracketed
+from pytest_gradguard.runtime.pitfalls.ddp import C10D
+
+Item = tuple[Any, Any, Any]
+_calls: deque[Call] = deque(maxlen=256)
+"""The last calls: their workers may tell of them at any time."""
+watching.at_end(_calls.clear)
+_FAMILIES = "pytest_gradguard.runtime.pitfalls"
+_STEPS = f"{_FAMILIES}.kept.worker_gradients"  # it needs torch
+_DIVERGENCE = f"{_FAMILIES}.ddp.divergence"
+_MAPS = ("map", "map_batches", "flat_map", "filter")
+
+# -- in the parent ---------------------------------------------------------------------------------
+
+
+def trainers(module: ModuleType) -> list[Patch]:
+    """Watch the loops of the ranks of `ray.train`."""
+    return [Patch(module.DataParallelTrainer, "_get_train_func", _trains)]
+
+
+def _trains(original: Callable[..., Any]) -> Callable[..., Any]:
+    passing = packages.around(original)
+
+    @functools.wraps(original)
+    def _get_train_func(self: Any) -> Any:
+        function = original(self)
+        config = self.train_loop_config
+        item: Item = (self.train_loop_per_worker, () if config is None else (config,), {})
+        return attempt(_watched, passing, function, item, instead=function)
+
+    return _get_train_func
+
+
+def trainables(module: ModuleType) -> list[Patch]:
+    """Watch the functions of the trials of `ray.tune`."""
+    return [Patch(module, "wrap_function", _first_argument)]
+
+
+def datasets(module: ModuleType) -> list[Patch]:
+    """Watch the functions that `ray.data` maps over data sets."""
+    return [Patch(module.Dataset, name, _second_argument) for name in _MAPS]
+
+
+def _first_argument(original: Callable[..., Any]) -> Callable[..., Any]:
+    passing = packages.around(original)
+
+    @functools.wraps(original)
+    def wrap_function(function: Any, *args: Any, **kwargs: Any) -> Any:
+        function = attempt(_of_function, passing, function, instead=function)
+        return original(function, *args, **kwargs)
+
+    return wrap_function
+
+
+def _second_argument(original: Callable[..., Any]) -> Callable[..., Any]:
+    passing = packages.around(original)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            args = (attempt(_of_function, passing, args[0], instead=args[0]), *args[1:])
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+
+    return method
+
+
+def _of_function(passing: frozenset[str], function: Any) -> Any:
+    """A function that does what `function` does, under watch."""
+    if type(function) is not types.FunctionType or function.__code__.co_flags & _SUSPENDS:
+        return function
+    return _watched(passing, function, (function, (), {}))
+
+
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def _watched(passing: frozenset[str], function: Any, item: Item) -> Any:
+    call = calling.begin(WORKERS, passing) if tasks.is_on_this_machine() else None
+    address = None if call is None else telling.address(call)
+    if call is None or address is None:
+        return function
+    _calls.append(call)
+    if TORCH in sys.modules and "GG106" not in call.dropped:
+        import_module(_STEPS).listen()
+    shipped = _Shipped(function, call, item, address)
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return shipped(*args, **kwargs)
+
+    run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    del run.__wrapped__  # it is pickled in `shipped`
+    return run
+
+
+class _Shipped:
+    """A function of the program's; unpickled, it becomes a `Watched`."""
+
+    def __init__(self, function: Any, call: Call, item: Item, address: Address) -> None:
+        self._function = function
+        self._call = call
+        self._item = item
+        self._address = address
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        call, items = self._call, [self._item]
+        asked = attempt(probes.ship, call, items, instead={})
+        arguments = (self._function, self._item, call.token, asked, self._address)
+        return bracketed(TaskShipment(call, items), Watched, arguments)
+
+
+# -- in the worker ---------------------------------------------------------------------------------
+
+
+class Watched:
+    """A function in a worker, which tells what is noted there; made by unpickling."""
+
+    def __init__(
+        self, function: Any, item: Item, token: int, asked: Mapping[str, Any], address: Address
+    ) -> None:
+        self._about = (function, item, token, asked, address)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Watched, self._about  # an actor may pass it on
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function, (own, given, named), token, asked, address = self._about
+        items = [(own, (*given, *args), {**named, **kwargs})]
+
+        def tell(notes: probes.Notes) -> None:
+            divergence: Any = sys.modules.get(_DIVERGENCE)
+            if divergence is not None:
+                divergence.leaving()
+            post(address, telling.of_call(token, notes, _of_this_rank(worker.take_findings())))
+
+        def failed(error: BaseException, notes: probes.Notes) -> None:
+            attempt(tell, notes)
+
+        tasks.in_libraries.append(self)
+        try:
+            result, notes = running.in_process(
+                functools.partial(function, *args, **kwargs), items, asked, failed
+            )
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        finally:
+            tasks.in_libraries.remove(self)
+        attempt(tell, notes)
+        return result
+
+
+def _of_this_rank(found: list[Any]) -> list[Any]:
+    distributed: Any = sys.modules.get(C10D)
+    if distributed is None or not distributed.is_initialized():
+        return found
+    ranks = {"ranks": [distributed.get_rank()]}
+    return [replace(one, details={**one.details, **ranks}) for one in found]
