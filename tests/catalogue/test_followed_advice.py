@@ -28,6 +28,7 @@ NOT_FOLLOWED = {
     "GG101 other arrays": "no array of another package is installed",
     "GG102 other arrays": "no array of another package is installed",
     "GG103 concurrent.futures": "torch refuses such results, and GG103 is not reached",
+    "GG103 torch.distributed.rpc": "test_rpc follows it, in two processes",
     "GG103 transform": "GG301 is the finding there, and its advice is followed",
     "GG106 shared memory": "case_left in the guard cases steps in the worker",
     **dict.fromkeys(
