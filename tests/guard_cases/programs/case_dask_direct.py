@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy
 import pytest
 import torch
 from dask.distributed import Client, LocalCluster, Queue, Variable, get_client
@@ -34,6 +35,7 @@ EXPECT = {
     "test_detached_for_an_actor": set(),
     "test_counter": set(),
     "test_run_returns_gradients": set(),
+    "test_arrays_of_run_and_of_an_actor": set(),
     "test_run_on_everything": set(),
     "test_scattered_module_returned": set(),
     "test_returned_module_with_an_optimizer": set(),
@@ -392,6 +394,20 @@ def test_counter(client):
     assert counter.count == 4
     with pytest.raises(KeyError, match="no such key"):
         counter.fail().result()
+
+
+def arrays(*self):
+    return numpy.ones(2), numpy.zeros(2), 3
+
+
+class Arrays:
+    arrays = arrays
+
+
+def test_arrays_of_run_and_of_an_actor(client):
+    made = client.submit(Arrays, actor=True)
+    found = [*client.run(arrays).values(), made.result().arrays().result()]
+    assert all(one[0].tolist() == [1, 1] and one[2] == 3 for one in found)
 
 
 def test_run_returns_gradients(client):

@@ -173,7 +173,9 @@ _REPLY = "gradguard-reply"
 
 def received(result: Any) -> Any:
     """The result of a `DirectTask` in the process of its call, without its notes."""
-    if type(result) is not tuple or len(result) != 3 or result[0] != _REPLY:
+    if type(result) is not tuple or len(result) != 3 or type(result[0]) is not str:
+        return result  # an array is not to be compared
+    if result[0] != _REPLY:
         return result
     attempt(hear, result[1])
     return result[2]
