@@ -165,7 +165,7 @@ def test_the_line_is_that_of_the_call_that_shipped_the_parameters():
         assert (identity, sent_by) == (id(parameter), made)
         task = Task("Learner.backward", None, None)
         left = gg106.KeptGradients(task, {}, False, {}, "", False, False)
-        evidence = gg106.Evidence(None, used, left, sent_by.site)
+        evidence = gg106.Evidence(None, used, left, sent_by.site, by_hand=False)
     (step,) = evidence.trace()
     assert step.line == made.site.line
 

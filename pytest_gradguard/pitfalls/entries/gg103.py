@@ -17,9 +17,9 @@ _CASES = {
     for library, threads in _ONE_PROCESS.items()
 } | {
     "torch.distributed.rpc": (
-        "Call, and compute the loss, in `with torch.distributed.autograd.context() as context:`, "
-        "and run `torch.distributed.autograd.backward(context, [loss])` in place of "
-        "`loss.backward()`."
+        "With `from torch.distributed import autograd`, call and compute the loss in "
+        "`with autograd.context() as context:`, and run `autograd.backward(context, [loss])` "
+        "in place of `loss.backward()`."
     ),
     "dask": (
         'Compute with `dask.compute(..., scheduler="threads")` (what a client submits or maps, in '
