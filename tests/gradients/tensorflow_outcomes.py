@@ -400,7 +400,8 @@ def a_saturated_gate() -> None:
 
 @expects("not-built", "model")
 def a_model_that_is_never_called() -> None:
-    with watch_gradients(network()):
+    model = network()  # a watch does not keep it alive
+    with watch_gradients(model):
         pass
 
 
