@@ -54,6 +54,14 @@ def normed():
     return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
 
 
+def test_a_module_without_its_state_is_not_looked_at():
+    shell = object.__new__(torch.nn.Sequential)  # another thread is unpickling it
+    shipped_modules.know(1, 1, shell)
+    assert shell not in [module for _, module in shipped_modules.copies()]
+    shell.__dict__.update(vars(torch.nn.Sequential()))
+    assert any(module is shell for _, module in shipped_modules.copies())
+
+
 def test_a_module_lives_as_long_as_it_is_looked_at():
     arrived = shipped_modules.arrived(0, 1, 1, normed, ())
     try:

@@ -30,8 +30,6 @@ def test_only_backward_passes_that_stop_at_results_are_reported(tmp_path: Path) 
     assert {one["location"]["function"]: one["severity"] for one in found} == dict.fromkeys(
         ("train_through_a_function", "train_through_a_proxy", "differentiate_operators"), "error"
     )
-    assert all(
-        "`autograd.backward(context, [loss])`" in one["fix"] for one in found
-    )
+    assert all("`autograd.backward(context, [loss])`" in one["fix"] for one in found)
     assert "plain None" in done.stdout
     assert "context True" in done.stdout  # as the advice has it

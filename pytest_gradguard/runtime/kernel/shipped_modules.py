@@ -110,10 +110,13 @@ def _forget(identity: int) -> None:
 
 
 def copies() -> Iterator[tuple[Copy, Any]]:
-    """What came to this process with tasks, with the module that each is: it lives that long."""
+    """What came to this process with tasks, with the module that each is: it lives that long.
+
+    Modules that another thread unpickles now, and that have no state yet, are left out.
+    """
     for copy in list(_copies.values()):
         module = copy.module
-        if module is not None:
+        if module is not None and vars(module):
             yield copy, module
 
 
