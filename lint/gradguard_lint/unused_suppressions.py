@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from gradguard_lint.raw import Raw
 
 _SELECTOR = re.compile(r"[^\s,:]+")
+_FORMS = {
+    re.compile(pattern.pattern.decode(), pattern.flags & re.IGNORECASE): form
+    for pattern, form in ((NOQA, "# noqa: {}"), (IGNORE, "# gradguard: ignore[{}]"))
+}
+"""The comments that silence, in text, and how one of them silences one selector."""
 
 
 class Silenced:
@@ -64,22 +69,28 @@ def _find(
     for line, column in sorted(comments_in(data, text).items()):
         comment = lines[line - 1][column:]
         is_allowed = suppressed(comment.encode(), CODE)
-        for pattern in (NOQA, IGNORE):
-            for match in re.finditer(pattern.pattern.decode(), comment, pattern.flags & re.I):
-                unused = _unused(match, silenced.get(line, ()), unknown)
+        for pattern, form in _FORMS.items():
+            for match in pattern.finditer(comment):
+                unused = _unused(match, form, silenced.get(line, ()), unknown)
                 if unused is not None and not (unused and is_allowed):
                     yield _raw(path, lines, line, column, match, unused)
 
 
 def _unused(
-    match: re.Match[str], silenced: Collection[str], unknown: Collection[str]
+    match: re.Match[str], form: str, silenced: Collection[str], unknown: Collection[str]
 ) -> list[str] | None:
-    """The selectors of a comment that silence nothing; empty for one without a list."""
+    """The selectors of a comment that silence nothing; empty for one without a list.
+
+    Args:
+        match: the comment.
+        form: how one selector is written in such a comment.
+        silenced: the codes that comments of its line silence.
+        unknown: the codes that were not looked for.
+    """
     written = match["codes"]
     if written is None:
-        is_ours = match.re.pattern == IGNORE.pattern.decode() and not match["list"]
+        is_ours = "list" in match.re.groupindex and not match["list"]
         return [] if is_ours and not silenced and not unknown else None
-    form = "# noqa: {}" if match.re.pattern == NOQA.pattern.decode() else "# gradguard: ignore[{}]"
     unused = []
     for selector in _SELECTOR.findall(written):
         alone = form.format(selector).encode()

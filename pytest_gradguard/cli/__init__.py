@@ -142,7 +142,7 @@ class _one_line_error:
         raise SystemExit(_refuse(self._parser.prog, f"{message}{hint} ({help_})"))
 
     def _hint(self, message: str) -> str:
-        """What was perhaps meant where `message` is about options that there are not."""
+        """A suggestion, if `message` is about an unknown option."""
         _, unknown, words = message.partition(_UNRECOGNIZED)
         if not unknown:
             return ""

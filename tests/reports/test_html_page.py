@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,18 @@ def loss(path: str = "a.py", name: str = "x", test: str | None = None) -> list[F
     return [sent, lost]
 
 
+def repaired(finding: Finding) -> Finding:
+    """`finding` with a repair in line 8 of ``a.py``."""
+    edit = Edit("a.py", 8, 2, 8, 6, "total")
+    return Finding(**{**vars(finding), "edits": Repair("unsafe", "Sum it first", (edit,))})
+
+
+def assert_in_order(text: str, parts: Iterable[str]) -> None:
+    """Check that `parts` stand in `text` one after the other."""
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
 class Reader(HTMLParser):
     """The elements of a page, and the text of each that matters."""
 
@@ -148,8 +161,7 @@ def test_a_loss_is_drawn_in_lanes(program: str) -> None:
         "the gradient flows back to this point",
         "No gradientx",
     ]
-    places = [figure.index(one) for one in told]
-    assert places == sorted(places)
+    assert_in_order(figure, told)
 
 
 def test_source_is_that_of_now_with_the_place_marked(program: str) -> None:
@@ -165,10 +177,8 @@ def test_source_is_that_of_now_with_the_place_marked(program: str) -> None:
 
 
 def test_what_is_wrong_comes_first_and_the_source_last(program: str) -> None:
-    lost = loss()[1]
-    edit = Edit("a.py", 8, 2, 8, 6, "total")
-    repaired = Finding(**{**vars(lost), "edits": Repair("unsafe", "Sum it first", (edit,))})
-    for text in (page([loss()[0], repaired], base=program), fragment([loss()[0], repaired])):
+    findings = [loss()[0], repaired(loss()[1])]
+    for text in (page(findings, base=program), fragment(findings)):
         order = (
             "<code>x</code> gets no gradient: a backward pass in the parent flows",
             "This backward stops at 2 results of",
@@ -178,8 +188,7 @@ def test_what_is_wrong_comes_first_and_the_source_last(program: str) -> None:
             '<details class="gg-fold"><summary>Source and what explains it',
             "is pickled.",
         )
-        places = [text.index(one) for one in order]
-        assert places == sorted(places)
+        assert_in_order(text, order)
 
 
 @pytest.mark.parametrize(
@@ -242,10 +251,7 @@ def test_what_was_watched_is_a_tree() -> None:
 
 
 def test_a_repair_is_a_diff(program: str) -> None:
-    edit = Edit("a.py", 8, 2, 8, 6, "total")
-    lost = loss()[1]
-    finding = Finding(**{**vars(lost), "edits": Repair("unsafe", "Sum it first", (edit,))})
-    text = page([finding], base=program)
+    text = page([repaired(loss()[1])], base=program)
     assert "<del>-     loss.backward()" in text
     assert "<ins>+     total.backward()" in text
     assert "Sum it first (unsafe)" in text

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_html_page import PROGRAM, loss
+from test_html_page import PROGRAM, loss, repaired
 
 from pytest_gradguard import pitfalls
-from pytest_gradguard.findings import Edit, Finding, Location, Repair, Severity
+from pytest_gradguard.findings import Finding, Location, Severity
 from pytest_gradguard.reports.file import write_page
 from pytest_gradguard.tallies import Tally
 
@@ -186,9 +186,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("a.py", "b.py", "c.py"):
         (folder / name).write_text(PROGRAM)
     sent, lost = loss(test="test_a.py::test_step")
-    edit = Edit("a.py", 8, 2, 8, 6, "total")
-    repaired = Finding(**{**vars(lost), "edits": Repair("unsafe", "Sum it first", (edit,))})
-    findings = [sent, repaired, WATCHED, CROSSED]
+    findings = [sent, repaired(lost), WATCHED, CROSSED]
     calls = [Tally(Location("a.py", 6, function="step"), "loky", 1, 2, 1840, 0.42)]
     write_page(folder / "page.html", findings, calls, base=str(folder))
     return folder / "page.html"

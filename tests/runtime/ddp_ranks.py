@@ -328,7 +328,7 @@ def averages_between_synchronized() -> Any:
 
 
 def penalty_between_synchronized() -> Any:
-    """What is computed under `no_sync` from the parameters alone is equal on all ranks."""
+    """The gradient of a penalty on parameters is equal on all ranks, without synchronization."""
 
     model = DDP(Net("used", "used"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

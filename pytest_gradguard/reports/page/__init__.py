@@ -196,7 +196,7 @@ def _environment() -> jinja2.Environment:
 
 
 def headline(finding: Finding) -> str:
-    """What is wrong, in a few words: which tensors lack a gradient, or the pitfall's title."""
+    """A headline: the tensors that lack a gradient, or the pitfall's title."""
     title = pitfalls.get(finding.code).title
     names, lacks = finding.details.get("without_gradient"), "no gradient"
     if not names:

@@ -150,16 +150,9 @@ class DaskTask:
 class DirectTask(DaskTask):
     """A task whose result goes straight to the process of its call."""
 
-    def __init__(
-        self,
-        origin: str,
-        token: int,
-        asked: Mapping[str, Any],
-        function: Any,
-        given: Given = _NOTHING,
-    ) -> None:
-        super().__init__(origin, token, asked, function, given)
-        self.__wrapped__ = function  # its signature says whether it wants the worker
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.__wrapped__ = self._gradguard[3]  # its signature says whether it wants the worker
 
     def _reply(self, result: Any, notes: probes.Notes) -> Any:
         message = _message(self._gradguard[1], notes)

@@ -96,7 +96,7 @@ class _Lost:
         return all(same(one, parameters.get(name)) for name, one in self._parameters.items())
 
     def settle(self, *, stale: bool | None = None) -> None:
-        """What is true now is true for good: the program has settled it, or the guard ends.
+        """Record whether the module has the old values; later changes do not count.
 
         Args:
             stale: whether the module has the old values; None: as it is now.
