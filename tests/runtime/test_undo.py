@@ -14,7 +14,7 @@ from children import run_python
 from joblib import Parallel, delayed
 
 from pytest_gradguard import guard, install, uninstall
-from pytest_gradguard.runtime.kernel import faults, watching
+from pytest_gradguard.runtime.kernel import faults, frameworks, patching, watching
 
 PATCHED = [
     (joblib.parallel.Parallel, "__call__"),
@@ -204,10 +204,37 @@ def test_what_a_failing_undo_leaves_is_undone(monkeypatch: pytest.MonkeyPatch) -
     def fail() -> None:
         raise LookupError("planted")
 
-    before = joblib.parallel.Parallel.__call__
-    with monkeypatch.context() as patching:
-        patching.setattr(faults, "_reported", True)
+    before = joblib.parallel.Parallel.__call__, torch.Tensor.__reduce_ex__
+    with monkeypatch.context() as planted:
+        planted.setattr(faults, "_reported", True)
         with guard("record"):
-            assert joblib.parallel.Parallel.__call__ is not before
-            patching.setattr(watching, "_undo_all", fail)
-    assert joblib.parallel.Parallel.__call__ is before
+            frameworks.watch_reductions()
+            assert joblib.parallel.Parallel.__call__ is not before[0]
+            planted.setattr(watching, "_undo_all", fail)
+    assert (joblib.parallel.Parallel.__call__, torch.Tensor.__reduce_ex__) == before
+    with guard("record"):  # what the last guard has put in place is not taken for there
+        frameworks.watch_reductions()
+        assert torch.Tensor.__reduce_ex__ is not before[1]
+
+
+def test_a_pickling_that_outlives_the_guard_puts_nothing_in_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = torch.Tensor.__reduce_ex__
+    with guard("record"):
+        pass
+    frameworks.watch_reductions()
+    assert torch.Tensor.__reduce_ex__ is before
+    late = guard("record")
+    late.__enter__()
+    frameworks.undo()
+    apply = patching.Patches.apply
+
+    def end_first(self: patching.Patches) -> None:  # as another thread may, just then
+        monkeypatch.undo()
+        late.__exit__(None, None, None)
+        apply(self)
+
+    monkeypatch.setattr(patching.Patches, "apply", end_first)
+    frameworks.watch_reductions()
+    assert torch.Tensor.__reduce_ex__ is before

@@ -22,8 +22,9 @@ _modules: dict[str, str] = {}
 modules = _modules.keys()
 """The modules whose import makes frameworks relevant."""
 _reductions: dict[str, list[Reductions]] = {}
-_settled = 0
-"""How many modules were loaded when all that is known was last found to be in order."""
+_settled = (0, 0)
+"""The turn of the guard in which all that is known was last found to be in order, and how many
+modules were loaded then."""
 
 
 def _register(framework: Framework) -> None:
@@ -34,7 +35,7 @@ def _register(framework: Framework) -> None:
     _known[framework.name] = framework
     _modules[framework.module] = framework.name
     packages.declare(framework.packages)
-    _settled = 0
+    _settled = (0, 0)
 
 
 def register_framework(framework: Framework) -> None:
@@ -116,10 +117,13 @@ def waiting_by(method: str) -> Framework | None:
 
 
 def watch_reductions() -> None:
-    """Make the objects of every framework that is loaded report to the active transfer."""
+    """Make the objects of every framework that is loaded report to the active transfer.
+
+    Any thread may ask for it, also one that still pickles as the guard ends.
+    """
     global _settled
-    loaded = len(sys.modules)
-    if loaded == _settled:
+    turn, _ = now = (watching.turn, len(sys.modules))
+    if now == _settled or not watching.is_on():
         return
     for name, framework in list(_known.items()):
         reductions = _reductions.get(name)
@@ -128,13 +132,15 @@ def watch_reductions() -> None:
                 continue
             # A package that another thread is importing just now does not hold everything yet.
             if not framework.is_imported:
-                loaded = 0
+                now = (0, 0)
                 continue
             reductions = _reductions[name] = attempt(_reductions_of, framework, instead=[])
         for one in reductions:
             if not one.applied:
                 attempt(one.apply)
-    _settled = loaded
+    _settled = now
+    if turn != watching.turn:  # the guard has ended meanwhile
+        undo()
 
 
 def _reductions_of(framework: Framework) -> list[Reductions]:
@@ -151,7 +157,7 @@ def _reductions_of(framework: Framework) -> list[Reductions]:
 def undo() -> None:
     """Undo `watch_reductions`."""
     global _settled
-    _settled = 0
+    _settled = (0, 0)
     for reductions in _reductions.values():
         for one in reductions:
             attempt(one.undo)

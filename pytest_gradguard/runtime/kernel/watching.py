@@ -43,6 +43,9 @@ _awaited: dict[str, Callable[[], object]] = {}
 """What is called once a module is imported, by its name."""
 _users: dict[object, None] = {}
 """Who watches: the guard is on as long as there is one."""
+turn = 1
+"""How many times the guard was switched on and off, both counted: what was put in place in an
+earlier turn is there no longer."""
 _is_worker = False
 _off = False
 """The environment turned the guard off when it was switched on last."""
@@ -117,12 +120,13 @@ def start(user: object) -> None:
     Args:
         user: who watches; it is known by its identity.
     """
-    global _off
+    global _off, turn
     parts.load("starting").declare()
     with _lock:
         first = not _users
         _users[user] = None
         if first:
+            turn += 1
             _off = attempt(is_disabled, instead=True)
             attempt(_put_in_place)
 
@@ -138,9 +142,11 @@ def stop(user: object) -> None:
 
     The last one leaves every patched name as it was.
     """
+    global turn
     with _lock:
         _users.pop(user, None)
         if not _users:
+            turn += 1
             attempt(_undo_all)
             attempt(undo_left)
 
@@ -148,10 +154,12 @@ def stop(user: object) -> None:
 @contextmanager
 def paused() -> Iterator[None]:
     """Inside the block, every patched name is what it was without the guard, for all threads."""
+    global turn
     with _lock:
         users = list(_users)
         _users.clear()
         if users:
+            turn += 1
             attempt(_undo_all)
     try:
         yield
