@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -156,8 +157,12 @@ TORCHRUN = Path(sys.executable).with_name("torchrun")
     ],
 )
 def test_a_program_is_guarded_where_it_becomes_a_rank(
-    command: Any, environment: dict[str, str], program: tuple[str, ...] | None
+    command: Any,
+    environment: dict[str, str],
+    program: tuple[str, ...] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # it may be pytest's
     guarded = launched_programs._guarded_command(command, {"env": environment or {"A": "B"}})
     if program is None:
         assert guarded is None
