@@ -55,8 +55,16 @@ def marked(files: dict[str, str]) -> set[tuple[str, int, str]]:
 
 
 def page_programs(page: Path) -> list[PageProgram]:
-    """The programs of one page."""
-    first, *parts = re.split(r"^##+ (.*)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    """The programs of one page.
+
+    Raises:
+        ValueError: a block is not closed: what follows would be no program.
+    """
+    text = page.read_text(encoding="utf-8")
+    fences = re.findall(r"^```(.*)$", text, re.MULTILINE)
+    if any(fences[1::2]) or not all(fences[::2]) or len(fences) % 2:
+        raise ValueError(f"{page}: a block of a program is not closed")
+    first, *parts = re.split(r"^##+ (.*)\n", text, flags=re.MULTILINE)
     imports = "".join(source for _, source in _blocks(first))
     found: list[PageProgram] = []
     for heading, part in zip(parts[::2], parts[1::2], strict=True):
