@@ -142,6 +142,14 @@ def check(files, folder):
     }
 
 
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_is_short_and_says_what_it_is_about(page):
+    title, paragraph, *rest = page.read_text().split("\n\n")
+    assert title.startswith("# ")
+    assert not paragraph.startswith(("#", "```"))
+    assert sum(part.count("\n") + 2 for part in (title, paragraph, *rest)) <= 800
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_a_program_of_the_pages(program, tmp_path):
     check(program.files, tmp_path)
