@@ -16,7 +16,7 @@ from pytest_gradguard.runtime.kernel.evidence import Object
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
 from pytest_gradguard.runtime.kernel.tasks import Task
 from pytest_gradguard.runtime.pitfalls.lost import gg103, pickled_leaves, provenance
-from pytest_gradguard.runtime.pitfalls.lost.provenance import Severed
+from pytest_gradguard.runtime.pitfalls.lost.lacking import Severed
 
 _told: dict[str, tuple[Severed, bool]] = {}
 """By their values: what workers pickled with a graph, and whether they have handed it over."""

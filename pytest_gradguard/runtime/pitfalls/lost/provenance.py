@@ -11,11 +11,11 @@ import gc
 import threading
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime.frameworks.torch import arrivals, steps, tensors
+from pytest_gradguard.runtime.frameworks.torch import arrivals, tensors
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import modes as torch_modes
 from pytest_gradguard.runtime.frameworks.torch.copies import digest
@@ -34,23 +34,9 @@ from pytest_gradguard.runtime.kernel.lineage import LINEAGE
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
-from pytest_gradguard.runtime.pitfalls.lost import boundary_gradients, gg103
+from pytest_gradguard.runtime.pitfalls.lost import boundary_gradients, gg103, lacking
+from pytest_gradguard.runtime.pitfalls.lost.lacking import Severed, StoppedPass
 from pytest_gradguard.runtime.pitfalls.modes import gg301
-
-
-class Severed(NamedTuple):
-    """A result whose graph was dropped.
-
-    Attributes:
-        call: the call that it came from.
-        note: what it was.
-        certain: it had a graph; else it may have had one, in a program without a guard.
-    """
-
-    call: calls.Call
-    note: Object
-    certain: bool = True
-
 
 _severed: dict[int, tuple[Reference, Severed]] = {}
 _retained: set[int] = set()
@@ -168,30 +154,13 @@ def is_buried(tensor: Any) -> bool:
 tensors.buried.append(is_buried)
 
 
-class _Backward:
-    """One run of the autograd engine while severed results are alive."""
-
-    def __init__(self, inputs: tuple[Any, ...]) -> None:
-        self.inputs = inputs
-        self.outputs: Any = ()
-        self.asked = {id(tensor) for tensor in inputs}
-        self.stopped: list[Severed] = []
-        self.reached: list[int] = []
-        self.had_no_gradient: set[int] = set()
-        for known in _live_calls():
-            for reference, _ in list(known.shipped.values()):
-                tensor = reference()
-                if tensor is not None and tensor.is_leaf and tensors.gradient_missing(tensor):
-                    self.had_no_gradient.add(id(tensor))
-
-
 class _Running(threading.local):
     def __init__(self) -> None:
-        self.stack: list[_Backward] = []
+        self.stack: list[StoppedPass] = []
 
 
 _running = _Running()
-_anywhere: list[_Backward] = []
+_anywhere: list[StoppedPass] = []
 
 
 def _live_calls() -> Iterable[calls.Call]:
@@ -208,11 +177,11 @@ def _arrived(severed: Severed, identity: int) -> None:
             running[-1].stopped.append(severed)
             running[-1].reached.append(identity)
     elif collector.innermost() is not None:
-        _report([severed], _Backward(()), accumulates=True, outcome=())
+        _report([severed], StoppedPass((), _live_calls()), accumulates=True, outcome=())
 
 
 def _watched(run: torch_engine.Backward) -> torch_engine.End:
-    backward = _Backward(run.inputs)
+    backward = StoppedPass(run.inputs, _live_calls())
     if backward.inputs and _severed:
         _look_through(run.outputs, backward)
     _running.stack.append(backward)
@@ -229,7 +198,7 @@ def _watched(run: torch_engine.Backward) -> torch_engine.End:
     return ended
 
 
-def _look_through(outputs: Any, backward: _Backward) -> None:
+def _look_through(outputs: Any, backward: StoppedPass) -> None:
     """A gradient asked for some inputs only does not arrive at the results it should come
     through: it is silently partial where those inputs were shipped to the same call."""
     try:
@@ -244,7 +213,7 @@ def _look_through(outputs: Any, backward: _Backward) -> None:
         fault(error)
 
 
-def _leave_out_unwanted(outputs: Any, backward: _Backward) -> None:
+def _leave_out_unwanted(outputs: Any, backward: StoppedPass) -> None:
     """Leave out results of calls that were made with gradients off: where the backward pass is for
     other tensors, these have a graph by mistake (GG301), and nobody misses it."""
     off = {id(s.call) for s in backward.stopped if _gradients_off(s.call)}
@@ -326,7 +295,7 @@ def undo() -> None:
 watching.at_end(undo)
 
 
-def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outcome: Any) -> None:
+def _report(stopped: list[Severed], backward: StoppedPass, accumulates: bool, outcome: Any) -> None:
     if not stopped:
         return
     frame = callsite.user_frame()
@@ -334,7 +303,7 @@ def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outc
     home = collector.innermost() or stopped[0].call.collector
     dropped = home.ignore | collector.allowed_now()
     stopped = [s for s in stopped if "GG103" not in dropped and "GG103" not in s.call.dropped]
-    stopped = [s for s in stopped if s.certain or _misses_a_gradient(s.call, backward)]
+    stopped = [s for s in stopped if s.certain or lacking.misses_a_gradient(s.call, backward)]
     if not stopped:
         return
     key = ("GG103", site and site.key)
@@ -342,58 +311,31 @@ def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outc
     evidence = home.evidence(key, lambda: gg103.Evidence(site, verb))
     assert isinstance(evidence, gg103.Evidence)
     search = evidence.count < _MOST_SEARCHES
-    is_wanted = functools.cache(functools.partial(_is_wanted, backward, search))
+    is_wanted = functools.cache(
+        functools.partial(lacking.is_wanted, backward, _severed.keys(), search)
+    )
     for severed in stopped:
         evidence.add(severed.note, severed.call, is_wanted)
         severed.call.explains(evidence)
     evidence.count += 1
-    without, partial = _harm(stopped, backward, accumulates, outcome)
+    without, partial = lacking.gradients(
+        {id(one.call): one.call for one in stopped}.values(), backward, accumulates, outcome
+    )
     if evidence.count == 1:
         names = locate.names_in({**without, **partial}, frame)
         evidence.without.update(dict.fromkeys(names[identity] for identity in without))
         evidence.partial.update(dict.fromkeys(names[identity] for identity in partial))
-    lacking = (tensor for tensor, _ in (*without.values(), *partial.values()))
-    losses.record(lacking, evidence, home, site)
+    harmed = (tensor for tensor, _ in (*without.values(), *partial.values()))
+    losses.record(harmed, evidence, home, site)
     if accumulates:
         _wait(evidence, stopped, backward, home)
     collector.announce(home, [evidence])
 
 
-def _misses_a_gradient(call: calls.Call, backward: _Backward) -> bool:
-    """Whether what was pickled before `call` lacks the gradient that its result may stand for.
-
-    Not where the program optimizes the result itself.
-    """
-    shipped = [reference() for reference, _ in list(call.shipped.values())]
-    lacking = [one for one in shipped if one is not None and tensors.gradient_missing(one)]
-    own = [one for one in lacking if not isinstance(one, torch.nn.Parameter)]
-    held = steps.held(search=call.may_search()) if lacking else set()
-    if held & set(backward.reached):
-        return False
-    return bool(own or any(id(one) in held for one in lacking))
-
-
-def _is_wanted(backward: _Backward, search: bool, call: calls.Call) -> bool:
-    """Whether the program wants the gradient of something that was sent to `call`.
-
-    Not of parameters alone that no optimizer holds and the pass does not reach, where it reaches
-    other tensors: the results are features of a fixed model then.
-    """
-    shipped = [reference() for reference, _ in list(call.shipped.values())]
-    leaves = list(tensors.leaves_of([one for one in shipped if one is not None]))
-    if not leaves or not all(isinstance(leaf, torch.nn.Parameter) for leaf in leaves):
-        return True
-    reached = {id(leaf) for leaf in tensors.leaves_of(backward.outputs)}
-    sent = {id(leaf) for leaf in leaves}
-    if reached <= _severed.keys() or reached & sent or sent & steps.held():
-        return True
-    return bool(search and sent & steps.held(search=True))
-
-
 def _wait(
     evidence: gg103.Evidence,
     stopped: list[Severed],
-    backward: _Backward,
+    backward: StoppedPass,
     home: collector.Collector,
 ) -> None:
     """Withdraw this once the program is seen to carry on the gradients itself."""
@@ -412,39 +354,6 @@ def _wait(
         )
     )
     home.ask_first(boundary_gradients.look)
-
-
-_Shipped = dict[int, tuple[Any, str]]
-"""By their ids: tensors that were shipped, and by which paths."""
-
-
-def _harm(
-    stopped: list[Severed], backward: _Backward, accumulates: bool, outcome: Any
-) -> tuple[_Shipped, _Shipped]:
-    """Which tensors that were shipped to those calls have no gradient now, or half of one."""
-    without: _Shipped = {}
-    partial: _Shipped = {}
-    returned = {}
-    if not accumulates and isinstance(outcome, tuple):
-        returned = {
-            id(tensor): gradient for tensor, gradient in zip(backward.inputs, outcome, strict=False)
-        }
-    for call in {id(severed.call): severed.call for severed in stopped}.values():
-        for reference, sent in list(call.shipped.values()):
-            tensor = reference()
-            if tensor is None:
-                continue
-            identity, path = id(tensor), call.name_of(sent)
-            if not accumulates:
-                if identity in returned:
-                    bucket = without if returned[identity] is None else partial
-                    bucket[identity] = (tensor, path)
-            elif tensor.is_leaf:
-                if tensors.gradient_missing(tensor):
-                    without[identity] = (tensor, path)
-                elif identity in backward.had_no_gradient:
-                    partial[identity] = (tensor, path)
-    return without, partial
 
 
 def severed_among(references: Iterable[Reference]) -> list[Severed]:

@@ -59,13 +59,14 @@ def _arrived(result: Any, future: Any) -> None:
     if known is None:
         return
     from pytest_gradguard.runtime.pitfalls.lost import provenance
+    from pytest_gradguard.runtime.pitfalls.lost.lacking import Severed
 
     call, task = known
     for tensor in tensors_in((result,)):
         if tensor.is_leaf and tensors.requires_grad(tensor):
             about = tensors.describe(tensor)
             note = Object(path="result", task=task, description=about, history=None, plain=True)
-            provenance.mark(tensor, provenance.Severed(call, note, certain=False))
+            provenance.mark(tensor, Severed(call, note, certain=False))
 
 
 def _joined(*args: Any) -> None:
