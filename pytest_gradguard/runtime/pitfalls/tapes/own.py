@@ -13,7 +13,6 @@ import _thread
 import functools
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +29,7 @@ from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.faults import Beside, fault
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.pitfalls.tapes import traced_functions
 from pytest_gradguard.runtime.pitfalls.tapes.notes import Flow
 
 
@@ -286,58 +286,12 @@ def _function_ran(function: Any, inputs: list[Any], outputs: Any) -> None:
     with _hidden():
         if pywrap_tfe.TFE_Py_TapeSetPossibleGradientTypes(inputs):
             return  # TensorFlow has recorded it, on every tape
-    for output, needed in zip(_tensors_in(outputs), _needed_by(function), strict=True):
+    for output, needed in zip(
+        traced_functions.tensors_in(outputs), traced_functions.needed_by(function), strict=True
+    ):
         if needed:
             used = [inputs[index] for index in needed]
             _record("TracedFunction", [output], used, functools.partial(_ones_for, used))
-
-
-_needs: weakref.WeakKeyDictionary[Any, list[list[int]]] = weakref.WeakKeyDictionary()
-
-
-def _needed_by(function: Any) -> list[list[int]]:
-    """For each output of a traced function, which of its inputs a gradient of it would come to."""
-    graph = function.graph
-    known = _needs.get(graph)
-    if known is None:
-        places = {id(one): index for index, one in enumerate(graph.inputs)}
-        outputs = _tensors_in(graph.structured_outputs)
-        known = _needs[graph] = [_reached_from(one, places) for one in outputs]
-    return known
-
-
-def _tensors_in(outputs: Any) -> list[Any]:
-    flat = tf.nest.flatten(outputs, expand_composites=True)
-    return [one for one in flat if tensors.is_tensor(one)]
-
-
-def _reached_from(output: Any, places: dict[int, int]) -> list[int]:
-    found: set[int] = set()
-    seen: set[int] = set()
-    stack = [output]
-    while stack:
-        tensor = stack.pop()
-        if not tensors.is_tensor(tensor) or id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
-        if id(tensor) in places:
-            found.add(places[id(tensor)])
-        elif tensor.dtype == tf.resource or tensors.differentiable(tensor):
-            if not _stops(tensor.op.type):
-                stack.extend(tensor.op.inputs)
-        elif tensor.dtype == tf.variant:
-            stack.extend(tensor.op.inputs)
-    return sorted(found)
-
-
-def _stops(kind: str) -> bool:
-    """Whether operations of this kind have no gradient."""
-    if kind in ("StopGradient", "PreventGradient"):
-        return True
-    try:
-        return ops._gradient_registry.lookup(kind) is None
-    except LookupError:  # calls of functions, and what nobody has written a gradient for
-        return False
 
 
 def _ones_for(inputs: list[Any], *upstream: Any) -> list[Any]:
