@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.gradients import torch_log
+from pytest_gradguard.gradients import torch_records
 from pytest_gradguard.gradients.torch_log import Log, noted, recorder
 from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.kernel.observing import caller, observed
@@ -16,7 +16,7 @@ from pytest_gradguard.runtime.kernel.observing import caller, observed
 @noted
 def averaging(log: Log, frame: Any, _: Any, self: Any, model: Any) -> None:
     """`AveragedModel.update_parameters`."""
-    log.changed(torch_log.WRITTEN, list(self.parameters()), frame)
+    log.changed(torch_records.WRITTEN, list(self.parameters()), frame)
 
 
 @noted
@@ -24,7 +24,7 @@ def freezing(log: Log, frame: Any, _: Any, self: Any, requires_grad: bool = True
     """`requires_grad_` of a tensor or module."""
     if not requires_grad:
         frozen = [self] if isinstance(self, torch.Tensor) else list(self.parameters())
-        log.changed(torch_log.FROZEN, frozen, frame)
+        log.changed(torch_records.FROZEN, frozen, frame)
 
 
 @functools.partial(noted, before=True)
@@ -64,7 +64,7 @@ def _loaded(
     replaced = [parameter for parameter in before if id(parameter) not in kept]
     if replaced:
         log.changed("load_state_dict(assign=True)", replaced, caller())
-    log.changed(torch_log.WRITTEN, kept.values(), caller())
+    log.changed(torch_records.WRITTEN, kept.values(), caller())
 
 
 loading = observed(before=_loads, after=_loaded)

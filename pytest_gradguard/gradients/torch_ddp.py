@@ -30,7 +30,7 @@ from pytest_gradguard.gradients.reasons import (
 from pytest_gradguard.gradients.recording import now
 from pytest_gradguard.gradients.report import shown
 from pytest_gradguard.gradients.torch_diagnosis import diagnose
-from pytest_gradguard.gradients.torch_watch import state_of
+from pytest_gradguard.gradients.torch_entries import state_of
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.reports import printable
 from pytest_gradguard.runtime.frameworks.torch import tensors

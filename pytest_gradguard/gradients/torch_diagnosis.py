@@ -6,18 +6,19 @@ import dataclasses
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 import torch
 
 from pytest_gradguard.findings import TraceStep
-from pytest_gradguard.gradients import reasons, torch_watch
+from pytest_gradguard.gradients import reasons, torch_cuts, torch_entries
 from pytest_gradguard.gradients.flow import reaches, reads_back
 from pytest_gradguard.gradients.reported import reported
-from pytest_gradguard.gradients.torch_exits import DEEPCOPY, OTHER_OBJECT, STATE_DICT
-from pytest_gradguard.gradients.torch_log import (
+from pytest_gradguard.gradients.torch_entries import Entry, State
+from pytest_gradguard.gradients.torch_log import Log, recorder
+from pytest_gradguard.gradients.torch_records import (
     DISTRIBUTED,
     FROZEN,
     SCRIPTED,
@@ -25,11 +26,9 @@ from pytest_gradguard.gradients.torch_log import (
     Backward,
     Change,
     Cut,
-    Log,
     Step,
-    recorder,
 )
-from pytest_gradguard.gradients.torch_watch import Entry, State, TorchWatch
+from pytest_gradguard.gradients.torch_watch import TorchWatch
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.pitfalls.lost import gg103
 
@@ -59,7 +58,7 @@ class JudgedWatch(TorchWatch):
 
 
 def _value_reason(log: Log, entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reason | None:
-    largest = torch_watch.largest(entry) if finite or nonzero else None
+    largest = torch_entries.largest(entry) if finite or nonzero else None
     if largest is None:
         return None
     if finite and not math.isfinite(largest):
@@ -117,7 +116,7 @@ def _reason(
     if not state.differentiable:
         made = _maker(log, tensor)
         if made is not None and made.exit is not None:
-            return _reason_of(made)
+            return torch_cuts.reason_of(made)
         return reasons.NotDifferentiable(None, state.description.get("dtype") or "")
     if not state.requires_grad:
         return _without_grad(log, tensor, state)
@@ -127,11 +126,15 @@ def _reason(
     if tensor is None:
         return reasons.Gone()
     reached = [known for known in backwards if known.reached(tensor, since)]
-    cuts = _cuts(log, since, tensor, backwards)
+    cuts = torch_cuts.cuts_of(log, since, tensor, backwards)
     if not state.is_leaf and not state.retains_grad:
-        cut = None if reached else _confirmed(cuts, tensor) or _likely(cuts, backwards)
+        cut = (
+            None
+            if reached
+            else torch_cuts.confirmed(cuts, tensor) or torch_cuts.likely(cuts, backwards)
+        )
         if cut is not None:
-            return _reason_of(cut)
+            return torch_cuts.reason_of(cut)
         return reasons.NonLeaf(reached[0].site if reached else None, state.made_by, bool(reached))
     for known in reached:
         if known.verb == DISTRIBUTED:
@@ -142,7 +145,7 @@ def _reason(
         _at_worker(tensor, backwards)
         or _left_in_worker(tensor)
         or reported(tensor, [known.site for known in backwards])
-        or _cut(cuts, tensor, backwards, watch, sure=bool(reached))
+        or torch_cuts.reason_by_cut(cuts, tensor, backwards, watch, sure=bool(reached))
         or _not_asked(reached, backwards)
         or _frozen_earlier(log, since, tensor, backwards, watch)
         or _elsewhere(log, since, backwards, watch)
@@ -152,9 +155,9 @@ def _reason(
 
 def explain(tensor: Any) -> reasons.Reason | None:
     """Why any tensor has no (good) gradient now; None if it has one."""
-    state = torch_watch.state_of(tensor)
+    state = torch_entries.state_of(tensor)
     log = recorder.log
-    gradient = torch_watch.gradient_of(tensor)
+    gradient = torch_entries.gradient_of(tensor)
     if gradient is not None:
         return _bad(log, tensor, gradient) or reported(tensor)
     if log is not None:
@@ -186,10 +189,10 @@ def _bad(log: Log | None, tensor: Any, gradient: Any) -> reasons.Reason | None:
     """The reason if the values of the current `gradient` of `tensor` are bad."""
     for entry in () if log is None else _entries_of(log, tensor):
         if log is not None and entry.received:
-            if torch_watch.cleared_in_place(entry):
+            if torch_entries.cleared_in_place(entry):
                 return _cleared(log, tensor, entry)
             return _value_reason(log, entry, finite=True, nonzero=True)
-    largest = torch_watch.largest_of(gradient)
+    largest = torch_entries.largest_of(gradient)
     if largest is None or (math.isfinite(largest) and largest > 0):
         return None
     if largest == 0:
@@ -230,7 +233,7 @@ def _maker(log: Log, tensor: Any) -> Cut | None:
 def _without_grad(log: Log, tensor: Any, state: State) -> reasons.Reason:
     made = _maker(log, tensor)
     if made is not None:
-        return _reason_of(made)
+        return torch_cuts.reason_of(made)
     if state.inference:
         return reasons.GradModeOff(None, "torch.inference_mode")
     return _frozen_by(log, tensor) or reasons.Frozen(None)
@@ -265,12 +268,6 @@ def _follower(log: Log, since: int, tensor: Any) -> Site | None:
     return None
 
 
-def _reason_of(cut: Cut) -> reasons.Reason:
-    if cut.exit is None:
-        return reasons.GradModeOff(cut.entered or cut.site, cut.mode, cut.site)
-    return reasons.Cut(cut.entered or cut.site, cut.how, cut.exit.fix)
-
-
 def _never_ran(log: Log, since: int, tensor: Any) -> reasons.Reason:
     left = _left_in_worker(tensor)
     if left is not None:
@@ -279,9 +276,11 @@ def _never_ran(log: Log, since: int, tensor: Any) -> reasons.Reason:
     if failed is not None and failed.when > since:
         started = Backward(failed.site, failed.chain, last=failed.when)
         if failed.chain and tensor is not None:
-            cut = _likely(_cuts(log, since, tensor, [started]), [started], sure=True)
+            cut = torch_cuts.likely(
+                torch_cuts.cuts_of(log, since, tensor, [started]), [started], sure=True
+            )
             if cut is not None:
-                return _reason_of(cut)
+                return torch_cuts.reason_of(cut)
         return reasons.NeverBackward(failed.site, failed.error)
     return reasons.NeverBackward()
 
@@ -300,64 +299,6 @@ def _not_asked(reached: list[Backward], backwards: list[Backward]) -> reasons.Re
         # A gradient with a graph is a part of that loss: nobody wanted others of it.
         reached = [known for known in reached if not known.first_order]
     return reasons.NotAsked(reached[0].site, reached[0].verb) if reached else None
-
-
-def _cuts(log: Log, since: int, tensor: Any, backwards: list[Backward]) -> list[Cut]:
-    """Cuts of values computed from `tensor`, before the last backward pass."""
-    last = max(known.last for known in backwards)
-    return [
-        cut
-        for cut in log.cuts.values()
-        if since < cut.last and cut.first < last and cut.severed(tensor)
-    ]
-
-
-def _cut(
-    cuts: list[Cut],
-    tensor: Any,
-    backwards: list[Backward],
-    watch: TorchWatch | None,
-    *,
-    sure: bool,
-) -> reasons.Reason | None:
-    """The cut between `tensor` and the loss; `sure`: only if its value certainly reaches it."""
-    cut = _confirmed(cuts, tensor)
-    if cut is not None and cut.exit in (DEEPCOPY, STATE_DICT):  # its copy got the gradient
-        if _any_received(watch):
-            return reasons.Cut(cut.site, cut.how, OTHER_OBJECT)
-        last = max(backwards, key=lambda known: known.last)
-        return reasons.OtherParameters(last.site, last.site, copied=cut.site)
-    cut = cut or _likely(cuts, backwards, sure=sure)
-    return None if cut is None else _reason_of(cut)
-
-
-def _confirmed(cuts: list[Cut], tensor: Any) -> Cut | None:
-    """The cut whose output a backward pass reached."""
-    return _foremost(cut for cut in cuts if id(tensor) in cut.confirmed)
-
-
-def _likely(cuts: list[Cut], backwards: list[Backward], *, sure: bool = False) -> Cut | None:
-    """The cut whose value reaches the loss in the source; if not `sure`, or may reach it."""
-    judged = [
-        (reaches(cut.chain, [known.chain for known in backwards if known.chain != cut.chain]), cut)
-        for cut in cuts
-        if cut.site is not None
-    ]
-    certain = _foremost(cut for flows, cut in judged if flows)
-    if certain is not None or sure:
-        return certain
-    return _foremost(
-        cut
-        for flows, cut in judged
-        if flows is None and not (cut.exit is not None and cut.exit.copies)
-    )
-
-
-def _foremost(cuts: Iterable[Cut]) -> Cut | None:
-    """The cut to name: the last one, whose graph still held the others' values."""
-    return max(
-        cuts, key=lambda cut: (2 if cut.exit is None else cut.exit.rank, cut.first), default=None
-    )
 
 
 def _at_worker(tensor: Any, backwards: list[Backward]) -> reasons.Reason | None:
@@ -395,15 +336,11 @@ def _step(task: Any, message: str) -> tuple[TraceStep, ...]:
     return (TraceStep(task.path, task.line, message),)
 
 
-def _any_received(watch: TorchWatch | None) -> bool:
-    return watch is None or any(entry.received for entry in watch.entries)
-
-
 def _elsewhere(
     log: Log, since: int, backwards: list[Backward], watch: TorchWatch | None
 ) -> reasons.Reason | None:
     """The reason if backward passes and optimizers reached only other tensors."""
-    if watch is None or _any_received(watch):
+    if watch is None or torch_cuts.any_received(watch):
         return None
     watched = [found for entry in watch.entries if (found := entry.ref()) is not None]
     others = [one for one in log.heard if one is not watch and isinstance(one, TorchWatch)]

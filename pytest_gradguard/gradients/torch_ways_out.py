@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.gradients import torch_grad_mode, torch_log
+from pytest_gradguard.gradients import torch_grad_mode, torch_log, torch_records
 from pytest_gradguard.gradients.torch_exits import (
     COPY,
     PICKLE,
@@ -129,7 +129,7 @@ def applying(original: Any) -> Any:
 @noted
 def scripted(log: Log, frame: Any, result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """A call of TorchScript, of which only arguments and result are seen."""
-    log.changed(torch_log.SCRIPTED, (), frame)
+    log.changed(torch_records.SCRIPTED, (), frame)
     _called(log, f"{self.name}() (TorchScript)", [*args, *kwargs.values()], result, frame)
 
 

@@ -20,10 +20,9 @@ _KINDS = {
     if isinstance(value, type) and issubclass(value, reasons.Reason) and value.kind
 }
 
-# The module that decides for a framework, the files of its table, and the table's decorator.
+# The files of a framework's table, and the table's decorator.
 _TABLES = {
     "torch": (
-        "torch_diagnosis.py",
         [
             "losing_programs.py",
             "losing_outcomes.py",
@@ -34,18 +33,18 @@ _TABLES = {
         "loses",
     ),
     "tensorflow": (
-        "tensorflow_watch.py",
         ["tensorflow_programs.py", "tensorflow_outcomes.py"],
         "expects",
     ),
 }
 
 
-def _given(diagnosis: Path) -> set[str]:
-    """The kinds of the reasons that the source of a diagnosis makes."""
+def _given(framework: str) -> set[str]:
+    """The kinds of the reasons that the modules of a framework make."""
     return {
         _KINDS[node.func.attr]
-        for node in ast.walk(ast.parse(diagnosis.read_text(encoding="utf-8")))
+        for module in _GRADIENTS.glob(f"{framework}_*.py")
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and isinstance(node.func.value, ast.Name)
@@ -69,16 +68,16 @@ def _bodies(table: Path, decorator: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("framework", _TABLES)
 def test_each_reason_has_three_different_programs(framework: str) -> None:
-    diagnosis, tables, decorator = _TABLES[framework]
+    tables, decorator = _TABLES[framework]
     bodies = {body for table in tables for body in _bodies(_HERE / table, decorator)}
     counts = Counter(reason for reason, _ in bodies)
-    wanted = _given(_GRADIENTS / diagnosis)
+    wanted = _given(framework)
     assert len(wanted) >= 10
     assert {kind: counts[kind] for kind in wanted if counts[kind] < 3} == {}
 
 
 def test_no_reason_is_left_without_a_diagnosis() -> None:
-    given = {kind for file, _, _ in _TABLES.values() for kind in _given(_GRADIENTS / file)}
+    given = {kind for framework in _TABLES for kind in _given(framework)}
     assert given == set(_KINDS.values())
 
 
