@@ -17,7 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime.integrations.ray import WORKERS, tasks
+from pytest_gradguard.runtime.integrations.ray import WORKERS, tasks, working
 from pytest_gradguard.runtime.kernel import packages, probes, running, watching, worker
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.checks import TORCH
@@ -171,7 +171,7 @@ class Watched:
         def failed(error: BaseException, notes: probes.Notes) -> None:
             attempt(tell, notes)
 
-        tasks.in_libraries.append(self)
+        working.in_libraries.append(self)
         try:
             result, notes = running.in_process(
                 functools.partial(function, *args, **kwargs), items, asked, failed
@@ -180,7 +180,7 @@ class Watched:
             without_this_frame(error)
             raise
         finally:
-            tasks.in_libraries.remove(self)
+            working.in_libraries.remove(self)
         attempt(tell, notes)
         return result
 
