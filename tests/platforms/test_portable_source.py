@@ -27,6 +27,8 @@ def uses(source: str) -> Iterator[str]:
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
             owner, name, *_ = node.args
             names = [f"{ast.unparse(owner)}.{ast.literal_eval(name)}"] if is_text(name) else []
+        elif isinstance(node, ast.Call) and opens_text(node):
+            names = ["no encoding"]
         elif is_text(node) and ast.literal_eval(node).startswith("/proc"):
             names = ["/proc"]
         else:
@@ -38,10 +40,23 @@ def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
+def opens_text(call: ast.Call) -> bool:
+    """Whether a call reads or writes text, in the encoding that a platform has by default."""
+    name = ast.unparse(call.func)
+    kind = name.rpartition(".")[2]
+    if kind in ("read_text", "write_text"):
+        return not any(one.arg == "encoding" for one in call.keywords) and len(call.args) < (
+            1 if kind == "read_text" else 2
+        )
+    modes = [ast.literal_eval(mode) for mode in call.args[1:2] if is_text(mode)]
+    named = {one.arg for one in call.keywords}
+    return name == "open" and not named & {"encoding", "mode"} and "b" not in "".join(modes)
+
+
 def is_missing_somewhere(name: str) -> bool:
     module, _, attribute = name.partition(".")
     return (
-        name == "/proc"
+        name in ("/proc", "no encoding")
         or name in ASKS
         or any(
             missing_names.lacks_module(one, module) or missing_names.lacks(one, module, attribute)
@@ -74,9 +89,12 @@ def test_nothing_but_the_platforms_asks_for_the_platform() -> None:
         ("import os\ngetattr(os, 'O_NOFOLLOW', 0)", "os.O_NOFOLLOW"),
         ("import signal\nsignal.signal(signal.SIGUSR1, f)", "signal.SIGUSR1"),
         ("import sys\nx = sys.platform", "sys.platform"),
-        ("open(f'/proc/{process}/fd')", "/proc"),
+        ("open(f'/proc/{process}/fd', 'rb')", "/proc"),
+        ("open(path)", "no encoding"),
+        ("path.write_text(text)", "no encoding"),
+        ("open(path, 'rb'), open(path, encoding='utf-8'), path.read_text('utf-8')", ""),
         ("import os, signal\nos.open(a, os.O_RDONLY)\nsignal.SIGINT\nos.getpid()", ""),
     ],
 )
 def test_a_use_is_seen(source: str, expected: str) -> None:
-    assert sorted(set(uses(source))) == expected.split()
+    assert list(uses(source)) == [expected] * bool(expected)
