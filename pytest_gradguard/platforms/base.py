@@ -61,7 +61,7 @@ class Platform:
             (self.forks, "GG203, GG303: no process is forked, so neither can happen"),
             (
                 self.shows_threads or not self.forks,
-                "GG303: a forked worker that waits for torch's compute threads hangs, unreported",
+                "GG303: a forked worker that waits for torch's compute threads is not seen",
             ),
             (
                 self.polls_pipes,
@@ -80,7 +80,7 @@ class Platform:
             (self.locks_files, "`gradguard run` in several ranks: each rank reports by itself"),
             (
                 self.task_signal is not None,
-                "`gradguard(compare=True)`: a task that waits forever is not interrupted",
+                "`--gradguard-compare`: a task that waits forever is not interrupted",
             ),
         )
         return [line for there, line in limits if not there]

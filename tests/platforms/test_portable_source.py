@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import gradguard_lint
 import pytest_gradguard
+from pytest_gradguard.platforms import HERE
 
 HOMES = [Path(package.__file__).parent for package in (pytest_gradguard, gradguard_lint)]
 ASKS = {"sys.platform", "os.name", "platform.system", "os.uname", "platform.machine"}
@@ -98,3 +100,8 @@ def test_nothing_but_the_platforms_asks_for_the_platform() -> None:
 )
 def test_a_use_is_seen(source: str, expected: str) -> None:
     assert list(uses(source)) == [expected] * bool(expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what Linux lacks")
+def test_nothing_is_missing_on_linux() -> None:
+    assert HERE.missing() == []
