@@ -59,7 +59,7 @@ check: .venv/dev.stamp lint
 
 platforms: .venv/dev.stamp
 	for platform in darwin win32; do \
-		GRADGUARD_SIMULATED=$$platform PYTHONPATH=tests/platforms \
+		GRADGUARD_SIMULATED=$$platform PYTHONPATH=$(CURDIR)/tests/platforms \
 			$(TESTS) -q $(SLOW:%=--deselect %) $(QUICK) || exit 1; done
 
 hosts: .venv/hosts.stamp
