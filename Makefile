@@ -1,6 +1,7 @@
 # make demo   the guard at work on the examples
 # make check  the checks and the quick tests; for every day
 # make test   the checks and the whole suite
+# make platforms  the quick tests on macOS and Windows, simulated
 # make hosts  install the heavy libraries, too, whose tests `make test` leaves out without them
 # make skipped  run again what the last `make test` skipped, once what it lacked is installed
 # make truth  the suite with nothing taken as known; then tests/recorded is what it found
@@ -28,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo check test skipped hosts truth versions corners newest releases docs lint bench fuzz faults peers clean
+.PHONY: demo check platforms test skipped hosts truth versions corners newest releases docs lint bench fuzz faults peers clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -55,6 +56,11 @@ SLOW := tests/lint/test_pre_commit.py tests/reports/test_in_a_browser.py \
 
 check: .venv/dev.stamp lint
 	$(TESTS) -q $(SLOW:%=--deselect %) $(QUICK)
+
+platforms: .venv/dev.stamp
+	for platform in darwin win32; do \
+		GRADGUARD_SIMULATED=$$platform PYTHONPATH=$(CURDIR)/tests/platforms \
+			$(TESTS) -q $(SLOW:%=--deselect %) $(QUICK) || exit 1; done
 
 hosts: .venv/hosts.stamp
 

@@ -380,7 +380,8 @@ def display_path(path: str) -> str:
     try:
         here = os.getcwd()
         absolute = os.path.abspath(path)
-        if absolute == here or absolute.startswith(here.rstrip(os.sep) + os.sep):
+        around = os.path.normcase(os.path.join(here, ""))
+        if absolute == here or os.path.normcase(absolute).startswith(around):
             path = os.path.relpath(absolute, here)
     except (OSError, ValueError):  # a deleted current folder, or another drive
         pass

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import warm
+
+from pytest_gradguard.platforms import HERE
 
 Done = subprocess.CompletedProcess[str]
 
@@ -74,8 +74,9 @@ def run_python(
         except subprocess.TimeoutExpired:
             hung = True
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            HERE.end_group(child.pid)
+            if isinstance(child, subprocess.Popen):
+                child.kill()
             status = child.wait(limit)
         out.seek(0)
         err.seek(0)

@@ -15,7 +15,6 @@ import pytest
 import scheduling
 import shared_results
 import warm
-import warm_workers
 
 # A run of pytest inside this process (pytester) forgets the modules that it has imported: the
 # guard's own must not be among them.
@@ -47,6 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if warm.can_run(os.environ) and importlib.util.find_spec("torch"):
+        import warm_workers
+
         warm_workers.Nursery(warm.workers, dict(os.environ)).serve()
     if shared_results.ANEW and not hasattr(config, "workerinput"):
         config.pluginmanager.register(scheduling.Stopwatch())

@@ -12,7 +12,6 @@ of their files changes, or anything that is installed. Continuous integration ma
 from __future__ import annotations
 
 import ast
-import fcntl
 import functools
 import getpass
 import hashlib
@@ -32,6 +31,7 @@ from scheduling import group_of
 
 import gradguard_lint
 import pytest_gradguard
+from pytest_gradguard.platforms import HERE
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -76,7 +76,7 @@ def once(folder: Path, key: str, produce: Callable[[], str]) -> str:
     """What `produce` returns. Of all the processes that share `folder`, the first one calls it."""
     result = folder / f"{key}.txt"
     with (folder / f"{key}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        HERE.lock_opened(lock)  # until the file is closed
         if not result.exists():
             said = produce()
             result.write_text(said, encoding="utf-8")

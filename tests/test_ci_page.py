@@ -13,6 +13,7 @@ import pytest
 from pytest_gradguard.cli.lint.options import build_parser
 
 PAGE = Path(__file__).parents[1] / "docs" / "ci.md"
+WORKFLOWS = PAGE.parents[1] / ".github" / "workflows"
 FILES = dict(re.findall(r"```yaml\n# (\S+)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL))
 CHECKS = {
     ".github/workflows/gradguard.yml": ["check_jsonschema", "--builtin-schema", "github-workflows"],
@@ -37,6 +38,13 @@ def test_files_are_what_their_hosts_take(name, tmp_path):
     done = check(FILES[name])
     assert done.returncode == 0, done.stdout + done.stderr
     assert check("- 1\n").returncode != 0
+
+
+@pytest.mark.parametrize("path", sorted(WORKFLOWS.glob("*.yml")), ids=lambda path: path.name)
+def test_our_own_workflows_are_what_github_takes(path):
+    command = [sys.executable, "-m", *CHECKS[".github/workflows/gradguard.yml"], str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", [".github/workflows/gradguard.yml", ".gitlab-ci.yml"])

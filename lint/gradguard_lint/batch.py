@@ -17,6 +17,7 @@ from gradguard_lint.project.reader import Reader
 from gradguard_lint.project.summaries import summary
 from gradguard_lint.reading.source import SourceError
 from gradguard_lint.rules import program_codes
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -233,8 +234,8 @@ def own_rows(
 
 
 def default_start(target: tuple[int, int] | None) -> str:
-    """How processes start on Linux, on the Python `target` (the running one by default)."""
-    return "forkserver" if (target or sys.version_info[:2]) >= (3, 14) else "fork"
+    """How processes start here, on the Python `target` (the running one by default)."""
+    return HERE.start_method(target or sys.version_info[:2])
 
 
 @cache

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from gradguard_lint.batch import Batch, Result, Task
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import absolute
+from gradguard_lint.project.patterns import relative
 from gradguard_lint.project.target import set_method
 from pytest_gradguard.records import replace
 
@@ -101,7 +102,7 @@ def _in_full(task: Task) -> Task:
 
 
 def _is_test(task: Task) -> bool:
-    name = os.path.relpath(absolute(task.path), task.root).replace(os.sep, "/")
+    name = relative(absolute(task.path), task.root)
     return _TEST.search(name) is not None
 
 

@@ -7,9 +7,10 @@ ever, on Python 3.10, where a worker is killed while somebody writes to one.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+
+from pytest_gradguard.platforms import HERE
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -22,14 +23,13 @@ def map_in_processes(
     import multiprocessing
     from multiprocessing.connection import wait
 
-    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
-    context: Any = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(HERE.linter_start)
     waiting = iter(range(len(items)))
     results: dict[int, Result] = {}
     workers: list[Any] = []
     pipes: list[Any] = []
     try:
-        with _interrupts_held_back():
+        with HERE.interrupts_held_back():
             for _ in range(jobs):
                 ours, theirs = context.Pipe()
                 worker = context.Process(
@@ -82,16 +82,3 @@ def _work(theirs: Any, ours: Any, function: Callable[[Item], Any], items: Sequen
             ours.send((number, function(items[number])))
     except (EOFError, OSError):
         return
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Until the workers ignore Ctrl-C, where the system can hold it back."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

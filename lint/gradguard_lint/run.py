@@ -13,6 +13,7 @@ from gradguard_lint.outcome import Outcome
 from gradguard_lint.project.configuration import Configurations
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT, UNCHANGED, Trouble, absolute, discover
+from gradguard_lint.project.patterns import relative
 from gradguard_lint.project.prefilter import Prefilter
 from pytest_gradguard.records import fields, replace
 
@@ -290,7 +291,7 @@ def _wanted(paths: Iterable[str], request: Request, outcome: Outcome) -> list[st
     for path in paths:
         absolute = os.path.abspath(path)
         root = request.configurations.of(absolute).settings.root
-        parts = os.path.relpath(absolute, root).split(os.sep)
+        parts = relative(absolute, root).split("/")
         if request.configurations.excludes(absolute) or not ALWAYS_OUT.isdisjoint(parts):
             outcome.left_out += 1
         else:

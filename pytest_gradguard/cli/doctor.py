@@ -11,6 +11,7 @@ import contextlib
 import functools
 import io
 import json
+import multiprocessing
 import platform
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from typing import Any
 from pytest_gradguard import __version__, disabled
 from pytest_gradguard.cli.streams import write
 from pytest_gradguard.cli.words import table
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime import integrations
 from pytest_gradguard.runtime.kernel import frameworks, registry, watching
 from pytest_gradguard.runtime.kernel.oldest import OLDEST, too_old
@@ -69,6 +71,8 @@ def examine() -> dict[str, Any]:
         "tool": {"name": "gradguard", "version": __version__},
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "start_method": multiprocessing.get_all_start_methods()[0],  # the default comes first
+        "missing_here": HERE.missing(),
         "disabled": disabled.is_disabled(),
         "integrations": [
             _module(one) for known in registry.registered.values() for one in known.watched
@@ -150,6 +154,10 @@ def _lines(found: dict[str, Any], *, modules: bool) -> Iterator[str]:
     yield f"gradguard {__version__}, Python {found['python']}, {found['platform']}"
     if found["disabled"]:
         yield f"disabled: {disabled.VARIABLE} is set, so nothing is watched"
+    yield f"processes start by {found['start_method']} on {HERE.name} unless the program chooses"
+    if found["missing_here"]:
+        yield f"on {HERE.name} (docs/platforms.md):"
+        yield from (f"  {line}" for line in found["missing_here"])
     yield ""
     watched = found["integrations"] if modules else _by_library(found["integrations"])
     rows = [

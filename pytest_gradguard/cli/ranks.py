@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_gradguard.findings import Finding
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.pitfalls.ddp import rank_folder
 
 _OF_THE_LAUNCH = (
@@ -125,25 +126,23 @@ def this_rank() -> Rank | None:
     given = os.environ.pop(rank_folder.VARIABLE, None)  # programs of this one get their own
     numbers = [os.environ.get(name, "") for name in _WANTED]
     is_rank = all(map(str.isdecimal, numbers)) and int(numbers[1]) > 1
-    if not is_rank and given is None:
+    if (not is_rank and given is None) or not HERE.locks_files:
         return None
     expected = os.environ.get("LOCAL_WORLD_SIZE", "")
     try:
-        import fcntl  # noqa: F401  (Windows has no such locks)
-
         folder = Path(given) if given else _shared()
         if not rank_folder.is_private(folder):
             return None
         number = int(numbers[0]) if numbers[0].isdecimal() else None
         return Rank(folder, number, int(expected or 0), given is not None)
-    except (ImportError, OSError, ValueError):  # then each reports by itself
+    except (OSError, ValueError):  # then each reports by itself
         return None
 
 
 def _shared_path() -> Path:
     """The folder of the ranks that were launched together, by this user."""
     launch = [os.environ.get(name, "") for name in _OF_THE_LAUNCH]
-    key = hashlib.sha256(repr([launch, os.getppid(), _user()]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr([launch, os.getppid(), HERE.user()]).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir(), f"{rank_folder.PREFIX}{key}")
 
 
@@ -160,37 +159,22 @@ def _shared() -> Path:
     return folder
 
 
-def _user() -> int | None:
-    """The number of this user; Windows has none, and each of its users a temporary folder."""
-    return os.getuid() if hasattr(os, "getuid") else None
-
-
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Alone among the ranks; FileNotFoundError: the folder has been removed."""
-    import fcntl
-
-    with open(folder / _LOCK) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(folder / _LOCK, "rb") as lock:
+        HERE.lock_opened(lock)
         yield
 
 
 def _hold(file: Path) -> Any:
     """Lock `file` as long as this process lives, however it ends."""
-    import fcntl
-
-    held = open(file, "a")  # noqa: SIM115
-    fcntl.lockf(held, fcntl.LOCK_EX)
+    held = open(file, "ab")  # noqa: SIM115
+    HERE.lock(held)
     return held
 
 
 def _runs(file: Path) -> bool:
     """Whether the rank that holds `file` is still at work."""
-    import fcntl
-
-    with open(file, "a") as held:
-        try:
-            fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
+    with open(file, "ab") as held:
+        return not HERE.lock(held, wait=False)

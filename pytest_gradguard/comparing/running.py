@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pytest_gradguard.comparing import difference, notes
 from pytest_gradguard.comparing.child import NOTES, OUTCOME, Outcome
 from pytest_gradguard.comparing.difference import Difference
 from pytest_gradguard.findings import Finding, Severity
+from pytest_gradguard.platforms import HERE
 
 _CHILD = (
     "import sys; from pytest_gradguard.comparing.child import main; sys.exit(main(sys.argv[1:]))"
@@ -134,10 +134,7 @@ class _Run:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a run, and what it has started."""
     if process.poll() is None:
-        import signal
-
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
+        HERE.end_group(process.pid)
         process.kill()
         process.wait()
 

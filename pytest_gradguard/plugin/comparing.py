@@ -19,6 +19,7 @@ from pytest_gradguard.comparing.recording import recording
 from pytest_gradguard.comparing.running import ROUNDING, Compared, explaining
 from pytest_gradguard.comparing.words import lines_of
 from pytest_gradguard.findings import Finding
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime import guard
 from pytest_gradguard.runtime.kernel import generators, inline
 
@@ -58,7 +59,7 @@ class _Run:
     @contextmanager
     def _interrupted(self, inlined: bool) -> Iterator[None]:
         """A block in which a task that waits forever is interrupted, where that is possible."""
-        number = getattr(signal, "SIGUSR2", None)
+        number = HERE.task_signal
         if not inlined or number is None:
             yield
             return

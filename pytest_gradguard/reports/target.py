@@ -8,6 +8,8 @@ import stat
 import sys
 from types import TracebackType
 
+from pytest_gradguard.platforms import HERE
+
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import IO
@@ -91,13 +93,12 @@ class Target:
 
     def _as_it_is(self) -> IO[bytes]:
         try:
-            number = os.open(self.path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+            number = os.open(self.path, os.O_WRONLY | HERE.nonblocking)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 raise self._refusal("nothing reads from it") from None
             raise
-        if hasattr(os, "set_blocking"):
-            os.set_blocking(number, True)
+        HERE.set_blocking(number, True)
         return open(number, "wb")
 
     def write(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sys
 from importlib import metadata
 from importlib.machinery import ModuleSpec
@@ -12,6 +13,7 @@ import pytest
 
 from pytest_gradguard import __version__, cli
 from pytest_gradguard.integrations import Integration, Patch
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.kernel import oldest, registry
 
 
@@ -45,6 +47,8 @@ def test_what_is_installed_is_patched_as_the_guard_does(capsys: pytest.CaptureFi
     assert status == 0
     assert found["tool"] == {"name": "gradguard", "version": __version__}
     assert found["disabled"] is False
+    assert found["start_method"] == multiprocessing.get_context().get_start_method()
+    assert found["missing_here"] == HERE.missing()
     modules = {one["module"]: (one["status"], one["reason"]) for one in found["integrations"]}
     for module in ("joblib.parallel", "multiprocessing.pool", "concurrent.futures.process"):
         assert modules[module] == ("watched", None)

@@ -42,11 +42,12 @@ BELOW = (
     f"{PACKAGE}.runtime.kernel.faults",
     f"{PACKAGE}.runtime.kernel.lineage",
     f"{PACKAGE}.runtime.kernel.locks",
+    *(f"{PACKAGE}.platforms{part}" for part in ("", ".base", ".posix")),
     f"{PACKAGE}.aside",
     PACKAGE,
 )
 """The modules on which all stands that takes a fault: what tells of faults, what a fork resets, the
-locks, and what stands between the program and the modules of the guard."""
+platform, the locks, and what stands between the program and the modules of the guard."""
 ITSELF = re.compile(
     rf"{PACKAGE}\.cli(\.program)?:|{PACKAGE}\.cli\.run:(run|build_parser|_execute)$"
 )

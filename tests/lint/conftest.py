@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_gradguard.cli import main
+from pytest_gradguard.platforms import HERE
 
 
 @dataclass
@@ -82,11 +83,32 @@ class Project:
 
 
 @pytest.fixture(autouse=True)
-def cache_home(tmp_path_factory, monkeypatch):
+def start_method_of_linux(monkeypatch):
+    """The programs of these tests are for Linux, wherever the tests run."""
+    monkeypatch.setattr(
+        HERE, "start_method", lambda python: "forkserver" if python >= (3, 14) else "fork"
+    )
+
+
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path_factory, set_cache_home):
     """Where the user's own secret lies: not where that of whoever runs the tests does."""
     home = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    set_cache_home(str(home))
     return home
+
+
+@pytest.fixture
+def set_cache_home(monkeypatch):
+    """Has caches kept in another folder."""
+
+    def set_home(folder):
+        for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+            monkeypatch.setenv(name, folder)
+        if HERE.name == "macOS":  # where no variable says it
+            monkeypatch.setattr(HERE, "cache_folder", lambda: folder)
+
+    return set_home
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import signal
 import subprocess
 import time
@@ -11,8 +10,10 @@ import time
 import pytest
 
 from pytest_gradguard.cli import main
+from pytest_gradguard.platforms import HERE
 
 FOUND = [("GG201", "good.py", 6)]
+needs_posix = pytest.mark.skipif(not HERE.forks, reason="pipes, devices and signals of POSIX")
 
 
 @pytest.fixture
@@ -70,6 +71,7 @@ def test_a_gitignore_that_is_no_utf_8_still_holds(tree, worker):
 # -- files -----------------------------------------------------------------------------------------
 
 
+@needs_posix
 def test_pipes_devices_and_huge_files_are_refused_and_never_waited_for(tree):
     os.mkfifo(tree.root / "pipe.py")
     os.symlink("/dev/zero", tree.root / "zero.py")
@@ -87,12 +89,14 @@ def test_pipes_devices_and_huge_files_are_refused_and_never_waited_for(tree):
 
 
 @pytest.mark.parametrize("name", [".gitignore", "pyproject.toml"])
+@needs_posix
 def test_a_pipe_in_the_place_of_a_setting_is_not_waited_for(tree, name):
     os.mkfifo(tree.root / name)
     assert tree.codes() == FOUND
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "huge"])
+@needs_posix
 def test_a_named_configuration_that_is_no_file_is_refused(tree, kind):
     path = tree.root / "named.toml"
     if kind == "pipe":
@@ -109,6 +113,7 @@ def test_a_named_configuration_that_is_no_file_is_refused(tree, kind):
     assert "named.toml: " in ran.err
 
 
+@needs_posix
 def test_a_current_folder_that_is_gone(project):
     (project.root / "here").mkdir()
     process = project.start(
@@ -162,6 +167,7 @@ def test_a_module_too_large_to_be_read_is_not_followed(project):
     assert project.codes("run.py") == []
 
 
+@needs_posix
 def test_file_names_that_are_not_utf_8(project, worker):
     path = os.path.join(os.fsencode(project.root), b"caf\xe9.py")
     with open(path, "wb") as stream:
@@ -276,6 +282,7 @@ def test_the_report_is_whole_or_not_there(tree, monkeypatch):
         *("good.py", "new.toml", "kept.txt"),
     ],
 )
+@needs_posix
 def test_a_report_that_cannot_be_written_is_refused_before_the_work(tree, target, monkeypatch):
     os.symlink("loop", tree.root / "loop")
     os.mkfifo(tree.root / "pipe")
@@ -291,6 +298,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(tree, target
     assert kept == {path: path.read_text() for path in kept}
 
 
+@needs_posix
 def test_a_report_through_a_link_a_device_and_a_pipe(tree):
     os.symlink("real.txt", tree.root / "link.txt")
     assert tree.lint("--output", "link.txt").status == 1
@@ -309,6 +317,7 @@ def test_a_report_through_a_link_a_device_and_a_pipe(tree):
     assert b"GG201" in reader.communicate(timeout=60)[0]
 
 
+@needs_posix
 def test_dev_stdout_is_standard_output_itself(tree):
     log = tree.write("log.txt", "before\n")
     with open(log, "a") as stream:
@@ -317,6 +326,7 @@ def test_dev_stdout_is_standard_output_itself(tree):
     assert text.startswith("before\nwarning[GG201]")
 
 
+@needs_posix
 def test_standard_output_that_is_full_or_closed(tree):
     with open("/dev/full", "w") as full:
         process = tree.start(stdout=full, stderr=subprocess.PIPE)
@@ -349,6 +359,7 @@ def test_an_encoding_that_lacks_a_character_loses_nothing(project, worker):
     assert b"na\\xefve.py:6:12" in process.communicate(timeout=60)[0]
 
 
+@needs_posix
 def test_ctrl_c_is_one_line_at_once_and_leaves_no_process(project, worker):
     for number in range(600):
         project.write(f"p{number}/a.py", worker + slow(number))
@@ -405,7 +416,10 @@ def members(group: int) -> list[int]:
         ({}, ["--color=never"], False),
     ],
 )
+@needs_posix
 def test_colour_on_a_terminal(tree, environment, arguments, coloured):
+    import pty
+
     leader, follower = pty.openpty()
     inherited = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
     process = tree.start(

@@ -8,7 +8,10 @@ import shutil
 
 import pytest
 
+from pytest_gradguard.platforms import HERE
+
 FOUND = [("GG201", "a.py", 6)]
+needs_posix = pytest.mark.skipif(not HERE.forks, reason="pipes, devices and owners of POSIX")
 
 
 @pytest.fixture
@@ -63,7 +66,10 @@ def test_an_entry_that_is_damaged_is_one_line_and_nothing_is_lost(tree, shape):
     assert tree.lint().err == ""  # it was made anew
 
 
-@pytest.mark.parametrize("kind", ["bytes", "folder", "pipe", "link"])
+@pytest.mark.parametrize(
+    "kind",
+    ["bytes", "folder", *(pytest.param(kind, marks=needs_posix) for kind in ("pipe", "link"))],
+)
 def test_an_entry_that_is_no_text(tree, kind):
     (entry,) = entries(tree)
     entry.unlink()
@@ -79,17 +85,19 @@ def test_an_entry_that_is_no_text(tree, kind):
     assert (ran.status, ran.codes, len(ran.err.splitlines())) == (1, FOUND, 1)
 
 
-def test_entries_of_somebody_else_are_not_believed(project, worker, monkeypatch, tmp_path_factory):
+def test_entries_of_somebody_else_are_not_believed(
+    project, worker, monkeypatch, set_cache_home, tmp_path_factory
+):
     """They hold what their linter found, or what they would like this one to find."""
     path = project.write("a.py", worker.replace("cuda", "cpu"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("theirs")))
+    set_cache_home(str(tmp_path_factory.mktemp("theirs")))
     assert project.codes() == []
     theirs = project.root / ".gradguard_cache"
     assert len(entries(project)) == 1
     paths = analysed(monkeypatch)
     assert project.codes() == []
     assert paths == []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("mine")))
+    set_cache_home(str(tmp_path_factory.mktemp("mine")))
     assert project.codes() == []
     assert paths == ["a.py"]
     assert theirs.is_dir()
@@ -97,6 +105,7 @@ def test_entries_of_somebody_else_are_not_believed(project, worker, monkeypatch,
     assert project.codes() == FOUND
 
 
+@needs_posix
 def test_the_secret_is_the_users_own(tree, cache_home, monkeypatch):
     secret = cache_home / "gradguard" / "cache-secret"
     assert secret.stat().st_mode & 0o777 == 0o600
@@ -113,11 +122,11 @@ def test_the_secret_is_the_users_own(tree, cache_home, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["no home", "file", "short secret"])
-def test_without_a_place_for_a_secret_there_is_no_cache(tree, cache_home, monkeypatch, kind):
+def test_without_a_place_for_a_secret_there_is_no_cache(tree, cache_home, set_cache_home, kind):
     shutil.rmtree(cache_home / "gradguard")
     shutil.rmtree(tree.root / ".gradguard_cache")
     if kind == "no home":
-        monkeypatch.setenv("XDG_CACHE_HOME", "relative/path")
+        set_cache_home("relative/path")
     elif kind == "file":
         (cache_home / "gradguard").write_text("in the way")
     else:

@@ -9,6 +9,7 @@ from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.file_bytes import File
 from gradguard_lint.project.files import Excludes, absolute, discover
 from gradguard_lint.project.links import module_name
+from gradguard_lint.project.patterns import relative
 from gradguard_lint.project.reader import Reader
 
 MOST_FILES = 2000
@@ -56,4 +57,4 @@ def _importing(paths: Iterable[str], names: set[bytes]) -> Iterable[tuple[str, b
 
 def _distance(path: str, named: set[str]) -> int:
     """How many folders are between `path` and the nearest of the files that are `named`."""
-    return min(os.path.relpath(path, os.path.dirname(it)).count(os.sep) for it in named)
+    return min(relative(path, os.path.dirname(it)).count("/") for it in named)

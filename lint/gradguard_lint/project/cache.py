@@ -16,9 +16,11 @@ import hashlib
 import json
 import os
 import stat
-import sys
 from collections.abc import Callable
 from typing import Any
+
+from pytest_gradguard.own_files import is_own, is_private, open_no_link
+from pytest_gradguard.platforms import HERE
 
 FOLDER = ".gradguard_cache"
 
@@ -78,7 +80,7 @@ class Cache:
             return None
         place = self._place(path, salt, data)
         try:
-            with open(place, encoding="utf-8", opener=_no_link) as stream:
+            with open(place, encoding="utf-8", opener=open_no_link) as stream:
                 signed = json.load(stream)
             text = signed["entry"]
             if signed["signature"] != self._signed(os.fsencode(place), text.encode()):
@@ -136,11 +138,6 @@ class Cache:
             return
 
 
-def _no_link(path: str, flags: int) -> int:
-    """Open `path`, unless it is a link; never wait for a pipe."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-
-
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
@@ -160,25 +157,14 @@ _SECRET_BYTES = 32
 
 def _secret() -> bytes | None:
     """The user's own secret, made on first use; None where there is no place for one."""
-    home = _user_folder()
-    if home is None:
+    home = HERE.cache_folder()
+    if not os.path.isabs(home):
         return None
     path = os.path.join(home, "gradguard", "cache-secret")
     try:
         return _read_secret(path) or _new_secret(path)
     except OSError:
         return None
-
-
-def _user_folder() -> str | None:
-    """Where this system keeps what a user's programs cache."""
-    if sys.platform == "win32":
-        folder = os.environ.get("LOCALAPPDATA", "")
-    elif sys.platform == "darwin":
-        folder = os.path.expanduser("~/Library/Caches")
-    else:
-        folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return folder if os.path.isabs(folder) else None
 
 
 def _read_secret(path: str) -> bytes | None:
@@ -188,17 +174,14 @@ def _read_secret(path: str) -> bytes | None:
         OSError: it is another user's, or cannot be read.
     """
     try:
-        with open(path, "rb", opener=_no_link) as stream:
+        with open(path, "rb", opener=open_no_link) as stream:
             status = os.fstat(stream.fileno())
             data = stream.read(_SECRET_BYTES + 1)
     except FileNotFoundError:
         return None
-    if hasattr(os, "geteuid"):
-        if status.st_uid != os.geteuid():
-            raise PermissionError("the secret is another user's")
-        if status.st_mode & 0o077:
-            return None
-    return data if len(data) == _SECRET_BYTES else None
+    if not is_own(status):
+        raise PermissionError("the secret is another user's")
+    return data if is_private(status) and len(data) == _SECRET_BYTES else None
 
 
 def _new_secret(path: str) -> bytes | None:

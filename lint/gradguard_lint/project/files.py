@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gradguard_lint.project.contents import Unusable, read
-from gradguard_lint.project.patterns import compile_patterns
+from gradguard_lint.project.patterns import compile_patterns, relative
 from pytest_gradguard.records import Record, record
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -114,7 +114,7 @@ class Ignores:
     def ignored(self, folder: str, path: str, *, is_folder: bool) -> bool:
         """Whether `path`, in `folder`, is ignored; the innermost file that says so decides."""
         for root, said in reversed(self.chain(folder)):
-            name = os.path.relpath(path, root).replace(os.sep, "/")
+            name = relative(path, root)
             verdict = said(name + "/" if is_folder else name)
             if verdict is not None:
                 return verdict

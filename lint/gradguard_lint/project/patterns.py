@@ -67,10 +67,19 @@ def _compile(patterns: Sequence[str]) -> Verdict | None:
     return lambda name: spec.check_file(name).include
 
 
+def relative(path: str, root: str) -> str:
+    """`path` as seen from `root`, with forward slashes; unchanged where they share no drive."""
+    try:
+        path = os.path.relpath(path, root)
+    except ValueError:
+        pass
+    return path.replace(os.sep, "/")
+
+
 def matches(verdict: Verdict | None, path: str, root: str) -> bool:
     """Whether `verdict`, whose patterns are relative to `root`, names `path` or a folder around
     it."""
     if verdict is None:
         return False
-    name = os.path.relpath(os.path.abspath(path), root).replace(os.sep, "/")
+    name = relative(os.path.abspath(path), root)
     return bool(verdict(name) or verdict(name + "/"))

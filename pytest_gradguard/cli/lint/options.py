@@ -114,7 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--start-method",
         choices=START_METHODS,
         help="how processes start if the program does not choose (default: the default of the "
-        "target version on Linux)",
+        "target version on this platform)",
     )
     add = parser.add_argument_group("output").add_argument
     add(

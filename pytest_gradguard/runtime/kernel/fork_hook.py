@@ -5,9 +5,9 @@ Python cannot unregister a hook at forks: one that is off does nothing before a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.kernel.faults import attempt
 
 
@@ -32,10 +32,10 @@ class ForkHook:
     def apply(self) -> None:
         """Turn the hook on."""
         self._on = True
-        if not self._registered and hasattr(os, "register_at_fork"):
+        if not self._registered:
             self._registered = True
             _, in_parent, in_child = self._functions
-            os.register_at_fork(
+            HERE.at_fork(
                 before=self._before,
                 after_in_parent=lambda: attempt(in_parent),
                 after_in_child=lambda: attempt(in_child),

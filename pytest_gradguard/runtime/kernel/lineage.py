@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from pytest_gradguard.platforms import HERE
+
 _FIRST = os.getpid()
 LINEAGE = f"{_FIRST}-{os.urandom(8).hex()}"
 """Equal in this process and in those forked from it: they share what was imported before."""
@@ -32,5 +34,4 @@ def _in_child() -> None:
         reset()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+HERE.at_fork(after_in_child=_in_child)

@@ -11,12 +11,12 @@ left out.
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.kernel import plain_data
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.locks import Lock
@@ -25,16 +25,8 @@ _ENOUGH = 65_536
 _MANY = 16
 """How many pipes wait unread before it is looked whether some have told."""
 
-
-_PAGE = 4096
-"""What a pipe holds comes in pages; at worst each is half full."""
-
 _SPARE = 32
 """How many files the program can still open where the guard opens one of its own."""
-
-
-_CAN_LOOK = sys.platform != "win32" and hasattr(os, "set_blocking")
-"""Whether a pipe can be asked what is in it; on Windows it would have to be waited for."""
 
 
 _End = TypeVar("_End", int, Any)
@@ -43,12 +35,12 @@ _End = TypeVar("_End", int, Any)
 def ends_beside(make: Callable[[], tuple[_End, _End]]) -> tuple[_End, _End] | None:
     """Both ends of a new pipe; None where the program could hardly open more files beside it.
 
-    None on Windows, too, where such pipes cannot be read without waiting.
+    None, too, where such pipes cannot be read without waiting.
 
     Args:
         make: makes the pipe, out of descriptors or connections.
     """
-    if not _CAN_LOOK:
+    if not HERE.polls_pipes:
         return None
     try:
         ends = make()
@@ -70,38 +62,17 @@ def _room_beside(descriptors: Iterable[int]) -> bool:
 
     A new descriptor gets the lowest number that is free.
     """
-    import resource
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return limit == resource.RLIM_INFINITY or max(descriptors) + _SPARE < limit
+    limit = HERE.most_open_files()
+    return limit is None or max(descriptors) + _SPARE < limit
 
 
 def tell(pipe: int, told: Any) -> None:
     """Write `told` into a pipe, whole or not at all: nobody may be reading it."""
     data = plain_data.dumps(told).encode("ascii") + b"\n"
-    os.set_blocking(pipe, False)
-    if _makes_room(pipe, len(data)):
+    HERE.set_blocking(pipe, False)
+    if HERE.makes_room(pipe, len(data)):
         with suppress(BlockingIOError):
             os.write(pipe, data)
-
-
-def _makes_room(pipe: int, size: int) -> bool:
-    """Whether `size` bytes can be written at once, after the pipe was widened where it must be."""
-    if sys.platform != "linux":
-        return size <= _ENOUGH
-    import fcntl
-    import termios
-
-    unread = bytearray(4)
-    fcntl.ioctl(pipe, termios.FIONREAD, unread)
-    wanted = 2 * int.from_bytes(unread, sys.byteorder) + size + 2 * _PAGE
-    if wanted <= fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ):
-        return True
-    try:
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, wanted)
-    except OSError:  # more than one process may have, or all of a user's
-        return False
-    return True
 
 
 def _read(lines: bytes, kind: Any) -> Iterator[Any]:
@@ -126,7 +97,7 @@ class Line:
         self.pipe = pipe
         self._kind = kind
         self._unread = b""
-        os.set_blocking(pipe.fileno(), False)
+        HERE.set_blocking(pipe.fileno(), False)
 
     def take(self) -> list[Any]:
         """What the process has told since this was asked last."""
@@ -196,7 +167,7 @@ class Pipes:
 
     def add(self, pipe: int) -> None:
         """Look, from now on, whether something comes out of `pipe`."""
-        os.set_blocking(pipe, False)
+        HERE.set_blocking(pipe, False)
         if len(self._waiting) >= _MANY:
             self._read()
         self._waiting[pipe] = weakref.finalize(self, os.close, pipe)
@@ -250,11 +221,11 @@ class Mailbox:
 
     def address(self) -> Address | None:
         """Its address, for workers; None where there is no such thing."""
-        if sys.platform != "linux" or not _CAN_LOOK:
+        if HERE.opened_in(0, 0) is None:
             return None
         if self._address is None or self._address.process != os.getpid():  # a fork's parent's
             read, write = os.pipe()
-            os.set_blocking(read, False)
+            HERE.set_blocking(read, False)
             about = os.fstat(write)
             self._read = read
             self._address = Address(os.getpid(), write, about.st_dev, about.st_ino)
@@ -281,9 +252,11 @@ class Mailbox:
 
 def post(address: Address, told: Any) -> None:
     """Write into a mailbox; nothing, where it is closed or full."""
+    path = HERE.opened_in(address.process, address.descriptor)
+    if path is None:
+        return
     try:
-        path = f"/proc/{address.process}/fd/{address.descriptor}"
-        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        pipe = os.open(path, os.O_WRONLY | HERE.nonblocking)
     except OSError:
         return
     try:

@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Any
 
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.kernel import simulated_devices
 from pytest_gradguard.runtime.pitfalls.cuda import attempts, nvml
 from pytest_gradguard.runtime.pitfalls.cuda.nvml import Unknown
@@ -31,7 +32,7 @@ def measured() -> int | None:
     if _measured_in[0] == process:
         return None
     _measured_in[0] = process
-    if not sys.platform.startswith("linux") or simulated_devices.pretended():
+    if not HERE.measures_gpus or simulated_devices.pretended():
         return None
     if "tensorflow" in attempts.up or any(name in sys.modules for name in _OTHERS):
         return None

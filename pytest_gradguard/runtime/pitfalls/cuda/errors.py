@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.pitfalls.cuda.attempts import (
     Attempt,
@@ -81,7 +82,7 @@ def no_cuda(error: BaseException) -> bool:
         if _NOT_BUILT.match(said):
             return True
         if _NO_ACCELERATOR.match(said):
-            return sys.platform != "darwin" and not getattr(torch.version, "xpu", None)
+            return not HERE.may_have_mps and not getattr(torch.version, "xpu", None)
     return _raised_by(error) in _CHOOSING
 
 

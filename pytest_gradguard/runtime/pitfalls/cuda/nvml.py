@@ -12,6 +12,8 @@ import os
 import threading
 from typing import Any
 
+from pytest_gradguard.platforms import HERE
+
 _LIBRARY = "libnvidia-ml.so.1"
 _SECONDS = 2.0
 """How long the driver may take to answer."""
@@ -113,4 +115,4 @@ def _is_here(process: _Process) -> bool:
     In a container many drivers list the processes by their numbers outside of it. This process is
     among them, by a number that is not known here, and the one that has its number is another.
     """
-    return process.pid == 0 or os.path.exists(f"/proc/{process.pid}")
+    return process.pid == 0 or HERE.is_visible(process.pid)

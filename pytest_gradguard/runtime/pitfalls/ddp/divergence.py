@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
 
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.kernel import callsite, collector
 from pytest_gradguard.runtime.kernel.lineage import in_child
@@ -226,12 +226,9 @@ def _shared_memory(parameter: Any) -> str | None:
     if parameter.device.type != "cpu" or not tensors.in_shared_memory(parameter):
         return None
     place = parameter.data_ptr()
-    with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            span, _, offset, device, inode, *_ = line.split()
-            start, end = (int(one, 16) for one in span.split("-"))
-            if start <= place < end:
-                return f"{device}:{inode}+{place - start + int(offset, 16)}"
+    for it in HERE.mappings():
+        if it.start <= place < it.end:
+            return f"{it.device}:{it.inode}+{place - it.start + it.offset}"
     return None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gradguard.findings import Finding, merge
-from pytest_gradguard.own_files import is_own, is_private_folder
+from pytest_gradguard.own_files import is_own, is_private_folder, open_no_link
 from pytest_gradguard.runtime.kernel import plain_data
 
 VARIABLE = "GRADGUARD_RANKS"
@@ -48,10 +48,8 @@ def read(folder: Path) -> list[Finding]:
 
 def contents(file: Path, kind: Any) -> list[Any]:
     """What `write` has written to `file`; nothing where it is no such file of this user's."""
-    with suppress(OSError, ValueError):
-        flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        with open(os.open(file, os.O_RDONLY | flags), encoding="ascii") as kept:
-            about = os.fstat(kept.fileno())
-            if stat.S_ISREG(about.st_mode) and is_own(about):
-                return [plain_data.loads(kept.read(plain_data.LONGEST + 1), kind)]
+    with suppress(OSError, ValueError), open(file, encoding="ascii", opener=open_no_link) as kept:
+        about = os.fstat(kept.fileno())
+        if stat.S_ISREG(about.st_mode) and is_own(about):
+            return [plain_data.loads(kept.read(plain_data.LONGEST + 1), kind)]
     return []

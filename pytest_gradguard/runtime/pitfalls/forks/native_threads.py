@@ -5,14 +5,11 @@ Elsewhere, and where the kernel does not tell, nothing is known: empty answers.
 
 from __future__ import annotations
 
-import os
-import platform
-import sys
 import threading
 from typing import NamedTuple
 
-_FOLDER = "/proc/self/task"
-_FUTEX = {"x86_64": 202, "aarch64": 98, "ppc64le": 221, "s390x": 238, "riscv64": 98}
+from pytest_gradguard.platforms import HERE
+
 _PRIVATE = 0x80
 _WAITS = (0, 9)  # FUTEX_WAIT, FUTEX_WAIT_BITSET
 
@@ -40,7 +37,7 @@ class Waiting(NamedTuple):
         """Whether it waits for another thread of this process, maybe for a limited time."""
         operation = self.arguments[1]
         return (
-            self.number == _FUTEX.get(platform.machine())
+            self.number == HERE.futex()
             and bool(operation & _PRIVATE)
             and operation & 0x7F in _WAITS
         )
@@ -48,12 +45,7 @@ class Waiting(NamedTuple):
 
 def ids() -> set[int]:
     """The native ids of all threads of this process."""
-    if sys.platform != "linux":
-        return set()
-    try:
-        return {int(name) for name in os.listdir(_FOLDER)}
-    except OSError:
-        return set()
+    return HERE.threads()
 
 
 def foreign() -> set[int]:
@@ -64,36 +56,19 @@ def foreign() -> set[int]:
 
 def readable() -> bool:
     """Whether this system says what a thread waits for."""
-    return _line(threading.get_native_id()) is not None
+    return HERE.system_call(threading.get_native_id()) is not None
 
 
 def waiting(thread: int) -> Waiting | None:
     """What `thread` waits for; None where it runs, has ended, or where nobody knows."""
-    words = (_line(thread) or "").split()
+    words = (HERE.system_call(thread) or "").split()
     if len(words) != 9:
         return None
     number, *numbers = (int(word, 0) for word in words)
     return Waiting(number, tuple(numbers[:6]), numbers[7])
 
 
-def _line(thread: int) -> str | None:
-    try:
-        with open(f"{_FOLDER}/{thread}/syscall", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return None
-
-
 def mapped_at(library: str) -> tuple[tuple[int, int], ...]:
     """Where the code of a loaded `library` stands in memory: first and last addresses."""
-    parts = []
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                words = line.rstrip("\n").split(maxsplit=5)
-                if len(words) == 6 and words[5] == library and "x" in words[1]:
-                    first, _, last = words[0].partition("-")
-                    parts.append((int(first, 16), int(last, 16)))
-    except OSError:
-        pass
-    return tuple(parts)
+    found = (it for it in HERE.mappings() if it.path == library and "x" in it.access)
+    return tuple((it.start, it.end) for it in found)

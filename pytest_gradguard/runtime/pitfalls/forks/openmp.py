@@ -17,6 +17,7 @@ import time
 from functools import cache
 from typing import Any, NamedTuple
 
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.pitfalls.forks import native_threads
 
 _SOFT = 1  # omp_pause_soft
@@ -46,7 +47,7 @@ class Library(NamedTuple):
 
 def loaded() -> Library | None:
     """GNU's runtime as PyTorch has loaded it, or None: no PyTorch, or another runtime."""
-    if sys.platform != "linux" or "torch.nn.parameter" not in sys.modules:
+    if "torch.nn.parameter" not in sys.modules:
         return None
     return _library(str(sys.modules["torch"].__file__))
 
@@ -54,11 +55,9 @@ def loaded() -> Library | None:
 @cache
 def _library(torch: str) -> Library | None:
     path = os.path.join(os.path.dirname(torch), "lib", "libtorch_cpu.so")
-    try:
-        handle = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        name = _library_of(handle.omp_get_max_threads)
-    except (OSError, AttributeError):
-        return None
+    handle = HERE.loaded_library(path)
+    function = getattr(handle, "omp_get_max_threads", None)
+    name = _library_of(function) if function is not None else ""
     if "gomp" not in os.path.basename(name):
         return None
     pause = getattr(handle, "omp_pause_resource_all", None)

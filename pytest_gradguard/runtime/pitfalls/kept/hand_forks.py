@@ -17,6 +17,7 @@ import types
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.kernel import callsite, inherited_modules, probes
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling, telling
@@ -123,9 +124,7 @@ def _has_ended(*args: Any) -> None:
     telling.hear()
 
 
-_waits = Patches(
-    [observe(os, name, after=_has_ended) for name in ("wait", "waitpid") if hasattr(os, name)]
-)
+_waits = Patches([observe(os, name, after=_has_ended) for name in HERE.wait_functions])
 """Once a process has ended, what it told last holds."""
 
 

@@ -13,13 +13,13 @@ somebody listens, too, so that it does nothing then.
 from __future__ import annotations
 
 import ctypes
-import platform
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+
+from pytest_gradguard.platforms import HERE
 
 _WITH_ADDRESS = 4  # SA_SIGINFO
 _NOT_ALLOWED = 2  # SEGV_ACCERR: the page is there, and may not be written
@@ -28,7 +28,7 @@ _CODE, _ADDRESS = 8, 16
 
 
 class _Action(ctypes.Structure):
-    """`struct sigaction`, as the C libraries of Linux have it on the machines below."""
+    """`struct sigaction`, as the C libraries of Linux have it where `can_be_heard`."""
 
     _fields_ = (
         ("handler", ctypes.c_void_p),
@@ -38,7 +38,6 @@ class _Action(ctypes.Structure):
     )
 
 
-_MACHINES = ("x86_64", "aarch64")
 Listener = Callable[[int], object]
 _listener: Listener | None = None
 _before = _Action()
@@ -46,7 +45,7 @@ _before = _Action()
 
 def can_be_heard() -> bool:
     """Whether such a write can be heard of on this system."""
-    return sys.platform == "linux" and platform.machine() in _MACHINES
+    return HERE.tells_write_faults()
 
 
 def listen(listener: Listener) -> None:
