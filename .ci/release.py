@@ -1,9 +1,9 @@
 """Builds and checks a release. `.github/workflows/release.yml` runs it, and so do the tests.
 
-    python .ci/release.py check v1.2.3      fail unless every file names this version
-    python .ci/release.py build FOLDER      make the sdist and the wheel, and check both
-    python .ci/release.py notes             print the section of CHANGELOG.md
-    python .ci/release.py recipe SDIST      print the conda recipe of this sdist
+python .ci/release.py check v1.2.3      fail unless every file names this version
+python .ci/release.py build FOLDER      make the sdist and the wheel, and check both
+python .ci/release.py notes             print the section of CHANGELOG.md
+python .ci/release.py recipe SDIST      print the conda recipe of this sdist
 """
 
 from __future__ import annotations
@@ -87,10 +87,9 @@ def recipe(sdist: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, argument in (("check", "tag"), ("build", "folder"), ("notes", ""), ("recipe", "sdist")):
-        command = commands.add_parser(name)
-        if argument:
-            command.add_argument(argument)
+    commands.add_parser("notes")
+    for name, argument in (("check", "tag"), ("build", "folder"), ("recipe", "sdist")):
+        commands.add_parser(name).add_argument(argument)
     args = parser.parse_args()
     if args.command == "build":
         return build(Path(args.folder))

@@ -17,6 +17,7 @@ from pathlib import Path
 FILES = {
     "test_sum.py": "def test_sum():\n    assert 1 + 1 == 2\n",
     "program.py": """\
+import tensorflow as tf
 import torch
 from joblib import Parallel, delayed
 
@@ -27,8 +28,12 @@ def work(k):
 
 if __name__ == "__main__":
     Parallel(n_jobs=2)(delayed(work)(k) for k in range(3))
+    tf.map_fn(abs, tf.ones(3), parallel_iterations=4)
 """,
+    ".gitignore": "build/**/*.py\n!build/kept.py\n",
+    "pyproject.toml": '[project]\nname = "tried"\ndependencies = ["tensorflow>=2"]\n',
 }
+"""Together they make the package use all that it depends on."""
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -77,19 +82,23 @@ def check_commands(folder: str, version: str) -> None:
     for name, text in FILES.items():
         Path(folder, name).write_text(text, encoding="utf-8")
     assert run(folder, "pytest_gradguard", "--version").split()[-1] == version
-    said = run(folder, "pytest", "--gradguard", "-p", "no:cacheprovider")
+    said = run(
+        folder, "pytest", "--gradguard", "--gradguard-html=report.html", "-p", "no:cacheprovider"
+    )
     assert "gradguard: on" in said, said
     assert "1 passed" in said, said
-    found = json.loads(
-        run(folder, "pytest_gradguard", "lint", "--no-cache", "--output-format=json", status=1)
-    )
-    assert [one["code"] for one in found["findings"]] == ["GG201"], found
+    lint = ("pytest_gradguard", "lint", "--no-cache")
+    found = json.loads(run(folder, *lint, "--output-format=json", status=1))
+    assert [one["code"] for one in found["findings"]] == ["GG201", "GG403"], found
+    repaired = run(folder, *lint, "--diff", "--unsafe-fixes", status=1)
+    assert "+    tf.map_fn(abs, tf.ones(3))\n" in repaired, repaired
     assert "GG101" in run(folder, "pytest_gradguard", "explain", "GG101")
     run(folder, "pytest_gradguard", "doctor")
     body = json.dumps(INITIALIZE).encode()
     message = b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
     assert '"capabilities"' in run(folder, "pytest_gradguard", "server", stdin=message)
-    assert {*os.listdir(folder)} - {"__pycache__"} == FILES.keys(), os.listdir(folder)
+    left = {*os.listdir(folder)} - {"__pycache__"}
+    assert left == FILES.keys() | {"report.html"}, left
 
 
 def main() -> None:
