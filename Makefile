@@ -13,6 +13,7 @@
 # make releases  make the matrix anew from what the package index offers
 # make docs   the documentation site, in .venv/site
 # make lint   the checks alone
+# make dist   the sdist and the wheel of a release, checked, in dist
 # make bench  what all of it costs, against benchmarks/budget.toml; a quarter of an hour on a quiet machine
 # make fuzz   thousands of programs, objects and files drawn at random, each judged; some minutes
 # make peers  the suites of joblib, scikit-learn, skorch, ..., without the guard and with it; an hour
@@ -29,7 +30,8 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo check platforms test skipped hosts truth versions corners newest releases docs lint bench fuzz faults peers clean
+.PHONY: demo check platforms test skipped hosts truth versions corners newest releases docs lint dist \
+	bench fuzz faults peers clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -96,6 +98,9 @@ lint: .venv/dev.stamp
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 
+dist: .venv/dev.stamp
+	$(BIN)/python .ci/release.py build dist
+
 # ONLY="lint start" measures these sections alone
 bench: .venv/dev.stamp
 	$(BIN)/python benchmarks/bench.py $(if $(ONLY),--only $(ONLY))
@@ -145,7 +150,8 @@ clean:
 	$(PIP) install -c constraints.txt --editable . joblib numpy
 	@touch $@
 
-.venv/dev.stamp: .venv/demo.stamp requirements-dev.txt requirements-plugins.txt
+.venv/dev.stamp: .venv/demo.stamp requirements-dev.txt requirements-plugins.txt \
+		requirements-release.txt
 	@echo "Installing what the tests need into .venv; this takes a few minutes."
 	$(PIP) install -r requirements-dev.txt
 	@# the schema of SARIF stands in the sources of its object model alone

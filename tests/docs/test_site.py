@@ -33,8 +33,10 @@ def test_a_page_that_is_made_from_a_record_is_up_to_date(page: str) -> None:
     assert (DOCS / f"{page}.md").read_text(encoding="utf-8") == made, said
 
 
-def test_every_promise_names_tests_that_there_are() -> None:
-    named = re.findall(r"`(tests/[\w/]+(?:\.py)?)(?:::(\w+))?`", (DOCS / "promises.md").read_text())
+@pytest.mark.parametrize("page", ["promises", "security"])
+def test_every_promise_names_tests_that_there_are(page: str) -> None:
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+(?:\.py)?)(?:::(\w+))?`", text)
     assert len(named) > 10
     for path, test in named:
         assert (ROOT / path).exists(), path
