@@ -20,14 +20,15 @@ const rankPages = (searchTerms, excludedTerms) => {
       Object.hasOwn(index, word) || word.length < 3
         ? filesOf(index, word)
         : Object.keys(index).filter((term) => term.includes(word)).flatMap((term) => filesOf(index, term));
-    const inTitle = new Set(like(titleterms));
-    const files = new Set([...like(terms), ...inTitle]);
+    const inHeading = new Set(like(titleterms));
+    const files = new Set([...like(terms), ...inHeading]);
     if (!files.size) continue;
     known += 1;
     const rarity = Math.log(1 + docnames.length / files.size);
     for (const file of files) {
       const one = found.get(file) || { score: 0, words: 0 };
-      one.score += inTitle.has(file) ? 3 * rarity : rarity / (0.5 + (0.5 * lengths[file]) / usual);
+      const named = titles[file].toLowerCase().includes(word) ? 3 : inHeading.has(file) ? 1 : 0;
+      one.score += rarity * (named + 1 / (0.5 + (0.5 * lengths[file]) / usual));
       one.words += 1;
       found.set(file, one);
     }

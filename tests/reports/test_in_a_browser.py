@@ -6,12 +6,12 @@ Pictures of it are kept in the folder that GRADGUARD_PICTURES names.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsers import chromium
 from test_html_page import PROGRAM, loss, repaired
 
 from pytest_gradguard import pitfalls
@@ -47,22 +47,8 @@ return low;
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
-    """A Chromium that nobody sees."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    service = shutil.which("chromedriver")
-    if browser is None or service is None:
-        pytest.skip("there is no Chromium with its chromedriver here")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for argument in ("--headless", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    started = webdriver.Chrome(
-        options=options, service=webdriver.ChromeService(executable_path=service)
-    )
-    yield started
-    started.quit()
+    with chromium() as started:
+        yield started
 
 
 class Browser:
