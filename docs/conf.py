@@ -17,6 +17,7 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["*.py"]
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_search_scorer = str(Path(__file__).with_name("search.js"))
 html_title = f"gradguard {release}"
 html_theme_options = {

@@ -122,7 +122,7 @@ def test_the_report_on_a_first_page_is_what_is_printed(page: str, tmp_path: Path
     done = run_python(
         *("-m", "pytest_gradguard", "run", "train.py"),
         folder=tmp_path,
-        environment={"COLUMNS": "100"},
+        environment={"COLUMNS": "80"},
         forked="torch",
     )
     assert report[1] in done.stderr

@@ -58,9 +58,12 @@ class Browser:
         self.driver = driver
         self._pictures = Path(os.environ.get("GRADGUARD_PICTURES") or folder)
 
-    def open(self, page: Path, *, width: int = DESK, scheme: str = "light", at: str = "") -> None:
+    def open(
+        self, page: Path, *, width: int = DESK, scheme: str = "light", media: str = "", at: str = ""
+    ) -> None:
         self._tell(
             "Emulation.setEmulatedMedia",
+            media=media,
             features=[{"name": "prefers-color-scheme", "value": scheme}],
         )
         self._tell(
@@ -206,6 +209,19 @@ def test_it_can_be_read(browser: Browser, report: Path, width: int, scheme: str)
     assert dark == (scheme == "dark")
     assert browser.run("return performance.getEntriesByType('resource').length") == 0
     browser.picture(f"page-{width}-{scheme}")
+
+
+def test_paper_is_white_and_cuts_no_line(browser: Browser, tmp_path: Path) -> None:
+    sent, lost = loss()
+    (tmp_path / "a.py").write_text(PROGRAM.replace("\tloss.", f"\t{'long_' * 40}loss."))
+    write_page(tmp_path / "page.html", [sent, repaired(lost)], base=str(tmp_path))
+    browser.open(tmp_path / "page.html", scheme="dark", media="print")
+    browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert browser.run(CONTRAST) == []
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    assert browser.run(paper) == "rgb(255, 255, 255)"
+    wide = "return [...document.querySelectorAll('pre')].map((a) => a.scrollWidth - a.clientWidth)"
+    assert set(browser.run(wide)) == {0}
 
 
 def test_the_lanes_stand_side_by_side(browser: Browser, report: Path) -> None:
