@@ -1,9 +1,12 @@
 """The documentation site: `make docs` builds it into ``.venv/site``."""
 
+from pathlib import Path
+
 from pytest_gradguard import __version__
 
 project = "gradguard"
 author = "the gradguard developers"
+copyright = f"2026, {author}. MIT licence"
 version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 autodoc_typehints = "none"
@@ -14,6 +17,8 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["*.py"]
 html_theme = "furo"
+pygments_dark_style = "github-dark"
+html_search_scorer = str(Path(__file__).with_name("search.js"))
 html_title = f"gradguard {release}"
 html_theme_options = {
     "source_repository": "https://github.com/gradguard/pytest-gradguard/",

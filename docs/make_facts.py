@@ -13,14 +13,13 @@ _TRUTH = Path(__file__).parents[1] / "tests" / "truth"
 _SOURCE = "https://github.com/gradguard/pytest-gradguard/blob/main/tests/truth/"
 
 _HEAD = """\
-# What really happens
+# Facts about autograd and workers
 
 <!-- Made by `python docs/make_facts.py > docs/facts.md`; do not edit. -->
 
-What gradguard says rests on these facts about PyTorch, joblib, TensorFlow, Keras, dask and JAX.
-Each is the name of a test that runs the situation without gradguard, so that a release that changes
-one of them is noticed. *Process workers* are those of joblib's loky and multiprocessing backends,
-unless a test names others.
+What gradguard reports rests on these facts about PyTorch, joblib, TensorFlow, Keras, dask and JAX.
+A test proves each of them without gradguard, and fails when a release of a library changes it.
+*Process workers* are those of joblib's loky and multiprocessing backends.
 """
 
 
@@ -37,13 +36,13 @@ def _lines() -> Iterator[str]:
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 yield _fact(node)
-        yield f"\nProven by [{file.name}]({_SOURCE}{file.name}).\n"
+        yield f"\nProved by [{file.name}]({_SOURCE}{file.name}).\n"
 
 
 def _fact(test: ast.FunctionDef) -> str:
-    sentence = test.name.removeprefix("test_").replace("_", " ")
-    more = " ".join((ast.get_docstring(test) or "").split())
-    return f"- {sentence[:1].upper()}{sentence[1:]}." + (f" {more}" if more else "")
+    sentence = ast.get_docstring(test)
+    assert sentence, f"{test.name} needs a docstring: the fact, as a sentence"
+    return f"- {' '.join(sentence.split())}"
 
 
 if __name__ == "__main__":

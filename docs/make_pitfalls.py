@@ -82,9 +82,9 @@ def _index(pitfalls: list[Pitfall]) -> Iterator[str]:
 
 def _page(pitfall: Pitfall) -> Iterator[str]:
     code = pitfall.code
-    yield f"# {code} {pitfall.name}\n"
+    yield f"# {code}: {pitfall.title}\n"
     yield f"{_MADE}\n"
-    yield f"*{pitfall.severity.label}* · {pitfall.title}.\n"
+    yield f"*{pitfall.severity.label}* · `{pitfall.name}`\n"
     yield f"## What happens\n\n{pitfall.happens}\n"
     yield f"## Why\n\n{pitfall.why}\n"
     yield f"## How to fix it\n\n{pitfall.fix}\n"

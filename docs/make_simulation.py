@@ -23,7 +23,7 @@ _CALLS = _HERE.parent / "tests" / "recorded" / "cuda_calls.json"
 _FORKED = _HERE.parent / "tests" / "recorded" / "forked_gpu.json"
 
 _HEAD = """\
-# Simulated GPUs
+# Simulated GPUs: test CUDA code without a GPU
 
 <!-- Made by `python docs/make_simulation.py > docs/simulated_gpus.md`; do not edit. -->
 

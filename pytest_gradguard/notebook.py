@@ -111,11 +111,13 @@ class GradGuardMagics:
             raise UsageError(f"%gradguard takes on or off, not {wanted!r}")
         if wanted == "off":
             self._off()
+            print("gradguard: off")
         elif is_disabled():
             print(f"gradguard: off ({VARIABLE} is set)")
         else:
             install(mode="record")  # what one cell ships is still known in the next
             self._everywhere = True
+            print("gradguard: on for every cell from here on; %gradguard off stops it")
 
     def cell(self, line: str, body: str) -> Any:
         """``%%gradguard [--simulate-gpu N]`` guards one cell, and shows what it found below it.

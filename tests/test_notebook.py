@@ -206,12 +206,15 @@ def test_other_magics_and_future_imports_below_it(kernel: Kernel) -> None:
 
 
 def test_on_and_off(kernel: Kernel) -> None:
-    assert kernel.run("%gradguard on").displayed == []
+    on = kernel.run("%gradguard on")
+    assert on.displayed == []
+    assert on.text == "gradguard: on for every cell from here on; %gradguard off stops it\n"
     assert kernel.run("x, out = results()").displayed
     shown = kernel.run("sum(out).sum().backward()")  # the results of another cell
     assert [code for code, _ in places(shown)] == ["GG103"]
     assert kernel.run("1 + 1").displayed == []
-    assert kernel.run("%gradguard off").displayed == []
+    off = kernel.run("%gradguard off")
+    assert (off.text, off.displayed) == ("gradguard: off\n", [])
     assert kernel.run(LOSING.partition("\n")[2]).displayed == []
 
 

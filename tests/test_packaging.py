@@ -24,8 +24,16 @@ def test_links_work_wherever_the_readme_is_shown():
     assert len(links) > 3
     assert all(link.startswith("https://") for link in links)
     defined = set(re.findall(r"^\[([^\]]+)\]:", README, re.MULTILINE))
-    used = set(re.findall(r"\[((?:docs/|ARCHITECTURE)[^\]]*)\](?!:)", README))
+    used = set(re.findall(r"\]\[(\w+)\]", README))
     assert used == defined
+
+
+def test_every_first_page_names_how_to_install():
+    pages = [README, *((ROOT / f"docs/{name}.md").read_text() for name in ("index", "start"))]
+    for page in pages:
+        assert "\npip install pytest-gradguard" in page
+        assert re.search(r"\]\(install\.md\)|\]\[install\]", page)
+        assert "git+" not in page  # the page about it alone says what to do before a release
 
 
 def test_links_into_the_repository_lead_to_files_that_are_there():

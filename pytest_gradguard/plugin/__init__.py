@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 _USAGE_ERROR = "gradguard_usage_error"
 
 _MARKER = (
-    "gradguard(allow=[...], expect=[...], fail_on='error'|'warning'|'never', reason=...): leave "
-    "out the findings in allow (codes or prefixes), fail the test unless those in expect are "
-    "found, and set which findings fail it"
+    "gradguard(allow=[...], expect=[...], fail_on='error'|'warning'|'never', reason=...): ignore "
+    "the findings in allow, fail the test unless each finding in expect is reported, and set the "
+    "lowest severity that fails it. Name findings by code ('GG103'), prefix ('GG1') or name "
+    "('backward-through-worker-result'). Example: gradguard(allow=['GG101'], reason='read only')"
 )
 
 
@@ -40,62 +41,60 @@ _safely = partial(safely, raises=(pytest.UsageError,))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("gradguard", "gradients lost in parallel calls")
+    group = parser.getgroup("gradguard", "gradguard (gradients lost in parallel calls)")
     # The default is None, not False: an unset flag must not hide the ini key.
     group.addoption(
         "--gradguard",
         action="store_true",
         default=None,
-        help="report gradients that joblib, processes and threads lose silently",
+        help="guard every test, and fail those that lose gradients",
     )
     group.addoption(
         "--gradguard-fail-on",
         metavar="{error,warning,never}",
         default=None,
-        help="which findings fail the test that caused them (default: error)",
+        help="lowest severity that fails a test (default: error)",
     )
     group.addoption(
         "--gradguard-report",
         metavar="FILE",
         default=None,
-        help="write the findings of the whole run to this JSON file",
+        help="write all findings to FILE, as JSON",
     )
     group.addoption(
         "--gradguard-annotate",
         metavar="{auto,always,never}",
         default=None,
-        help="write GitHub annotations at the line of each finding (auto: in GitHub Actions)",
+        help="write GitHub annotations (auto: in GitHub Actions)",
     )
     group.addoption(
         "--gradguard-html",
         metavar="FILE",
         default=None,
-        help="write the findings of the whole run to this HTML page",
+        help="write all findings to FILE, as an HTML page",
     )
     group.addoption(
         "--gradguard-compare",
         action="store_true",
         default=False,
-        help="run each test that hands out work again, with that work done inline, and "
-        "fail it where gradients or parameters differ",
+        help="fail tests whose gradients differ without workers",
     )
     group.addoption(
         "--gradguard-simulate-gpu",
         metavar="N",
         default=None,
-        help="turn the guard on and simulate N GPUs: torch programs that ask for CUDA run on the "
-        "CPU",
+        help="guard every test, with N GPUs simulated on the CPU",
     )
-    parser.addini("gradguard", "turn the guard on; same as --gradguard", type="bool", default=False)
+    parser.addini("gradguard", "same as --gradguard", type="bool", default=False)
     parser.addini("gradguard_fail_on", "same as --gradguard-fail-on", default=None)
     parser.addini(
         "gradguard_ignore",
-        "codes, prefixes or names to leave out, separated by commas or spaces",
+        "codes, prefixes or names of findings to ignore",
         type="args",
         default=None,
     )
-    parser.addini("gradguard_report", "same as --gradguard-report; relative to the root folder")
-    parser.addini("gradguard_html", "same as --gradguard-html; relative to the root folder")
+    parser.addini("gradguard_report", "same as --gradguard-report, relative to rootdir")
+    parser.addini("gradguard_html", "same as --gradguard-html, relative to rootdir")
     parser.addini("gradguard_simulate_gpu", "same as --gradguard-simulate-gpu", default=None)
 
 
@@ -232,9 +231,10 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.fixture
 def gradguard(request: pytest.FixtureRequest) -> ItemGuard | NoGuard:
-    """The guard of this test: its `findings` so far, and `allow("GG101")` for a with block.
+    """Guard the test: `findings` lists what was found so far, `allow("GG101")` ignores a code.
 
-    Works without --gradguard too: then only the tests that ask for it are guarded.
+    `allow` is a context manager: ``with gradguard.allow("GG101", reason="read only"):``. Without
+    --gradguard, only the tests that use this fixture are guarded.
     """
     of_test: ItemGuard | None = _safely(_guard_of, request)
     if of_test is not None:
@@ -255,11 +255,11 @@ def _guard_of(request: pytest.FixtureRequest) -> ItemGuard:
 
 @pytest.fixture
 def watch_gradients(request: pytest.FixtureRequest) -> Iterator[Watches | NoWatches]:
-    """Watch tensors until the test's end: each must have received a gradient by then.
+    """Fail the test if a watched tensor has no gradient at its end.
 
-    ``watch_gradients(model, allow_none=("frozen.*",), finite=True, nonzero=False)`` takes what
-    `pytest_gradguard.watch_gradients` takes, as often as needed. A tensor without a gradient fails
-    the test with GG104, its name and the reason.
+    Call ``watch_gradients(model)`` before the forward pass, once for each model; its arguments
+    are those of `pytest_gradguard.watch_gradients`, such as ``allow_none=["frozen.*"]``. The
+    failure (GG104) names each tensor without a gradient, and the reason.
     """
     from pytest_gradguard.plugin.watches import NoWatches, Watches
 
@@ -271,10 +271,11 @@ def watch_gradients(request: pytest.FixtureRequest) -> Iterator[Watches | NoWatc
 
 @pytest.fixture
 def check_gradients() -> Callable[..., Any]:
-    """Check that the gradient of a closure's loss is its derivative.
+    """Fail the test unless the gradients of a loss are its numerical derivatives.
 
-    ``check_gradients(closure, model)`` is `pytest_gradguard.check_gradients`. A wrong gradient
-    fails the test with GG115: the parameters, both numbers for each, and what explains it.
+    Call ``check_gradients(closure, model)``: the closure takes no arguments and returns the loss.
+    This is `pytest_gradguard.check_gradients`; the failure (GG115) names the parameters, with both
+    numbers for each, and the reason.
     """
     from pytest_gradguard.checking import check_gradients
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -226,3 +228,35 @@ def test_a_bad_table_is_refused_in_one_line(
     pytester.makepyprojecttoml(f"[tool.gradguard]\n{table}\n")
     pytester.makepyfile(TEST)
     assert part in refused(pytester, "--gradguard")
+
+
+def test_each_help_text_is_one_line(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = pytester.runpytest_inprocess("--help").stdout.lines
+    ours = [number for number, line in enumerate(lines) if re.match(r"  (--)?gradguard", line)]
+    assert len(ours) == 7 + 6  # options and ini keys
+    assert lines[ours[0] - 1] == "gradguard (gradients lost in parallel calls):"
+    for at in ours:
+        same, after = re.fullmatch(r"  \S+(?: \(\w+\):)? *(.*)", lines[at])[1], lines[at + 1 :]
+        more = list(itertools.takewhile(lambda line: line.startswith(" " * 20), after))
+        texts = [text for text in (same, *more) if text]
+        assert len(texts) == 1, texts
+
+
+def test_markers_and_fixtures_begin_with_a_sentence(pytester: pytest.Pytester) -> None:
+    (marker,) = (
+        line
+        for line in pytester.runpytest_inprocess("--markers").stdout.lines
+        if line.startswith("@pytest.mark.gradguard")
+    )
+    signature, _, text = marker.partition(": ")
+    assert all(f"{name}=" in signature for name in ("allow", "expect", "fail_on", "reason"))
+    assert re.match(r"[a-z].*\. [A-Z].*Example: gradguard\(", text)
+    listed = pytester.runpytest_inprocess("--fixtures").stdout.str()
+    ours = listed.partition("fixtures defined from pytest_gradguard")[2]
+    for name in ("gradguard", "watch_gradients", "check_gradients"):
+        first = re.search(rf"^{name} -- .*\n    (.*)\n", ours, re.M)
+        assert first, listed
+        assert re.fullmatch(r"[A-Z][a-z]+ .{20,}\.", first[1])

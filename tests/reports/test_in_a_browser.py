@@ -6,17 +6,18 @@ Pictures of it are kept in the folder that GRADGUARD_PICTURES names.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsers import chromium
 from test_html_page import PROGRAM, loss, repaired
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import Finding, Location, Severity
 from pytest_gradguard.reports.file import write_page
+from pytest_gradguard.reports.page import answer, fragment
 from pytest_gradguard.tallies import Tally
 
 PHONE, DESK = 390, 1200
@@ -46,22 +47,8 @@ return low;
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
-    """A Chromium that nobody sees."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    service = shutil.which("chromedriver")
-    if browser is None or service is None:
-        pytest.skip("there is no Chromium with its chromedriver here")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for argument in ("--headless", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    started = webdriver.Chrome(
-        options=options, service=webdriver.ChromeService(executable_path=service)
-    )
-    yield started
-    started.quit()
+    with chromium() as started:
+        yield started
 
 
 class Browser:
@@ -71,9 +58,12 @@ class Browser:
         self.driver = driver
         self._pictures = Path(os.environ.get("GRADGUARD_PICTURES") or folder)
 
-    def open(self, page: Path, *, width: int = DESK, scheme: str = "light", at: str = "") -> None:
+    def open(
+        self, page: Path, *, width: int = DESK, scheme: str = "light", media: str = "", at: str = ""
+    ) -> None:
         self._tell(
             "Emulation.setEmulatedMedia",
+            media=media,
             features=[{"name": "prefers-color-scheme", "value": scheme}],
         )
         self._tell(
@@ -221,6 +211,19 @@ def test_it_can_be_read(browser: Browser, report: Path, width: int, scheme: str)
     browser.picture(f"page-{width}-{scheme}")
 
 
+def test_paper_is_white_and_cuts_no_line(browser: Browser, tmp_path: Path) -> None:
+    sent, lost = loss()
+    (tmp_path / "a.py").write_text(PROGRAM.replace("\tloss.", f"\t{'long_' * 40}loss."))
+    write_page(tmp_path / "page.html", [sent, repaired(lost)], base=str(tmp_path))
+    browser.open(tmp_path / "page.html", scheme="dark", media="print")
+    browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert browser.run(CONTRAST) == []
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    assert browser.run(paper) == "rgb(255, 255, 255)"
+    wide = "return [...document.querySelectorAll('pre')].map((a) => a.scrollWidth - a.clientWidth)"
+    assert set(browser.run(wide)) == {0}
+
+
 def test_the_lanes_stand_side_by_side(browser: Browser, report: Path) -> None:
     where = """
     return [...document.querySelectorAll(".gg-lanes .gg-event, .gg-lanes .gg-crossing")].map(
@@ -364,3 +367,73 @@ def test_without_its_script_it_is_all_there(browser: Browser, report: Path) -> N
         assert browser.find("#f3 .gg-message").is_displayed()
     finally:
         browser._tell("Emulation.setScriptExecutionDisabled", value=False)
+
+
+HOST = """
+html { font-size: 10px; } body { background: #222; color: #ddd; font: italic 13px/2 serif; }
+* { box-sizing: border-box !important; } #cell * { letter-spacing: 2px; }
+#cell .output :not(pre) > code, code, pre { color: #d7ba7d; background: #eee; padding: 4px; }
+pre, code { font: 20px serif; white-space: pre-wrap; word-break: break-all; border: 1px solid; }
+a, a:link { color: #f90; font-weight: 700; text-decoration: none; } button { height: 40px; }
+h1, h2, h3, strong { color: #f55; text-transform: uppercase; border-bottom: 1px solid; }
+p { margin: 24px 0; text-align: justify; text-indent: 2em; } span { color: #0f0; }
+.output ul:not(.inline), ol { margin: 24px; padding: 2em; list-style: square; } li { margin: 8px; }
+details { margin: 10px; border: 1px solid; padding: 10px; } summary { list-style: none; }
+figure { margin: 0 40px; } figcaption { text-align: center; } mark { background: yellow; }
+div::before, span::after, summary::after { content: "+"; color: red; position: absolute; }
+table, td, th { border: 1px solid; padding: 12px; text-align: right; font-size: 9px; }
+"""
+STYLES = """
+for (const one of document.querySelectorAll(".gradguard details")) one.open = true;
+const styles = {};
+for (const element of document.querySelectorAll(".gradguard, .gradguard *")) {
+  const place = `${element.parentElement.className} ${element.tagName} ${element.className}`;
+  if (place + " " in styles) continue;
+  for (const part of ["", "::before", "::after", "::marker"]) {
+    const style = getComputedStyle(element, part || null);
+    if (part && part !== "::marker" && style.content === "none") continue;
+    const lines = [...style].map((key) => `${key}: ${style.getPropertyValue(key)}`);
+    styles[`${place} ${part}`] = lines.join("; ");
+  }
+}
+return styles;
+"""
+HIDDEN = """
+const card = document.querySelector(".gradguard");
+return card.scrollHeight - card.clientHeight;
+"""
+WHY = answer("detached", "`loss` is cut.", [("a.py:3", "`.detach()`")], "Leave out `.detach()`.")
+
+
+@pytest.mark.parametrize(
+    ("shown", "host", "dark"),
+    [
+        ("findings", "<html><body>", False),
+        ("findings", "<html><body data-jp-theme-light='false'>", True),
+        ("findings", "<html><body class='vscode-dark'>", True),
+        ("findings", "<html theme='dark'><body>", True),
+        ("answer", "<html><body class='vscode-high-contrast'>", True),
+    ],
+)
+def test_a_card_looks_alike_in_every_notebook(
+    browser: Browser, tmp_path: Path, shown: str, host: str, dark: bool
+) -> None:
+    card = WHY if shown == "answer" else fragment([*loss(), WATCHED, CROSSED])
+    cell = f"<div id=cell style='width: 900px'><div class=output>{card}</div></div>"
+    looks = []
+    for sheet in ("", HOST):
+        head = f"<!doctype html><meta charset=utf-8><style>{sheet}</style>"
+        (tmp_path / "notebook.html").write_text(head + host + cell, encoding="utf-8")
+        browser.open(tmp_path / "notebook.html")
+        assert browser.find(".gradguard").rect["height"] <= 300
+        assert browser.run(HIDDEN) == 0
+        looks.append(browser.run(STYLES))
+        assert browser.run(CONTRAST.replace("body *", ".gradguard *")) == []
+    plain, hosted = looks
+    assert hosted.keys() == plain.keys()
+    for place, style in plain.items():
+        assert set(hosted[place].split("; ")) - set(style.split("; ")) == set(), place
+    assert (
+        "background-color: rgb(20, 24, 29)" in plain["output DIV gradguard gg-embedded "]
+    ) == dark
+    browser.picture(f"card-{shown}-{'dark' if dark else 'light'}")

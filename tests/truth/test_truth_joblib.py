@@ -1,4 +1,4 @@
-"""How joblib answers to what does not pickle, and what it pickles together."""
+"""What joblib pickles, and its errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def facts(facts_of):
 
 
 def test_an_argument_that_refuses_to_be_pickled_reaches_the_caller(facts):
-    """As itself, or inside loky's error; the next call works."""
+    """An error while an argument is pickled reaches the caller, and the next call works."""
     assert facts["argument_that_refuses"] == {
         "loky": ["PicklingError", [1, 2]],
         "multiprocessing": ["Refusal", [1, 2]],
@@ -25,6 +25,7 @@ def test_an_argument_that_refuses_to_be_pickled_reaches_the_caller(facts):
 
 
 def test_a_result_that_refuses_to_be_pickled_reaches_the_caller(facts):
+    """An error while a result is pickled reaches the caller, and the next call works."""
     assert facts["result_that_refuses"] == {
         "loky": ["Refusal", [1, 2]],
         "multiprocessing": ["MaybeEncodingError", [1, 2]],
@@ -32,7 +33,7 @@ def test_a_result_that_refuses_to_be_pickled_reaches_the_caller(facts):
 
 
 def test_a_shared_argument_is_pickled_once_a_batch(facts):
-    """Of eight tasks, in batches of one and of four."""
+    """An argument that all tasks share is pickled once for each batch of tasks."""
     assert facts["how_often_an_argument_is_pickled"] == {
         "loky 1": 8,
         "loky 4": 2,
@@ -44,4 +45,5 @@ def test_a_shared_argument_is_pickled_once_a_batch(facts):
 
 
 def test_one_job_pickles_nothing(facts):
+    """With `n_jobs=1`, nothing is pickled."""
     assert facts["one_job_pickles_nothing"] == [0, True]

@@ -1,4 +1,4 @@
-"""NumPy: whether the global generator of forked processes is a copy of the parent's."""
+"""NumPy's global random generator in forked processes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ def facts(facts_of: Any) -> Any:
 
 
 def test_forked_processes_draw_alike_once_the_parent_has_loaded_it(facts: Any) -> None:
+    """Forked processes draw the same numbers once the parent has loaded `numpy.random`."""
     assert facts["loaded"] == {"loaded": True, "streams": 1}
 
 
 def test_they_draw_apart_where_the_parent_has_not(facts: Any) -> None:
+    """They draw different numbers where the parent has not loaded it."""
     assert facts["untouched"] == {"loaded": False, "streams": 3}
     assert facts["after_torch"] == {"loaded": False, "streams": 3}

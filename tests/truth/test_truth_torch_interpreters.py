@@ -1,4 +1,4 @@
-"""Interpreters within one process, from Python 3.14 on."""
+"""Several interpreters in one process (Python 3.14 and newer)."""
 
 from __future__ import annotations
 
@@ -53,12 +53,15 @@ def said(tmp_path: Path, what: str) -> list[str]:
 
 
 def test_an_interpreter_of_a_pool_cannot_import_torch(tmp_path):
+    """torch cannot be imported in an interpreter of `InterpreterPoolExecutor`."""
     assert said(tmp_path, "import") == ["ImportError"]
 
 
 def test_a_tensor_is_refused_on_its_way_to_an_interpreter(tmp_path):
+    """A tensor cannot be sent to another interpreter: `NotShareableError`."""
     assert said(tmp_path, "send") == ["NotShareableError"] * 2
 
 
 def test_a_generator_object_draws_the_same_in_every_task_of_an_interpreter(tmp_path):
+    """A generator object that is sent to an interpreter draws the same numbers in every task."""
     assert said(tmp_path, "draw") == ["1"]

@@ -1,4 +1,4 @@
-"""torch and the standard process pools; forks that hang; CUDA where there is none."""
+"""torch with the standard process pools, forks and CUDA."""
 
 from __future__ import annotations
 
@@ -28,18 +28,22 @@ REFUSAL = "Cowardly refusing to serialize non-leaf tensor"
     ],
 )
 def test_the_standard_pools_refuse_history(facts_of, case):
+    """`multiprocessing` and `concurrent.futures` refuse a tensor with a graph."""
     assert REFUSAL in facts_of("torch_doors")[case]["says"]
 
 
 def test_the_standard_pools_take_a_leaf(facts_of):
+    """They accept a leaf that requires grad."""
     assert facts_of("torch_doors")["pool_leaf_argument"] is True
 
 
 def test_lokys_own_executor_does_not_refuse(facts_of):
+    """loky's own executor drops the graph without an error."""
     assert facts_of("torch_doors")["loky_executor_argument"] is True
 
 
 def test_without_numpy_the_multiprocessing_backend_refuses_as_well(facts_of):
+    """Without NumPy, joblib's multiprocessing backend refuses a tensor with a graph, too."""
     facts = facts_of("torch_without_numpy")
     assert REFUSAL in facts["history_over_multiprocessing"]["says"]
     assert facts["leaf_over_multiprocessing"] is True
@@ -76,11 +80,13 @@ def forks_that_work(facts_of):
     ],
 )
 def test_workers_that_compute(forks_that_work, case, result):
+    """Forked workers can compute if the parent ran small operations, or if they use one thread."""
     assert forks_that_work[case] == [result, result]
 
 
 @linux
 def test_large_operations_before_and_after_a_fork_hang(hangs):
+    """Large operations in the parent, and then in a forked worker, hang."""
     hang = hangs("torch_fork", "large_in_parent_and_workers", after="forking")
     assert hang.hung
     assert hang.workers_outlive_the_parent
@@ -95,20 +101,24 @@ def cuda(facts_of):
 
 
 def test_calls_that_try_to_initialise_cuda(cuda):
+    """`.cuda()`, `.to("cuda")` and their like try to initialise CUDA."""
     found = cuda["calls_that_try"]
     assert len(found) == 8
     assert set(map(tuple, found.values())) == {(True, True)}
 
 
 def test_calls_that_do_not_initialise_cuda(cuda):
+    """Queries such as `torch.cuda.is_available()` do not initialise CUDA."""
     found = cuda["calls_that_do_not"]
     assert len(found) == 6
     assert set(map(tuple, found.values())) == {(False, False)}
 
 
 def test_a_fake_tensor_is_on_cuda_and_does_not_pickle(cuda):
+    """A `FakeTensor` can be on `cuda:0` without a GPU, and cannot be pickled."""
     assert cuda["fake_tensor"] == [True, "cuda:0", True]
 
 
 def test_a_function_mode_can_move_cuda_to_the_cpu(cuda):
+    """A `TorchFunctionMode` can replace CUDA with the CPU in every call."""
     assert cuda["devices_rewritten"] == ["cpu"]
