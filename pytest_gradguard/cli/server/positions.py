@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
@@ -29,25 +29,14 @@ class View:
 
         `codec` counts columns as the client does.
         """
-        self._checked = checked
         self._now = checked if now is None else lines_of(now)
         self._codec = codec
         self.is_current = now is not None and self._now == checked
-        lines = zip(self._checked, self._now, strict=False)
-        self._before = sum(1 for _ in takewhile(_are_equal, lines))
-        ends = zip(reversed(self._checked), reversed(self._now), strict=False)
-        shorter = min(len(self._checked), len(self._now))
-        after = sum(1 for _ in takewhile(_are_equal, ends))
-        self._after = min(after, shorter - self._before)
+        self._moved = range(len(checked)) if self.is_current else _moved(checked, self._now)
 
     def line(self, number: int) -> int:
-        """Where the checked line is now, from 0: what follows a change has moved with it."""
-        index = number - 1
-        if index < self._before:
-            return index
-        if index >= len(self._checked) - self._after:
-            return index + len(self._now) - len(self._checked)
-        return max(min(index, len(self._now) - self._after - 1), 0)
+        """Where the checked line is now, counted from 0."""
+        return self._moved[number - 1] if number <= len(self._moved) else number - 1
 
     def range_of(self, place: Location | Edit) -> types.Range:
         """Where `place` is now, with columns as the client counts them."""
@@ -58,8 +47,12 @@ class View:
         return self._codec.range_to_client_units(self._now, where)
 
 
-def _are_equal(lines: tuple[str, str]) -> bool:
-    return lines[0] == lines[1]
+def _moved(before: Sequence[str], now: Sequence[str]) -> list[int]:
+    """Where each line is now; one that has changed, where what is there instead is."""
+    found: list[int] = []
+    for _, start, stop, first, last in SequenceMatcher(None, before, now).get_opcodes():
+        found += (min(first + k, max(first, last - 1)) for k in range(stop - start))
+    return [min(index, len(now) - 1) for index in found]
 
 
 def whole_line(index: int) -> types.Range:
