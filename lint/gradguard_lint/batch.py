@@ -150,7 +150,7 @@ class Batch:
 
             work = _InWorker(self.over, read.tops, cached=self._cache)
             return map_in_processes(work, tasks, min(jobs, len(tasks)))
-        analysed = []
+        analysed: list[Analysed] = []
         for task in tasks:
             if self._progress is not None:
                 self._progress(len(analysed), len(tasks))

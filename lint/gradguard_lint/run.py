@@ -279,10 +279,10 @@ def _contents(request: Request, outcome: Outcome) -> dict[str, bytes]:
             contents[path] = read(path) if unsaved is None else unsaved
         except Unusable as error:
             outcome.errors.append(Trouble(path, 1, str(error), whole=True))
-    if request.stdin is not None:
-        name, data = request.stdin
-        if _wanted([name], request, outcome) and not configurations.of(name).broken:
-            contents[name] = data
+    new = {path: data for path, data in request.unsaved.items() if not os.path.lexists(path)}
+    new |= {} if request.stdin is None else dict([request.stdin])
+    wanted = (name for name in _wanted(new, request, outcome) if not configurations.of(name).broken)
+    contents |= {name: new[name] for name in wanted}
     return contents
 
 

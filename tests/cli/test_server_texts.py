@@ -75,6 +75,23 @@ def test_findings_stay_in_the_files_that_a_broken_one_calls(tmp_path):
     in_an_editor(tmp_path, use)
 
 
+def test_a_file_that_is_not_written_yet_is_checked_and_an_older_version_of_one_is_not(tmp_path):
+    (tmp_path / "train.py").write_text(WORKER, "utf-8")
+    (tmp_path / "pyproject.toml").write_text("[tool.gradguard]\nexclude = ['old']\n", "utf-8")
+
+    async def use(one: Editor) -> None:
+        git = f"git:{one.uri('train.py').removeprefix('file:')}?HEAD"
+        item = types.TextDocumentItem(git, "python", 1, "x = 1\n")
+        one.client.text_document_did_open(types.DidOpenTextDocumentParams(item))
+        one.open("old/new.py", WORKER)
+        one.open("new.py", WORKER)
+        one.open_notebook("new.ipynb", SETUP, WORK, CALL)
+        names = ("train.py", "new.py", "new.ipynb#2")
+        await one.until(lambda codes: codes == {name: ["GG201"] for name in names})
+
+    in_an_editor(tmp_path, use)
+
+
 def notebook(*cells: str) -> str:
     return json.dumps(
         {"nbformat": 4, "cells": [{"cell_type": "code", "source": cell} for cell in cells]}

@@ -203,9 +203,8 @@ def check(
     """
     opened = list(opened)
     unsaved = {file.path: file.data for file in opened}
-    files = (path for path in unsaved if os.path.exists(path))
     request = Request(
-        (*folders, *files),
+        (*folders, *filter(os.path.exists, unsaved)),
         Configurations(),
         force_exclude=True,
         jobs=1,

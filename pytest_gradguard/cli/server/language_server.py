@@ -93,6 +93,7 @@ class Server(LanguageServer):
         """Wait until the last change is checked."""
         if self._checking is not None:
             await asyncio.shield(self._checking)
+        self._views.clear()  # a file that is not opened may have changed
 
     async def _check(self) -> None:
         """Check, one time after another, until nothing has changed in the meantime."""
@@ -112,17 +113,15 @@ class Server(LanguageServer):
         notebooks = self.workspace.notebook_documents.values()
         cells = {unquote(cell.document) for notebook in notebooks for cell in notebook.cells}
         for uri, document in self.workspace.text_documents.items():
-            if uri not in cells and document.path and document.path.endswith(".py"):
-                path = os.path.abspath(document.path)
+            path = _path_of(uri)
+            if uri not in cells and path.endswith(".py"):
                 yield Opened(path, (Document(document.uri, document.source),))
         for notebook in notebooks:
             documents = [self.workspace.get_text_document(cell.document) for cell in notebook.cells]
-            path = to_fs_path(notebook.uri) or ""
+            path = _path_of(notebook.uri)
             if path.endswith(NOTEBOOK):
                 found = (it for it in documents if it.language_id == "python")
-                yield Opened(
-                    os.path.abspath(path), tuple(Document(it.uri, it.source) for it in found)
-                )
+                yield Opened(path, tuple(Document(it.uri, it.source) for it in found))
 
     def _folders(self) -> list[str]:
         folders = [to_fs_path(uri) for uri in self.workspace.folders]
@@ -181,7 +180,7 @@ class Server(LanguageServer):
         if document is not None:
             return str(document.source)
         try:
-            return decode(read(to_fs_path(uri) or ""))
+            return decode(read(_path_of(uri)))
         except (SourceError, Unusable):
             return None
 
@@ -337,6 +336,11 @@ def _resolves(capabilities: types.ClientCapabilities) -> bool:
     action = text.code_action if text is not None else None
     support = action.resolve_support if action is not None else None
     return support is not None and "edit" in support.properties
+
+
+def _path_of(uri: str) -> str:
+    """The absolute path of a file; "" for what is none, such as an older version of one."""
+    return os.path.abspath(to_fs_path(uri) or "") if uri.startswith("file:") else ""
 
 
 def _code_at(document: TextDocument, position: types.Position) -> str | None:
