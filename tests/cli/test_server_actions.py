@@ -119,7 +119,16 @@ def test_a_comment_stands_where_python_allows_one_and_is_not_unused(tmp_path):
     assert everything(tmp_path) == []
 
 
-CODES = ["GG405", "GG405", "GG201"]
+LOSS = """\
+import torch
+
+w = torch.ones(3, requires_grad=True)
+parts = joblib.Parallel(2)(joblib.delayed(lambda k: (w * k).sum())(k) for k in range(3))
+sum(parts).backward()
+"""
+"""A program with an unsafe repair."""
+
+CODES = ["GG405", "GG405", "GG101", "GG102", "GG103"]
 
 
 @pytest.mark.parametrize("resolves", [True, False])
@@ -127,7 +136,7 @@ def test_fix_all_makes_the_safe_repairs_of_a_file_as_the_command_does(
     tmp_path, monkeypatch, resolves
 ):
     lines = REPAIRABLE.splitlines(keepends=True)
-    text = "".join((*lines, lines[-1].replace("print", "repr"), WORKER))
+    text = "".join((*lines, lines[-1].replace("print", "repr"), LOSS))
     for name in ("train.py", "other.py"):
         (tmp_path / name).write_text(text, "utf-8")
 
@@ -139,7 +148,7 @@ def test_fix_all_makes_the_safe_repairs_of_a_file_as_the_command_does(
             assert action.kind == "source.fixAll.gradguard"
             assert (action.edit is None) == resolves
         one.make((await one.client.code_action_resolve_async(action)).edit)
-        await one.until(lambda codes: codes == {"train.py": ["GG201"], "other.py": CODES})
+        await one.until(lambda codes: codes == {"train.py": CODES[2:], "other.py": CODES})
         assert FIX_ALL not in await one.actions("train.py", START)
         fixed.append(one.texts["train.py"])
 
@@ -148,6 +157,21 @@ def test_fix_all_makes_the_safe_repairs_of_a_file_as_the_command_does(
     monkeypatch.chdir(tmp_path)
     assert main(["lint", "--fix", "train.py"]) == 1
     assert fixed == [(tmp_path / "train.py").read_text("utf-8")]
+
+
+def test_a_comment_that_silences_nothing_is_removed_not_silenced(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[tool.gradguard]\nmin-severity = "info"\n', "utf-8")
+    (tmp_path / "a.py").write_text("x = 1  # noqa: GG101\n", "utf-8")
+
+    async def use(one: Editor) -> None:
+        one.open("a.py", "x = 1  # noqa: GG101\n")
+        await one.until(lambda codes: codes == {"a.py": ["GG901"]})
+        found = one.published["a.py"][0].range
+        (action,) = (await one.actions("a.py", found, ["quickfix"])).values()
+        one.make(action.edit)
+        assert one.texts["a.py"] == "x = 1\n"
+
+    in_an_editor(tmp_path, use)
 
 
 def test_other_kinds_are_not_offered(tmp_path):

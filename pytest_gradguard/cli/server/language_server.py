@@ -340,7 +340,8 @@ def _resolves(capabilities: types.ClientCapabilities) -> bool:
 
 def _path_of(uri: str) -> str:
     """The absolute path of a file; "" for what is none, such as an older version of one."""
-    return os.path.abspath(to_fs_path(uri) or "") if uri.startswith("file:") else ""
+    path = to_fs_path(uri)
+    return os.path.abspath(path) if path else ""
 
 
 def _code_at(document: TextDocument, position: types.Position) -> str | None:
