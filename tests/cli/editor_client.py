@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -187,7 +188,7 @@ def edited(text: str, edits: Sequence[types.TextEdit]) -> str:
     """`text` after `edits`, whose columns count UTF-16."""
     data = text.encode("utf-16-le")
     starts = [0]
-    for line in text.splitlines(keepends=True):
+    for line in re.split(r"(?<=\n)", text):
         starts.append(starts[-1] + len(line.encode("utf-16-le")))
     for edit in sorted(edits, key=lambda edit: edit.range.start, reverse=True):
         start, end = (

@@ -17,7 +17,7 @@ REPAIRABLE = (
     'print("🐍", joblib.Parallel(2, backend="dask")(joblib.delayed(abs)(i) for i in [1]))\n'
 )
 IGNORE = "GG201: ignore on this line"
-FIX_ALL = "gradguard: make all safe fixes"
+FIX_ALL = "gradguard: fix all that have a safe fix"
 
 
 def everything(folder: Path) -> list[str]:
@@ -61,13 +61,16 @@ COMMENTS = {
 
 
 def test_a_finding_is_ignored_in_the_comment_that_its_line_has(tmp_path):
-    line = WORKER.replace("return", "'🐍'; return")
+    line = "\x0c\n" + WORKER.replace("return", "'🐍'; return")
     texts = {
-        f"{n}.py": tuple(line.replace("* k\n", f"* k{comment}\n") for comment in pair)
+        f"{n}.py": [
+            line.replace("* k\n", f"* k{comment}\n").replace("\n", ("\n", "\r\n")[n % 2])
+            for comment in pair
+        ]
         for n, pair in enumerate(COMMENTS.items())
     }
     for name, (before, _) in texts.items():
-        (tmp_path / name).write_text(before, "utf-8")
+        (tmp_path / name).write_text(before, "utf-8", newline="")
 
     async def use(one: Editor) -> None:
         for name, (before, _) in texts.items():
@@ -77,7 +80,7 @@ def test_a_finding_is_ignored_in_the_comment_that_its_line_has(tmp_path):
             (found,) = one.published[name]
             one.make((await one.actions(name, found.range))[IGNORE].edit)
             assert one.texts[name] == after
-            (tmp_path / name).write_text(after, "utf-8")
+            (tmp_path / name).write_text(after, "utf-8", newline="")
         await one.until(lambda codes: codes == {})
 
     in_an_editor(tmp_path, use)

@@ -224,7 +224,7 @@ class Server(LanguageServer):
             return None
         in_cell = self.workspace.get_notebook_document(cell_uri=uri) is not None
         return types.CodeAction(
-            title="gradguard: make all safe fixes",
+            title="gradguard: fix all that have a safe fix",
             kind=_FIX_NOTEBOOK if in_cell else _FIX_ALL,
             data=uri,
         )

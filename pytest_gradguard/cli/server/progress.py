@@ -13,7 +13,7 @@ from pygls.lsp.server import LanguageServer
 
 __all__ = ["shown"]
 
-_SOON = 0.5
+_SOON = 0.3
 """Seconds that work takes at least whose progress is shown."""
 
 _OFTEN = 0.25
