@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 
 from gradguard_lint.analysis import Analysed, Result, analyse
@@ -78,6 +78,7 @@ class Batch:
         cache: bool,
         over: Mapping[str, bytes] = UNCHANGED,
         read: Reader,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Prepare it.
 
@@ -86,7 +87,10 @@ class Batch:
             cache: whether to use the cache.
             over: what files hold instead of what is read from them.
             read: what reads the others.
+            progress: called, where one process does it all, with the number of programs that are
+                analysed, and of all that are to be.
         """
+        self._progress = progress
         self.over = dict(over)
         self.jobs = jobs
         self._cache = cache
@@ -147,7 +151,12 @@ class Batch:
 
             work = _InWorker(self.over, read.tops, cached=self._cache)
             return map_in_processes(work, tasks, min(jobs, len(tasks)))
-        return [_analyse_one(task, read, cached=self._cache) for task in tasks]
+        analysed: list[Analysed] = []
+        for task in tasks:
+            if self._progress is not None:
+                self._progress(len(analysed), len(tasks))
+            analysed.append(_analyse_one(task, read, cached=self._cache))
+        return analysed
 
 
 def _restored(raw: Raw) -> Raw:

@@ -50,7 +50,9 @@ class Request:
             leaves it to the configuration.
         target_version: the Python that the programs run on; None leaves it to the configuration.
         start_method: how their processes start; None leaves it to that Python.
-        over: what files hold instead of what is read from them, by absolute path.
+        unsaved: what an editor holds of files, by absolute path: of a notebook, its JSON.
+        over: the source of files as repairs change it, by absolute path: of a notebook, its Python.
+        progress: called with how many programs are analysed, and of how many.
     """
 
     paths: tuple[str, ...]
@@ -62,7 +64,9 @@ class Request:
     info: bool | None = None
     target_version: tuple[int, int] | None = None
     start_method: str | None = None
+    unsaved: Mapping[str, bytes] = UNCHANGED
     over: Mapping[str, bytes] = UNCHANGED
+    progress: Callable[[int, int], None] | None = None
 
 
 def chosen(request: Request) -> Outcome:
@@ -212,6 +216,7 @@ def _results(
         return {}
     from gradguard_lint.batch import Batch, Task, default_start, own_rows
     from gradguard_lint.project.target import Targets
+    from gradguard_lint.reading.text import NOTEBOOK
 
     targets = Targets()
     stub_rows = cache(_stub_rows)  # the folder is looked through once, not for each file
@@ -226,7 +231,14 @@ def _results(
         sought = entries.get(path, "workers")
         return Task(path, contents[path], settings.root, rows, start, sought)
 
-    batch = Batch(jobs=request.jobs, cache=request.cache, over=request.over, read=prefilter.read)
+    modules = {path: it for path, it in request.unsaved.items() if not path.endswith(NOTEBOOK)}
+    batch = Batch(
+        jobs=request.jobs,
+        cache=request.cache,
+        over={**modules, **request.over},
+        read=prefilter.read,
+        progress=request.progress,
+    )
     tasks = [task_of(path) for path in entries]
     results = batch.run(tasks)
     if len(contents) > 1 and any(result.findings for result in results.values()):
@@ -264,13 +276,14 @@ def _contents(request: Request, outcome: Outcome) -> dict[str, bytes]:
         if configurations.of(path).broken:
             continue
         try:
-            contents[path] = read(path)
+            unsaved = request.unsaved.get(absolute(path))
+            contents[path] = read(path) if unsaved is None else unsaved
         except Unusable as error:
             outcome.errors.append(Trouble(path, 1, str(error), whole=True))
-    if request.stdin is not None:
-        name, data = request.stdin
-        if _wanted([name], request, outcome) and not configurations.of(name).broken:
-            contents[name] = data
+    new = {path: data for path, data in request.unsaved.items() if not os.path.lexists(path)}
+    new |= {} if request.stdin is None else dict([request.stdin])
+    wanted = (name for name in _wanted(new, request, outcome) if not configurations.of(name).broken)
+    contents |= {name: new[name] for name in wanted}
     return contents
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pytest_gradguard.cli.streams import complain, write
 from pytest_gradguard.pitfalls import Pitfall, find
 
-__all__ = ["build_parser", "run"]
+__all__ = ["build_parser", "markdown", "run"]
 
 _WIDEST = 88
 
@@ -37,30 +37,54 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def markdown(pitfall: Pitfall) -> str:
+    """The entry in Markdown, for an editor."""
+    parts = [f"**{pitfall.code} {pitfall.name}** ({pitfall.severity.label})", pitfall.title]
+    for heading, text in _sections(pitfall):
+        parts += [f"**{heading}**", text]
+    for heading, program in _programs(pitfall):
+        parts += [f"**{heading}**", f"```python\n{program.rstrip()}\n```"]
+    parts += ["**More**", "\n".join(f"- [{text}]({url})" for text, url in _links(pitfall))]
+    return "\n\n".join(parts)
+
+
 def _lines(pitfall: Pitfall, width: int) -> Iterator[str]:
     yield f"{pitfall.code} {pitfall.name} ({pitfall.severity.label})"
     yield pitfall.title
-    for heading, text in (
-        ("What happens", pitfall.happens),
-        ("Why", pitfall.why),
-        ("How to fix it", pitfall.fix),
-        *((f"How to fix it: {case}", text) for case, text in pitfall.other_advice.items()),
-        ("Reported by `gradguard lint`", pitfall.lint_note),
-        ("Reported at run time", pitfall.runtime_note),
-        ("When to silence it", pitfall.silence),
-    ):
+    for heading, text in _sections(pitfall):
         yield ""
         yield _wrapped(heading, width, "")
         yield _wrapped(text, width, "  ")
-    for heading, program in (("Bad", pitfall.bad), ("Good", pitfall.good)):
+    for heading, program in _programs(pitfall):
         yield ""
         yield heading
         yield textwrap.indent(program.rstrip("\n"), "    ")
     yield ""
     yield "More"
-    for link in pitfall.links:
-        yield f"  {link.text}: {link.url}"
-    yield f"  gradguard: {pitfall.page}"
+    for text, url in _links(pitfall):
+        yield f"  {text}: {url}"
+
+
+def _sections(pitfall: Pitfall) -> Iterator[tuple[str, str]]:
+    """The headings of the entry, each with its text."""
+    yield "What happens", pitfall.happens
+    yield "Why", pitfall.why
+    yield "How to fix it", pitfall.fix
+    for case, text in pitfall.other_advice.items():
+        yield f"How to fix it: {case}", text
+    yield "Reported by `gradguard lint`", pitfall.lint_note
+    yield "Reported at run time", pitfall.runtime_note
+    yield "When to silence it", pitfall.silence
+
+
+def _programs(pitfall: Pitfall) -> tuple[tuple[str, str], ...]:
+    return ("Bad", pitfall.bad), ("Good", pitfall.good)
+
+
+def _links(pitfall: Pitfall) -> Iterator[tuple[str, str]]:
+    """The links of the entry: the text and the address of each."""
+    yield from ((link.text, link.url) for link in pitfall.links)
+    yield "gradguard", pitfall.page
 
 
 def _wrapped(text: str, width: int, indent: str) -> str:

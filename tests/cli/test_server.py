@@ -7,96 +7,11 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from editor_client import CLEAN, WORKER, Editor, in_an_editor
 from lsprotocol import types
-from pygls.lsp.client import LanguageClient
-
-WORKER = """\
-import torch
-from joblib import Parallel, delayed
-
-
-def work(k):
-    return torch.ones(3, device="cuda").sum().item() * k
-
-
-results = Parallel(n_jobs=2)(delayed(work)(k) for k in range(3))
-"""
-CLEAN = WORKER.replace(', device="cuda"', "")
-
-
-class Editor:
-    """A client with one folder, and what the server has published to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.client = LanguageClient("test", "1")
-        self.published: dict[str, list[types.Diagnostic]] = {}
-        self.news = asyncio.Condition()
-        self.versions: dict[str, int] = {}
-
-        @self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
-        async def publish(params: types.PublishDiagnosticsParams) -> None:
-            async with self.news:
-                self.published[Path(params.uri).name] = list(params.diagnostics)
-                self.news.notify_all()
-
-    def uri(self, name: str) -> str:
-        return (self.folder / name).as_uri()
-
-    def open(self, name: str, text: str) -> None:
-        self.versions[name] = 1
-        item = types.TextDocumentItem(self.uri(name), "python", 1, text)
-        self.client.text_document_did_open(types.DidOpenTextDocumentParams(item))
-
-    def type(self, name: str, text: str) -> None:
-        self.versions[name] += 1
-        document = types.VersionedTextDocumentIdentifier(self.versions[name], self.uri(name))
-        change = types.TextDocumentContentChangeWholeDocument(text)
-        self.client.text_document_did_change(types.DidChangeTextDocumentParams(document, [change]))
-
-    def close(self, name: str) -> None:
-        document = types.TextDocumentIdentifier(self.uri(name))
-        self.client.text_document_did_close(types.DidCloseTextDocumentParams(document))
-
-    async def until(self, shown: Callable[[dict[str, list[str]]], bool]) -> None:
-        """Wait until the codes by file name are as `shown` wants them."""
-        async with self.news:
-            await asyncio.wait_for(self.news.wait_for(lambda: shown(self.codes())), 60)
-
-    def codes(self) -> dict[str, list[str]]:
-        return {
-            name: [str(diagnostic.code) for diagnostic in diagnostics]
-            for name, diagnostics in self.published.items()
-            if diagnostics
-        }
-
-
-@asynccontextmanager
-async def editor(folder: Path, encoding: str = "utf-16") -> AsyncIterator[Editor]:
-    one = Editor(folder)
-    await one.client.start_io(sys.executable, "-m", "pytest_gradguard", "server", cwd=str(folder))
-    general = types.GeneralClientCapabilities(
-        position_encodings=[types.PositionEncodingKind(encoding)]
-    )
-    await one.client.initialize_async(
-        types.InitializeParams(
-            types.ClientCapabilities(general=general),
-            workspace_folders=[types.WorkspaceFolder(folder.as_uri(), "folder")],
-        )
-    )
-    one.client.initialized(types.InitializedParams())
-    try:
-        yield one
-    finally:
-        await one.client.shutdown_async(None)
-        one.client.exit(None)
-        await one.client.stop()
 
 
 async def _session(*options: str) -> tuple[int, str]:
@@ -230,16 +145,6 @@ def test_headers_may_be_written_in_other_ways() -> None:
     assert (status, [one["id"] for one in answers], said) == (0, [1, "last"], "")
 
 
-def in_an_editor(
-    folder: Path, use: Callable[[Editor], Coroutine[Any, Any, None]], encoding: str = "utf-16"
-) -> None:
-    async def run() -> None:
-        async with editor(folder, encoding) as one:
-            await asyncio.wait_for(use(one), 120)
-
-    asyncio.run(run())
-
-
 def test_findings_come_and_go_as_one_types(tmp_path):
     (tmp_path / "train.py").write_text(CLEAN, encoding="utf-8")
     (tmp_path / "other.py").write_text(WORKER, encoding="utf-8")
@@ -349,66 +254,3 @@ def test_without_pygls_one_line_says_what_to_install():
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert "pip install 'pytest-gradguard[lsp]'" in line
-
-
-def test_the_problem_matcher_of_the_page_reads_concise_output(tmp_path):
-    page = Path(__file__).parents[2] / "docs" / "editors.md"
-    tasks = json.loads(re.search(r"```json\n(.*?)```", page.read_text("utf-8"), re.DOTALL)[1])
-    (task,) = tasks["tasks"]
-    (tmp_path / "train.py").write_text(WORKER, "utf-8")
-    command = [sys.executable, "-m", "pytest_gradguard", *task["command"].split()[1:]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    pattern = task["problemMatcher"]["pattern"]
-    match = re.match(pattern["regexp"], done.stdout.splitlines()[0])
-    read = {name: match[group] for name, group in pattern.items() if name != "regexp"}
-    assert {**read, "message": ""} == {
-        "file": "train.py",
-        "line": "6",
-        "column": "12",
-        "severity": "warning",
-        "code": "GG201",
-        "message": "",
-    }
-
-
-def test_repairs_are_code_actions(tmp_path):
-    text = (
-        "import joblib\n\n\n"
-        'print("🐍", joblib.Parallel(2, backend="dask")(joblib.delayed(abs)(i) for i in [1]))\n'
-    )
-    (tmp_path / "train.py").write_text(text, "utf-8")
-
-    async def use(one: Editor) -> None:
-        one.open("train.py", text)
-        await one.until(lambda codes: codes == {"train.py": ["GG405"]})
-        (found,) = one.published["train.py"]
-        document = types.TextDocumentIdentifier(one.uri("train.py"))
-        context = types.CodeActionContext(diagnostics=[found])
-        (action,) = await one.client.text_document_code_action_async(
-            types.CodeActionParams(document, found.range, context)
-        )
-        assert action.kind == types.CodeActionKind.QuickFix
-        assert action.is_preferred
-        (edits,) = action.edit.changes.values()
-        one.type("train.py", edited(text, edits))
-        await one.until(lambda codes: codes == {})
-        elsewhere = types.Range(types.Position(0, 0), types.Position(0, 1))
-        assert not await one.client.text_document_code_action_async(
-            types.CodeActionParams(document, elsewhere, context)
-        )
-
-    in_an_editor(tmp_path, use)
-
-
-def edited(text: str, edits: list[types.TextEdit]) -> str:
-    """`text` after `edits`, whose columns count UTF-16."""
-    data = text.encode("utf-16-le")
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line.encode("utf-16-le")))
-    for edit in sorted(edits, key=lambda edit: edit.range.start, reverse=True):
-        start, end = (
-            starts[place.line] + 2 * place.character for place in (edit.range.start, edit.range.end)
-        )
-        data = data[:start] + edit.new_text.encode("utf-16-le") + data[end:]
-    return data.decode("utf-16-le")

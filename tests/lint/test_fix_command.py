@@ -307,6 +307,13 @@ def test_the_reason_stands_beside_other_codes_too(project):
     project.lint("--add-noqa=one GPU each", "a.py")
     assert "* k  # noqa: E501, GG201 long; one GPU each\n" in path.read_text()
     assert project.lint("a.py").status == 0
+    for said in ("", " why"):
+        path.write_text(NOQA.replace("noqa: E501 long", f"gradguard: ignore[GG101]{said}"))
+        project.lint("--add-noqa=one GPU each", "a.py")
+        separator = ";" if said else ""
+        line = f"* k  # gradguard: ignore[GG101, GG201]{said}{separator} one GPU each\n"
+        assert line in path.read_text()
+        assert project.lint("a.py").status == 0
 
 
 def notebook(*cells, **options):

@@ -14,7 +14,11 @@ from gradguard_lint.fixes.edits import RawEdit, decoded, edit_at, lines_of
 from gradguard_lint.reading.newer import as_older
 from gradguard_lint.reading.source import tree_of
 
-_LISTED = re.compile(r"#\s*noqa:\s*[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*", re.IGNORECASE)
+_LISTED = re.compile(
+    r"#\s*(?i:noqa:\s*(?P<noqa>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*))"
+    r"|#\s*gradguard:\s*ignore\s*\[(?P<ignore>[^\]#]*)(?=\])"
+)
+"""A comment with a list of codes, up to the end of the list."""
 
 
 def silencing(
@@ -37,12 +41,14 @@ def silencing(
         if line in comments:
             listed = next(_LISTED.finditer(lines[line - 1], comments[line]), None)
         if listed is not None:
-            known = set(re.findall(r"[A-Z]+[0-9]+", listed.group().upper()))
+            written = (listed["noqa"] or listed["ignore"] or "").strip()
+            new = sorted(names - set(re.findall(r"[A-Z]+[0-9]+", written.upper())))
             start = end = listed.end()
             rest = lines[line - 1][end:].rstrip()
-            content = "".join(f", {name}" for name in sorted(names - known))
+            separator = ", " if new and written and not written.endswith(",") else ""
+            content = separator + ", ".join(new)
             if reason.strip():  # behind what the line says already
-                content += f"{rest}; {reason.strip()}" if rest else f" {reason.strip()}"
+                content += f"{rest}{' ' if rest in ('', ']') else '; '}{reason.strip()}"
                 end += len(rest)
         else:
             start = len(lines[line - 1].rstrip())
