@@ -42,7 +42,7 @@ class Platform:
         polls_pipes: whether a pipe can be asked what is in it without waiting.
         widens_pipes: whether a pipe can be made to hold more.
         locks_files: whether `lock` works.
-        shows_threads: whether it says what the threads of this process wait for.
+        has_proc: whether it says what threads wait for, and what is mapped into memory.
         measures_gpus: whether NVIDIA's driver says how much memory a process takes.
         may_have_mps: whether torch may compute on a GPU of Apple's.
     """
@@ -53,16 +53,17 @@ class Platform:
     task_signal: int | None = None
     linter_start: str | None = None
     forks = polls_pipes = widens_pipes = locks_files = False
-    shows_threads = measures_gpus = may_have_mps = False
+    has_proc = measures_gpus = may_have_mps = False
 
     def missing(self) -> list[str]:
         """What gradguard cannot do here, or need not, in one line each."""
         limits = (
             (self.forks, "GG203, GG303: no process is forked, so neither can happen"),
             (
-                self.shows_threads or not self.forks,
+                self.has_proc or not self.forks,
                 "GG303: a forked worker that waits for torch's compute threads is not seen",
             ),
+            (self.has_proc, "GG506: ranks that step the same shared memory are not recognised"),
             (
                 self.polls_pipes,
                 "GG106, GG111, GG114, GG201, GG206: nothing is reported from a `Process` that the "

@@ -22,7 +22,7 @@ class Linux(Posix):
     """Linux, on which everything is watched."""
 
     name = "Linux"
-    widens_pipes = shows_threads = measures_gpus = True
+    widens_pipes = has_proc = measures_gpus = True
 
     def makes_room(self, pipe: int, size: int) -> bool:
         import fcntl

@@ -32,7 +32,7 @@ class Posix(Platform):
         os.register_at_fork(**functions)
 
     def end_group(self, process: int) -> None:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # macOS: all of them have ended
             os.killpg(process, signal.SIGKILL)
 
     @contextmanager
