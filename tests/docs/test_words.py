@@ -43,3 +43,15 @@ def test_no_text_uses_words_that_need_a_second_reading():
     assert len(texts) > 2_000
     found = [(place, match[0]) for place, text in texts if (match := AVOIDED.search(text))]
     assert not found
+
+
+def test_links_have_titles_and_not_names_of_files():
+    pages = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    links = [
+        (page.name, label)
+        for page in pages
+        for label in re.findall(r"(?<!!)\[([^\]\n]+)\][(\[]", page.read_text(encoding="utf-8"))
+    ]
+    assert len(links) > 200
+    ours = [link for link in links if not link[1].endswith(".py")]  # the tests that prove a fact
+    assert [link for link in ours if re.search(r"\.md$|^docs/|^[a-z_]+/[a-z_]", link[1])] == []
