@@ -21,7 +21,7 @@
 # make clean  remove what these made
 
 # The newest Python on the path that can run this; PYTHON=... chooses another.
-PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10; do \
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
 	&& echo $$python && break; done)
 # The suite starts thousands of processes: byte code is kept, also where the user's own is not.

@@ -29,7 +29,8 @@ for _module in (
     ),
     *(
         f"pytest_gradguard.runtime.pitfalls.{ours}"
-        for _, ours in (*starting.AWAITED, *starting.IN_WORKERS)
+        for library, ours in (*starting.AWAITED, *starting.IN_WORKERS)
+        if importlib.util.find_spec(library.partition(".")[0])
     ),
 ):
     importlib.import_module(_module)

@@ -271,13 +271,22 @@ def _offered_for(python: str, names: tuple[str, ...], known: Releases) -> tuple[
     )
 
 
+LATEST = ("3.14", "3.14t")
+"""Pythons newer than the frameworks, and without a global lock: their corners need neither."""
+
+
 def corners() -> list[Cell]:
-    """The oldest and the newest of what installs in seconds, on the oldest and newest Python."""
+    """The oldest and the newest of what installs in seconds, on the oldest and newest Python.
+
+    The `LATEST` Pythons have what pip chooses.
+    """
     found = []
     for cell, needed in zip(cells()[:2], (_oldest_needed(), ()), strict=True):
         light = tuple(one for one in cell.releases if one[0] in LIGHT)
         install = (*COMMON, "numpy", *needed)
         found.append(Cell(f"corner-{cell.name}", cell.python, light, install, WITHOUT_FRAMEWORKS))
+    install = (*COMMON, "numpy")
+    found += [Cell(f"corner-{one}", one, (), install, WITHOUT_FRAMEWORKS) for one in LATEST]
     return found
 
 
