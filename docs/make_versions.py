@@ -35,8 +35,8 @@ the whole corners, and the newest pre-releases. `gradguard doctor` says what is 
 is too old to be watched: of that the guard says so in one warning, and leaves it alone.
 
 The free-threaded builds of Python (3.13t, 3.14t) have not been run yet; a corner for 3.14t is in
-continuous integration. Of Python 3.14, CPython 3.14.2 for WebAssembly was run, which has no processes,
-threads or frameworks: all modules that need no framework are imported without a warning.
+continuous integration. Of Python 3.14, CPython 3.14.2 for WebAssembly was run, which has no
+processes, threads or frameworks: all modules that need none are imported without a warning.
 """
 
 
