@@ -15,7 +15,7 @@ _LIBRARIES = ("torch", "tensorflow", "jax", "joblib", "dask", "ray", "pytest")
 
 
 def described() -> list[str]:
-    """The command, the date, and the versions of the libraries that are installed."""
+    """The command, the date, and the versions of the libraries that were used."""
     date = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     return [shlex.join(_command()), date, ", ".join(_versions())]
 
@@ -30,6 +30,8 @@ def _command() -> list[str]:
 
 def _versions() -> Iterator[str]:
     yield f"Python {python_version()}"
-    for name in _LIBRARIES:
+    loaded = [name for name in _LIBRARIES if name in sys.modules]
+    # What only reads the findings of other processes, as under xdist, has imported none of them.
+    for name in loaded if loaded != ["pytest"] else _LIBRARIES:
         with suppress(PackageNotFoundError):
             yield f"{name} {version(name)}"

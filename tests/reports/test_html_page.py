@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import joblib
 import pytest
 
 from pytest_gradguard.findings import (
@@ -197,6 +198,7 @@ def test_what_is_wrong_comes_first_and_the_source_last(program: str) -> None:
         ({"without_gradient": ["a", "b", "c"]}, "`a` and 2 more get no gradient: a backward"),
         ({"without_gradient": ["1 of `a`"]}, "1 of `a` gets no gradient: a backward"),
         ({"partial_gradient": ["a"]}, "`a` gets only part of its gradient: a backward"),
+        ({"partial_gradient": ["a", "b"]}, "`a` and 1 more get only part of their gradients: a"),
         ({"without_gradient": [], "backend": "loky"}, "A backward pass in the parent flows"),
     ],
 )
@@ -216,6 +218,8 @@ def test_the_run_is_named(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python", *words])
+    monkeypatch.setitem(sys.modules, "joblib", joblib)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
     write_page(tmp_path / "page.html", loss())
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     about = plain(text.partition('<p class="about">')[2].partition("</p>")[0])
@@ -223,7 +227,9 @@ def test_the_run_is_named(
     assert command == said
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d", date)
     assert versions.startswith(f"Python {platform.python_version()}")
+    assert f"joblib {joblib.__version__}, " in versions
     assert f"pytest {pytest.__version__}" in versions
+    assert "torch" not in versions  # it is installed, and the program has not used it
 
 
 def test_what_was_watched_is_a_tree() -> None:

@@ -205,14 +205,16 @@ def _environment() -> jinja2.Environment:
 def headline(finding: Finding) -> str:
     """A headline: the tensors that lack a gradient, or the pitfall's title."""
     title = pitfalls.get(finding.code).title
-    names, lacks = finding.details.get("without_gradient"), "no gradient"
-    if not names:
-        names, lacks = finding.details.get("partial_gradient"), "only part of its gradient"
+    without = finding.details.get("without_gradient")
+    names = without or finding.details.get("partial_gradient")
     if not names:
         return title
-    name = names[0] if "`" in names[0] else f"`{names[0]}`"
-    verb = f" and {len(names) - 1} more get" if names[1:] else " gets"
-    return f"{name}{verb} {lacks}: {title[0].lower()}{title[1:]}"
+    who = names[0] if "`" in names[0] else f"`{names[0]}`"
+    get, whose = "gets", "its gradient"
+    if names[1:]:
+        who, get, whose = f"{who} and {len(names) - 1} more", "get", "their gradients"
+    lacks = "no gradient" if without else f"only part of {whose}"
+    return f"{who} {get} {lacks}: {title[0].lower()}{title[1:]}"
 
 
 def _visible(value: Any) -> Any:
