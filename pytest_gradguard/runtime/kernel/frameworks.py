@@ -119,11 +119,12 @@ def waiting_by(method: str) -> Framework | None:
 def watch_reductions() -> None:
     """Make the objects of every framework that is loaded report to the active transfer.
 
-    Any thread may ask for it, also one that still pickles as the guard ends.
+    Any thread may ask for it, also one that still pickles as the guard ends; and a process that
+    watches what it pickles for another one, where the guard itself is never on.
     """
     global _settled
     turn, _ = now = (watching.turn, len(sys.modules))
-    if now == _settled or not watching.is_on():
+    if now == _settled or watching.has_ended():
         return
     for name, framework in list(_known.items()):
         reductions = _reductions.get(name)

@@ -184,6 +184,11 @@ def is_on() -> bool:
     return bool(_users) and not _off
 
 
+def has_ended() -> bool:
+    """Whether the guard was on in this process, and is on no longer."""
+    return turn > 1 and not _users
+
+
 def start_in_worker() -> None:
     """Put in place what is watched in this process, a worker, for as long as it lives."""
     global _is_worker
