@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,6 +13,7 @@ from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+import repository
 
 from pytest_gradguard import __version__
 
@@ -28,27 +28,13 @@ def run(*command: str | Path, folder: Path = ROOT) -> subprocess.CompletedProces
     )
 
 
-def copy_of_the_repository(folder: Path) -> Path:
-    """What a clone would hold, without what was built here."""
-    listed = run("git", "ls-files", "-co", "--exclude-standard")
-    if listed.returncode != 0:
-        pytest.skip("the tests do not run from a git checkout")
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the sdist and the wheel, which have passed their checks."""
     for tool in ("build", "check_wheel_contents", "hatchling", "pyroma", "twine"):
         pytest.importorskip(tool)
-    if shutil.which("git") is None:
-        pytest.skip("needs git")
     folder = tmp_path_factory.mktemp("dist")
-    clone = copy_of_the_repository(tmp_path_factory.mktemp("clone"))
+    clone = repository.copy_to(tmp_path_factory.mktemp("clone"))
     done = run(sys.executable, RELEASE, "build", folder, folder=clone)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder

@@ -6,11 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+import repository
 
-ROOT = Path(__file__).resolve().parents[2]
 pytest.importorskip("pre_commit")
 if shutil.which("git") is None:
     pytest.skip("needs git", allow_module_level=True)
@@ -33,15 +32,8 @@ def run(command, cwd, home):
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     """This working tree as a repository of its own: what is committed, and what is about to be."""
-    folder = tmp_path_factory.mktemp("source")
+    folder = repository.copy_to(tmp_path_factory.mktemp("source"))
     home = tmp_path_factory.mktemp("home")
-    listed = run(["git", "ls-files", "-co", "--exclude-standard"], ROOT, home)
-    if listed.returncode != 0:
-        pytest.skip("the tests do not run from a git checkout")
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
     for command in (["git", "init", "-q"], ["git", "add", "-A"], ["git", "commit", "-qm", "all"]):
         done = run(command, folder, home)
         assert done.returncode == 0, done.stderr
