@@ -41,7 +41,7 @@ TESTS := $(BIN)/python -m pytest -p no:asyncio -n 2
 
 # More processes than cores, on two of them: some tests wait for what may hang.
 test: .venv/dev.stamp lint
-	$(TESTS) -n 3 --write-skipped .venv/skipped.txt
+	$(TESTS) -n 3 --write-skipped=.venv/skipped.txt
 
 skipped: .venv/dev.stamp
 	$(TESTS) @.venv/skipped.txt
