@@ -133,13 +133,13 @@ class Platform:
         return False
 
     def opened_in(self, process: int, descriptor: int) -> str | None:
-        """The path of what another process has open; None where it has none."""
+        """The path of an open file of another process; None if the platform has no such paths."""
         return None
 
     # -- memory, threads and signals ------------------------------------------------------------
 
     def mappings(self) -> Iterable[Mapping]:
-        """What is mapped into this process's memory; nothing where that is not known."""
+        """The memory mappings of this process; empty if they are unknown."""
         return ()
 
     def threads(self) -> set[int]:
@@ -147,7 +147,7 @@ class Platform:
         return set()
 
     def system_call(self, thread: int) -> str | None:
-        """What a thread waits for, as Linux says it; None where nobody knows."""
+        """The system call that a thread waits in, as Linux prints it; None if unknown."""
         return None
 
     def futex(self) -> int | None:

@@ -2,8 +2,8 @@
 
 Python imports this as it begins, where this folder is in `PYTHONPATH`; `GRADGUARD_SIMULATED` names
 the platform as `sys.platform` does. gradguard's own code then sees what Python has there, and no
-more; any other code, of which much needs the real platform, sees this one. Processes start by
-spawn, for everyone, and on Windows cannot be forked by multiprocessing.
+more. All other code sees the real platform, because libraries need it. The default start method is
+spawn for all code; on Windows, multiprocessing has no other.
 """
 
 from __future__ import annotations

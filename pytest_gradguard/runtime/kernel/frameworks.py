@@ -23,8 +23,8 @@ modules = _modules.keys()
 """The modules whose import makes frameworks relevant."""
 _reductions: dict[str, list[Reductions]] = {}
 _settled = (0, 0)
-"""The turn of the guard in which all that is known was last found to be in order, and how many
-modules were loaded then."""
+"""The turn of the guard in which all reductions were last seen in place, and the number of modules
+that were loaded then."""
 
 
 def _register(framework: Framework) -> None:

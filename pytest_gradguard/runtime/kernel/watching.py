@@ -44,8 +44,7 @@ _awaited: dict[str, Callable[[], object]] = {}
 _users: dict[object, None] = {}
 """Who watches: the guard is on as long as there is one."""
 turn = 1
-"""How many times the guard was switched on and off, both counted: what was put in place in an
-earlier turn is there no longer."""
+"""Counts each switch of the guard, on or off: patches of an earlier turn are no longer in place."""
 _is_worker = False
 _off = False
 """The environment turned the guard off when it was switched on last."""
