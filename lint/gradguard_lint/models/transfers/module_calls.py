@@ -30,11 +30,11 @@ from gradguard_lint.models.torch_words import (
 )
 from gradguard_lint.models.transfers import module_parts
 from gradguard_lint.models.transfers.devices import as_written, gpu_touched, placed
+from gradguard_lint.models.transfers.parameter_sizes import is_copied_by_threads
 from gradguard_lint.models.transfers.tensor_uses import worked
-from gradguard_lint.models.transfers.tensors import combine, known_count, known_small
+from gradguard_lint.models.transfers.tensors import combine, known_small
 from gradguard_lint.models.transfers.torch_calls import device_by_default
 from gradguard_lint.models.transfers.torch_modules import does
-from gradguard_lint.words import words
 
 
 def functional_call(
@@ -77,7 +77,7 @@ def model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     about = (("statistics", constant(True)),) if kept else ()
     if _drops(short, args) or any(does(m, part, "drops") for part in parts):
         about = (*about, ("drops", constant(True)))
-    if _is_copied_by_threads(short, args) or any(does(m, part, "copied") for part in parts):
+    if is_copied_by_threads(short, args) or any(does(m, part, "copied") for part in parts):
         about = (*about, ("copied", constant(True)))
     if args.constant(None, "inplace") is True:
         about = (*about, ("in-place", constant(True)))
@@ -87,22 +87,6 @@ def model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     if short == "Sequential":
         module_parts.kept(m, atom.ident, args)
     return guarded(of(atom), when) if gpu and when else of(atom)
-
-
-def _is_copied_by_threads(short: str, args: Args) -> bool:
-    """Whether a parameter of that module is so large that threads copy it into shared memory: from
-    32,768 bytes on (seen with 8,280 elements, not with 8,190)."""
-    if short not in _WITH_TWO_SIZES:
-        return False
-    count = known_count(args.positional[:2]) if len(args.positional) > 1 else None
-    return count is not None and count > _COPIED_BY_ONE
-
-
-_COPIED_BY_ONE = 8192
-"""So many elements of four bytes are copied by one thread."""
-
-_WITH_TWO_SIZES = words("Embedding GRU GRUCell LSTM LSTMCell Linear RNN RNNCell")
-"""Modules with a parameter of at least as many elements as their first two arguments make."""
 
 
 def _may_give_indices(short: str, args: Args) -> bool:
