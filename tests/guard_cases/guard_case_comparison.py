@@ -26,7 +26,11 @@ class Mark:
 
 @dataclass
 class Program:
-    """What one file of `programs/` says of itself, read without importing it."""
+    """What one file of `programs/` says of itself, read without importing it.
+
+    Attributes:
+        expect: the codes due in each test: those that ``EXPECT`` gives, or that its marks do.
+    """
 
     path: Path
     expect: dict[str, set[str]]
@@ -68,7 +72,7 @@ def read_program(path: Path) -> Program:
             for code, severity, optional in MARK.findall(found[1]):
                 first, last = statement_at(tree, line)
                 marks.append(Mark(code, first, last, severity or None, bool(optional)))
-    spans = {}
+    spans, single = {}, []
     for node in tree.body:
         holders = [("", node)]
         if isinstance(node, ast.ClassDef):
@@ -76,7 +80,17 @@ def read_program(path: Path) -> Program:
         for prefix, inner in holders:
             if isinstance(inner, ast.FunctionDef) and inner.end_lineno is not None:
                 spans[prefix + inner.name] = (inner.lineno, inner.end_lineno)
-    return Program(path, tables["EXPECT"], tables["MAY"], tables["DETAILS"], marks, spans)
+                if inner.name.startswith("test") and not is_parametrised(inner):
+                    single.append(prefix + inner.name)
+    program = Program(path, tables["EXPECT"], tables["MAY"], tables["DETAILS"], marks, spans)
+    for test in single:
+        due = {mark.code for mark in program.marks_within(test) if not mark.optional}
+        program.expect.setdefault(test, due)
+    return program
+
+
+def is_parametrised(function: ast.FunctionDef) -> bool:
+    return any("parametrize" in ast.unparse(one) for one in function.decorator_list)
 
 
 def plain(key: str, value: Any) -> Any:

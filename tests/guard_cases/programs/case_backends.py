@@ -31,13 +31,6 @@ EXPECT = {
     "test_in_process[prefer-threads]": set(),
     "test_in_process[sharedmem]": set(),
     "test_in_process[loky-one-job]": set(),
-    "test_config_threading": set(),
-    "test_config_sequential": set(),
-    "test_config_threading_outranks_prefer_processes": set(),
-    "test_sharedmem_under_config_loky": set(),
-    "test_threads_train_one_model": set(),
-    "test_threads_over_closure": set(),
-    "test_threads_after_processes": {"GG101"},
 }
 
 DETAILS = {

@@ -18,29 +18,6 @@ from joblib import Parallel, delayed
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-EXPECT = {
-    "test_autograd_refuses": {"GG303"},
-    "test_autograd_refuses_in_a_pool": {"GG303"},
-    "test_autograd_refuses_in_an_executor": {"GG303"},
-    "test_autograd_refuses_behind_another_error": {"GG303"},
-    "test_autograd_refuses_in_a_process": {"GG303"},
-    "test_autograd_refuses_in_a_forked_process": {"GG303"},
-    "test_autograd_refuses_in_a_loader": {"GG303"},
-    "test_such_an_error_where_nothing_was_forked": set(),
-    "test_such_an_error_in_a_spawned_process": set(),
-    "test_such_an_error_in_a_spawned_loader": set(),
-    "test_such_an_error_in_threads": set(),
-    "test_task_that_takes_the_error": set(),
-    "test_another_error_of_a_backward": set(),
-    "test_graph_to_a_pool": set(),
-    "test_graph_to_an_executor": set(),
-    "test_graph_to_a_queue": set(),
-    "test_sender_that_has_ended": set(),
-    "test_module_with_a_lock": set(),
-    "test_module_with_a_local_function": set(),
-    "test_own_error_of_pickling": set(),
-    "test_generator": set(),
-}
 MAY = {}
 DETAILS = {
     "test_autograd_refuses": {"GG303": {"function": "trained", "framework": "torch"}},

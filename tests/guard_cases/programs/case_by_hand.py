@@ -17,38 +17,9 @@ ROWS = torch.arange(12.0).reshape(4, 3) / 10
 TARGETS = ROWS.sum(1, keepdim=True)
 
 EXPECT = {
-    "test_guarded_by_none": {"GG106"},
-    "test_skipped_by_none": {"GG106"},
-    "test_fused": {"GG106"},
     "test_fused_by_a_function": {"GG106"},
     "test_adam": {"GG106"},
-    "test_clipped": {"GG106"},
-    "test_zeros": {"GG106"},
-    "test_helper": {"GG106"},
     "test_collected": {"GG106"},
-    "test_replaced_data": {"GG106"},
-    "test_refused": {"GG106"},
-    "test_loaded": {"GG106"},
-    "test_walrus": {"GG106"},
-    "test_part_of_the_parameters": {"GG106"},
-    "test_process": {"GG106"},
-    "test_shared": {"GG106"},
-    "test_fork": {"GG106"},
-    "test_trained_in_a_fork": {"GG114"},
-    "test_statistics_of_a_fork": {"GG111"},
-    "test_fork_that_writes_what_it_trained": set(),
-    "test_fork_that_saves": set(),
-    "test_gradients_returned": set(),
-    "test_only_looked_at": set(),
-    "test_metric_after_backward": set(),
-    "test_metric_before_backward": set(),
-    "test_returned_gradients_of_grad": set(),
-    "test_functional_call": set(),
-    "test_moving_average": set(),
-    "test_logged_norm": set(),
-    "test_saved_and_restored": set(),
-    "test_process_with_metric": set(),
-    "test_as_torch_has_it": set(),
 }
 
 

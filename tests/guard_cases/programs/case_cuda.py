@@ -11,36 +11,6 @@ from torch import nn
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 
-EXPECT = {
-    "test_factory": {"GG201"},
-    "test_caught": {"GG201"},
-    "test_forked": {"GG201"},
-    "test_module": {"GG201"},
-    "test_through_calls": {"GG201"},
-    "test_query_that_needs_a_context": {"GG201"},
-    "test_generator": {"GG201"},
-    "test_every_call": {"GG201"},
-    "test_visible_devices_changed": {"GG201", "GG204"},
-    "test_visible_devices_first": {"GG201"},
-    "test_process": set(),
-    "test_process_on_cpu": set(),
-    "test_initializer": {"GG201"},
-    "test_joblib_forks": {"GG203"},
-    "test_pool_forks": {"GG203"},
-    "test_executor_forks": {"GG203"},
-    "test_spawned_while_cuda_is_up": set(),
-    "test_asked_first": set(),
-    "test_device_object": set(),
-    "test_seeds": set(),
-    "test_memory_queries": set(),
-    "test_threads": set(),
-    "test_one_job": set(),
-    "test_in_the_parent_only": set(),
-    "test_visible_devices_without_cuda": set(),
-    "test_visible_devices_in_the_parent": set(),
-    "test_fork_of_a_parent_without_cuda": set(),
-}
-
 REFUSED = (AssertionError, RuntimeError)
 
 

@@ -8,40 +8,6 @@ import torch
 from dask.distributed import Client, LocalCluster, Queue, Variable, get_client
 from torch import nn
 
-EXPECT = {
-    "test_loss_of_an_actor": {"GG102", "GG103"},
-    "test_attribute_of_an_actor": {"GG102", "GG103"},
-    "test_leaf_for_an_actor": {"GG101", "GG102", "GG103"},
-    "test_gradients_left_in_actors": {"GG106"},
-    "test_actor_trains": {"GG114"},
-    "test_actor_trains_what_a_method_was_given": {"GG114"},
-    "test_actor_updates_statistics": {"GG111"},
-    "test_run_returns_a_graph": {"GG101", "GG102", "GG103"},
-    "test_run_leaves_gradients": {"GG106"},
-    "test_run_trains": {"GG114"},
-    "test_asynchronous_client": {"GG106"},
-    "test_scattered_module_trained": {"GG114"},
-    "test_scattered_module_of_several": {"GG114"},
-    "test_returned_module": {"GG112"},
-    "test_returned_in_a_container": {"GG112"},
-    "test_returned_by_an_actor": {"GG112"},
-    "test_nested_client": {"GG101", "GG102", "GG103"},
-    "test_future_by_a_variable": {"GG101", "GG102", "GG103"},
-    "test_future_by_a_queue": {"GG101", "GG102", "GG103"},
-    # nothing to report
-    "test_actor_returns_gradients_later": set(),
-    "test_actor_returns_its_model_later": set(),
-    "test_actor_returns_its_statistics_later": set(),
-    "test_detached_for_an_actor": set(),
-    "test_counter": set(),
-    "test_run_returns_gradients": set(),
-    "test_arrays_of_run_and_of_an_actor": set(),
-    "test_run_on_everything": set(),
-    "test_scattered_module_returned": set(),
-    "test_returned_module_with_an_optimizer": set(),
-    "test_threads": set(),
-}
-
 DETAILS = {
     "test_loss_of_an_actor": {"GG102": {"backend": "dask", "object": "result"}},
     "test_attribute_of_an_actor": {"GG102": {"backend": "dask", "object": "result.last"}},

@@ -6,38 +6,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-EXPECT = {
-    "test_layer_not_called": {"GG504"},
-    "test_detached": {"GG504"},
-    "test_under_no_grad": {"GG504"},
-    "test_output_not_in_the_loss": {"GG504"},
-    "test_frozen_after_wrapping": {"GG504"},
-    "test_through_numpy": {"GG504"},
-    "test_branch_of_the_third_iteration": {"GG504"},
-    "test_branch_of_the_twentieth_iteration": {"GG504"},
-    "test_detached_in_the_twentieth_iteration": {"GG504"},
-    "test_several_reasons": {"GG504"},
-    "test_graph_that_changes_though_static": {"GG504"},
-    "test_after_accumulation": {"GG504"},
-    "test_compiled_module": {"GG504"},
-    "test_caught_and_repaired": {"GG504"},
-    "test_target_network_inside": {"GG504"},
-    # nothing to report
-    "test_all_used": set(),
-    "test_unused_is_looked_for": set(),
-    "test_frozen_before_wrapping": set(),
-    "test_accumulation": set(),
-    "test_one_iteration": set(),
-    "test_evaluation_between": set(),
-    "test_two_losses": set(),
-    "test_ignored_parameters": set(),
-    "test_static_graph": set(),
-    "test_two_models": set(),
-    "test_another_error": set(),
-    "test_wrapped_by_torch_compile": set(),
-    "test_gradient_by_autograd_grad_of_inputs": set(),
-}
-
 DETAILS = {
     "test_layer_not_called": {
         "GG504": {

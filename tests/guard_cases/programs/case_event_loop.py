@@ -12,33 +12,6 @@ import torch
 from joblib.externals import loky
 from torch import nn
 
-EXPECT = {
-    "test_processes": {"GG101"},
-    "test_gathered": {"GG101"},
-    "test_partial": {"GG101"},
-    "test_in_tasks_of_their_own": {"GG101"},
-    "test_loky": {"GG101", "GG102", "GG103"},
-    "test_gradients_left": {"GG106"},
-    "test_one_generator": {"GG305"},
-    "test_cuda_in_processes": {"GG201"},
-    "test_no_grad_and_the_default_executor": {"GG301"},
-    "test_no_grad_and_threads": {"GG301"},
-    "test_no_grad_and_to_thread": {"GG301"},
-    "test_autocast_and_to_thread": {"GG301"},
-    # nothing to report
-    "test_graph_in_the_default_executor": set(),
-    "test_graph_in_to_thread": set(),
-    "test_mode_set_in_the_thread": set(),
-    "test_detached": set(),
-    "test_gradients_returned": set(),
-    "test_numbers": set(),
-    "test_frozen_model": set(),
-    "test_error": set(),
-    "test_cancelled": set(),
-    "test_waited_for": set(),
-    "test_unread_files": set(),
-}
-
 DETAILS = {
     "test_processes": {
         "GG101": {"backend": "ProcessPoolExecutor", "direction": "argument", "object": "args[0]"}

@@ -13,28 +13,6 @@ import time
 import torch
 from torch import nn
 
-EXPECT = {
-    "test_exits": {"GG106"},
-    "test_exits_at_once": {"GG106"},
-    "test_fails": {"GG106"},
-    "test_is_killed": {"GG106"},
-    "test_is_terminated": {"GG106"},
-    "test_spawned_one_exits_at_once": {"GG106"},
-    "test_class_that_runs_by_itself": {"GG106"},
-    "test_class_that_starts_by_itself": {"GG106"},
-    "test_class_that_is_made_by_itself": {"GG106"},
-    "test_forked_by_hand": {"GG106"},
-    "test_forked_by_a_function": {"GG106"},
-    "test_gradients_sent_before_the_exit": set(),
-    "test_gradients_sent_by_hand": set(),
-    "test_parameters_in_a_file": set(),
-    "test_measured_in_a_forked_process": set(),
-    "test_daemon_that_closes_all_files": set(),
-    "test_gradients_sent_by_one_that_is_terminated": set(),
-    "test_parameters_in_shared_memory": set(),
-    "test_done_again_here": set(),
-}
-
 FORK = multiprocessing.get_context("fork")
 SPAWN = multiprocessing.get_context("spawn")
 LONG = 60

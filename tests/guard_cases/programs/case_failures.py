@@ -14,33 +14,8 @@ from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 EXPECT = {
-    "test_error_in_a_worker": set(),
-    "test_own_error_class": set(),
-    "test_error_with_a_shipped_tensor": {"GG101"},
-    "test_error_with_attributes": set(),
-    "test_error_keeps_remote_traceback": set(),
-    "test_error_in_the_task_generator": set(),
-    "test_error_in_the_task_generator_late": {"GG101"},
-    "test_error_caught_then_clean": set(),
     "test_error_caught_then_lost": {"GG101", "GG102", "GG103"},
-    "test_torch_error_in_a_worker": {"GG101"},
-    "test_unpicklable_argument": set(),
-    "test_unpicklable_beside_a_tensor": set(),
-    "test_error_while_pickling": set(),
-    "test_unpicklable_result": set(),
-    "test_error_while_unpickling": set(),
-    "test_unpicklable_lock_in_closure": set(),
-    "test_timeout": set(),
-    "test_killed_worker": set(),
     "test_killed_worker_then_lost": {"GG101", "GG102", "GG103"},
-    "test_system_exit_in_a_worker": set(),
-    "test_error_in_a_generator": set(),
-    "test_wrong_use_of_parallel": set(),
-    "test_wrong_backend": set(),
-    "test_wrong_arguments": set(),
-    "test_backward_error_in_the_parent": {"GG101", "GG102"},
-    "test_error_in_threads": set(),
-    "test_error_in_one_job": set(),
 }
 MAY = {
     # The task that fails and the one that was pickled before it are a matter of timing.

@@ -10,11 +10,7 @@ bag = pytest.importorskip("dask.bag")
 
 EXPECT = {
     "test_loss": {"GG101", "GG102", "GG103"},
-    "test_capture_of_a_bag": {"GG101"},
     "test_one_generator": {"GG305"},
-    "test_inference": set(),
-    "test_what_tasks_raise": set(),
-    "test_graph_of_numbers": set(),
 }
 
 

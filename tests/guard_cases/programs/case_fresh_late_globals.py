@@ -5,17 +5,6 @@ import torch
 from joblib import Parallel, delayed
 from torch import nn
 
-EXPECT = {
-    "test_loaded_by_a_function": {"GG109"},
-    "test_worker_fails": {"GG109"},
-    "test_threads": set(),
-    "test_forked": set(),
-    "test_each_worker_loads_it": set(),
-    "test_passed_along": set(),
-    "test_only_the_last_one": set(),
-    "test_settings": {"GG109"},
-    "test_emptied_again": set(),
-}
 DETAILS = {"test_loaded_by_a_function": {"GG109": {"in_worker": "None"}}}
 
 mean = None

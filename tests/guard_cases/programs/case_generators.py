@@ -15,48 +15,6 @@ from sklearn.ensemble import BaggingClassifier
 from sklearn.model_selection import RandomizedSearchCV, ShuffleSplit, cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
-EXPECT = {
-    "test_generator": {"GG305"},
-    "test_random_state": {"GG305"},
-    "test_python_random": {"GG305"},
-    "test_torch_generator": {"GG305"},
-    "test_forked": {"GG305"},
-    "test_in_an_object": {"GG305"},
-    "test_partial": {"GG305"},
-    "test_closure": {"GG305"},
-    "test_keyword": {"GG305"},
-    "test_different_sizes": {"GG305"},
-    "test_random_state_different_sizes": {"GG305"},
-    "test_every_bit_generator": {"GG305"},
-    "test_far_apart": {"GG305"},
-    "test_subclass": {"GG305"},
-    "test_submitted_one_by_one": {"GG305"},
-    "test_noise_in_a_module": {"GG305"},
-    "test_mapped_by_a_pool": {"GG305"},
-    "test_nobody_draws": set(),
-    "test_spawned": set(),
-    "test_one_task": set(),
-    "test_one_batch": set(),
-    "test_seed_for_each": set(),
-    "test_same_seed_on_purpose": set(),
-    "test_threads": set(),
-    "test_reseeded": set(),
-    "test_reseeded_in_a_helper": set(),
-    "test_torch_reseeded": set(),
-    "test_jumping_ahead": set(),
-    "test_advanced_between": set(),
-    "test_sklearn_ensemble": set(),
-    "test_sklearn_search": set(),
-    "test_sklearn_scores": set(),
-    "test_pickling_is_unchanged": set(),
-    "test_one_job": set(),
-    "test_state_assigned": set(),
-    "test_jumped": set(),
-    "test_submitted_and_awaited": set(),
-    "test_own_generators_to_a_pool": set(),
-    "test_noise_switched_off": set(),
-}
-
 
 def sample(rng, size=3):
     return rng.normal(size=size).tolist()

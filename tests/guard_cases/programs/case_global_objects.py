@@ -13,23 +13,6 @@ EXPECT = {
     "test_method_with_a_closure": {"GG109"},
     "test_trained_where_it_is_stale": {"GG109"},
     "test_object_is_handed_on": {"GG109"},
-    "test_other_attribute": set(),
-    "test_attribute_of_its_class": set(),
-    "test_method_that_reads_another_attribute": set(),
-    "test_name_of_a_class": set(),
-    "test_size_of_a_module": set(),
-    "test_shape_only": set(),
-    "test_state_is_loaded": set(),
-    "test_state_is_loaded_and_trained": set(),
-    "test_state_is_loaded_by_a_helper": set(),
-    "test_state_is_loaded_by_a_method": set(),
-    "test_parameters_are_copied": set(),
-    "test_another_model_of_the_same_sizes": set(),
-    "test_task_replaces_it": set(),
-    "test_method_replaces_it": set(),
-    "test_task_puts_it_into_a_table": set(),
-    "test_history_grows": set(),
-    "test_proxy_that_is_not_bound": set(),
 }
 
 

@@ -10,31 +10,7 @@ from joblib import Parallel, delayed
 from torch.utils.data import DataLoader, Dataset
 
 EXPECT = {
-    "test_pool_before_cuda": {"GG201"},
-    "test_backend_before_cuda": {"GG201"},
-    "test_cpu_work_before_cuda": set(),
-    "test_initializer": {"GG201"},
-    "test_initializer_on_cpu": set(),
-    "test_visible_devices_of_an_initializer": {"GG201"},
-    "test_visible_devices_after_an_initializer": {"GG201", "GG204"},
-    "test_process": set(),
-    "test_subclass_of_process": set(),
-    "test_process_that_asks": set(),
-    "test_devices_counted_before": {"GG201"},
-    "test_availability_asked_before": {"GG203"},
-    "test_availability_asked_before_an_executor": {"GG203"},
-    "test_availability_asked_before_an_initializer": {"GG203"},
-    "test_availability_asked_before_a_task_that_goes_on": {"GG203"},
     "test_availability_asked_before_a_process": {"GG203"},
-    "test_availability_asked_before_a_process_on_the_cpu": set(),
-    "test_availability_asked_before_a_loader": {"GG203"},
-    "test_availability_asked_before_cpu_work": set(),
-    "test_availability_asked_before_spawning": {"GG201"},
-    "test_gradients_taken_before": {"GG203"},
-    "test_gradients_taken_before_gradients": {"GG303"},
-    "test_gradients_taken_before_cpu_work": set(),
-    "test_gradients_taken_before_spawning": set(),
-    "test_pool_older_than_cuda": set(),
 }
 
 

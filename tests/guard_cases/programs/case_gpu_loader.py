@@ -7,14 +7,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-EXPECT = {
-    "test_samples_on_the_gpu_after_a_fork": {"GG203"},
-    "test_collated_on_the_gpu_after_a_fork": {"GG203"},
-    "test_training": set(),
-    "test_persistent_workers": set(),
-    "test_gpu_in_the_main_process": set(),
-}
-
 
 @pytest.fixture(autouse=True)
 def cuda():

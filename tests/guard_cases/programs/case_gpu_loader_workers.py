@@ -5,13 +5,6 @@ import os
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-EXPECT = {
-    "test_spawned_workers": {"GG201", "GG202"},
-    "test_results_on_the_cpu": {"GG201"},
-    "test_devices_chosen_too_late": {"GG201", "GG204"},
-    "test_on_the_cpu": set(),
-}
-
 
 class Encoded(Dataset):
     """Samples that a model on the GPU has made."""

@@ -4,12 +4,6 @@ import pytest
 import torch
 from joblib import Parallel, delayed
 
-EXPECT = {
-    "test_load": {"GG201"},
-    "test_load_on_cpu": set(),
-    "test_gpu_that_is_not_there": set(),
-}
-
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):

@@ -12,33 +12,6 @@ from joblib import Parallel, delayed
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-EXPECT = {
-    "test_training_equals_the_cpu": set(),
-    "test_mixed_precision": set(),
-    "test_checkpoint": set(),
-    "test_checkpoint_for_another_gpu": set(),
-    "test_data_parallel": set(),
-    "test_gradient_flows_from_gpu_to_cpu": set(),
-    "test_loader_with_pinned_memory": set(),
-    "test_loader_with_workers": set(),
-    "test_loader_whose_workers_use_the_gpu": {"GG203"},
-    "test_mixed_devices": set(),
-    "test_numpy_of_a_gpu_tensor": set(),
-    "test_no_such_gpu": set(),
-    "test_copies_know_their_device": set(),
-    "test_default_device": set(),
-    "test_streams_and_events": set(),
-    "test_memory_is_counted": set(),
-    "test_seeds": set(),
-    "test_generator": set(),
-    "test_own_thread": set(),
-    "test_gradients_of_threads": set(),
-    "test_preprocessing_in_workers": set(),
-    "test_search_on_cpu_then_gpu": set(),
-    "test_gradients_from_workers": {"GG201"},
-    "test_graphs_cannot_be_had": set(),
-}
-
 
 def trained(device, steps=5):
     torch.manual_seed(0)

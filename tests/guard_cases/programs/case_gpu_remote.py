@@ -9,23 +9,6 @@ from joblib import Parallel, delayed, parallel_config
 
 distributed = pytest.importorskip("distributed")
 
-EXPECT = {
-    "test_dask_joblib_work": {"GG201"},
-    "test_dask_work_in_the_same_worker": {"GG201"},
-    "test_dask_joblib_argument": {"GG202"},
-    "test_dask_joblib_gradient": {"GG101", "GG202"},
-    "test_dask_result": {"GG201"},
-    "test_dask_cpu": set(),
-    "test_dask_availability": set(),
-    "test_dask_threads": set(),
-    "test_spawned_initializer": {"GG201"},
-    "test_spawned_result": {"GG201", "GG202"},
-    "test_spawned_process": set(),
-    "test_spawned_process_with_a_tensor": {"GG202"},
-    "test_forked_processes_after_cuda": {"GG203"},
-    "test_forked_process_for_cpu_work_after_cuda": set(),
-}
-
 
 @pytest.fixture(scope="module")
 def client():

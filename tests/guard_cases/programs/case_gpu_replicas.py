@@ -8,16 +8,6 @@ EXPECT = {
     "test_buffer_and_attribute": {"GG111"},
     "test_average_in_a_part": {"GG111"},
     "test_in_a_method": {"GG111"},
-    "test_buffer_without_gradients": {"GG111"},
-    "test_written_in_place": set(),
-    "test_statistics": set(),
-    "test_shared_list": set(),
-    "test_cache": set(),
-    "test_last_output": set(),
-    "test_buffer_that_is_not_kept": set(),
-    "test_same_value": set(),
-    "test_one_device": set(),
-    "test_nothing_written": set(),
 }
 DETAILS = {
     "test_buffer_and_attribute": {

@@ -11,45 +11,6 @@ import torch
 from joblib import Parallel, delayed
 from torch import nn
 
-EXPECT = {
-    "test_tensor_argument": {"GG202"},
-    "test_tensor_in_a_dict": {"GG202"},
-    "test_captured_tensor": {"GG202"},
-    "test_module": {"GG202"},
-    "test_buffer_alone": {"GG202"},
-    "test_gradients_that_stay_on_the_gpu": {"GG106", "GG202"},
-    "test_statistics_that_stay_on_the_gpu": {"GG111", "GG202"},
-    "test_result": {"GG201", "GG202"},
-    "test_result_in_a_list": {"GG201", "GG202"},
-    "test_result_with_history": {"GG102", "GG201", "GG202"},
-    "test_leaf_that_requires_grad": {"GG101", "GG202"},
-    "test_second_gpu": {"GG201"},
-    "test_work_on_gpu": {"GG201"},
-    "test_module_moved_in_the_worker": {"GG201"},
-    "test_device_chosen_by_availability": {"GG201"},
-    "test_visible_devices_by_task": {"GG201", "GG204"},
-    "test_spawned_pool": {"GG202"},
-    "test_executor": {"GG202"},
-    "test_forked_after_cuda": {"GG203"},
-    "test_forked_after_cuda_for_cpu_work": {"GG203"},
-    "test_forked_pool_after_cuda": {"GG203"},
-    "test_generator_of_results": {"GG202"},
-    "test_generator_of_a_gpu": {"GG201", "GG305"},
-    "test_cpu_copy": set(),
-    "test_numpy": set(),
-    "test_module_on_cpu": set(),
-    "test_deep_copy_on_cpu": set(),
-    "test_state_dict_on_cpu": set(),
-    "test_results_on_cpu": {"GG201"},
-    "test_threads": set(),
-    "test_executor_of_threads": set(),
-    "test_one_job": set(),
-    "test_device_names": set(),
-    "test_device_objects": set(),
-    "test_availability_in_workers": set(),
-    "test_seeds_in_workers": set(),
-    "test_gpu_in_the_parent_only": set(),
-}
 DETAILS = {
     "test_tensor_argument": {
         "GG202": {"object": "args[0]", "device": "cuda:0", "direction": "argument", "shape": [3]}

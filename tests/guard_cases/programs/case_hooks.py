@@ -4,18 +4,6 @@ import torch
 from joblib import Parallel, delayed
 from torch import nn
 
-EXPECT = {
-    "test_hook_of_a_parameter": {"GG113"},
-    "test_hook_after_accumulation": {"GG113"},
-    "test_hook_of_a_tensor": {"GG101", "GG113"},
-    "test_captured_module": {"GG113"},
-    "test_hook_of_a_module": set(),
-    "test_hook_that_is_meant_to_stay": set(),
-    "test_removed_hook": set(),
-    "test_hook_made_in_the_worker": set(),
-    "test_threads": set(),
-    "test_hook_of_another_module": set(),
-}
 MAY = {}
 DETAILS = {
     "test_hook_of_a_parameter": {"GG113": {"object": "args[0].weight", "function": "gradient"}}

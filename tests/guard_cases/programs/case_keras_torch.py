@@ -9,18 +9,6 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed
 
-EXPECT = {
-    "test_optimizer_alone": {"GG110"},
-    "test_optimizer_inside_its_model": set(),
-    "test_plain_sgd": set(),
-    "test_variable_and_layer": set(),
-    "test_fit_and_return_the_model": set(),
-    "test_backward_through_outputs": {"GG102", "GG103"},
-    "test_outputs_without_a_graph": set(),
-    "test_one_seed_generator": {"GG305"},
-    "test_a_seed_generator_each": set(),
-}
-
 INPUTS = np.random.default_rng(0).normal(size=(20, 2)).astype("float32")
 TARGETS = (INPUTS[:, :1] > 0).astype("float32")
 

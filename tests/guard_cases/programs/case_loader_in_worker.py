@@ -9,31 +9,6 @@ from joblib import Parallel, delayed
 from joblib.externals.loky.backend.context import get_context
 from torch.utils.data import DataLoader, Dataset
 
-EXPECT = {
-    "test_loky": {"GG206"},
-    "test_loky_with_spawn": {"GG206"},
-    "test_own_class_of_loaders": {"GG206"},
-    "test_pool": {"GG206"},
-    "test_pool_that_maps": {"GG206"},
-    "test_spawned_pool": {"GG206"},
-    "test_joblib_multiprocessing": {"GG206"},
-    "test_no_workers": set(),
-    "test_threads": set(),
-    "test_forked_workers": set(),
-    "test_context_of_loky": set(),
-    "test_executor": set(),
-    "test_loader_that_is_only_built": set(),
-    "test_task_that_goes_on_without_workers": set(),
-    "test_error_of_the_dataset": set(),
-    "test_error_of_the_program_alike": set(),
-    "test_process_of_the_program": set(),
-    "test_daemon": {"GG206"},
-    "test_spawned_daemon": {"GG206"},
-    "test_own_class_of_daemons": {"GG206"},
-    "test_daemon_of_torch_spawn": {"GG206"},
-    "test_daemons_that_do_not_fail": set(),
-    "test_daemon_that_fails_alike": set(),
-}
 MAY = {}
 DETAILS = {
     "test_loky": {"GG206": {"function": "total", "backend": "loky", "num_workers": 1}},

@@ -7,30 +7,10 @@ from joblib import Memory, Parallel, delayed
 from torch import nn
 
 EXPECT = {
-    "test_second_call": {"GG108"},
-    "test_first_call_only": {"GG108"},
-    "test_in_a_dict": {"GG108"},
-    "test_model_output": {"GG108"},
-    "test_call_and_shelve": {"GG108"},
-    "test_cached_by_call": {"GG108"},
-    "test_method_of_an_object": {"GG108"},
-    "test_compressed": {"GG108"},
     "test_cached_in_a_worker": {"GG108"},
     "test_cached_in_a_worker_that_fails": {"GG108"},
     "test_cached_on_threads": {"GG108"},
-    "test_tasks_are_cached": {"GG108", "GG102"},
     "test_tasks_on_threads_are_cached": {"GG108"},
-    "test_mapped": {"GG108"},
-    "test_estimator_that_keeps_its_loss": set(),
-    "test_detached": set(),
-    "test_leaf": set(),
-    "test_parameters": set(),
-    "test_module": set(),
-    "test_under_no_grad": set(),
-    "test_arrays": set(),
-    "test_only_the_argument_has_history": set(),
-    "test_no_cache": set(),
-    "test_refused_result": set(),
 }
 
 

@@ -16,29 +16,6 @@ from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from torch import nn
 
-EXPECT = {
-    "test_in_place": {"GG306"},
-    "test_optimizer_over_a_parameter": {"GG306"},
-    "test_out_in_a_helper": {"GG306"},
-    "test_numpy_view_of_a_tensor": {"GG306"},
-    "test_own_map_opened_to_read": {"GG306"},
-    "test_one_map_written_by_all": {"GG306"},
-    "test_columns_that_meet": {"GG306"},
-    "test_tasks_that_read": set(),
-    "test_copies": set(),
-    "test_whole_copies_sent": set(),
-    "test_pages_of_their_own": set(),
-    "test_small_array": set(),
-    "test_numpy_refuses": set(),
-    "test_another_crash": set(),
-    "test_worker_that_ends_itself": set(),
-    "test_own_map_for_the_results": set(),
-    "test_rows_of_one_map": set(),
-    "test_columns_of_one_map": set(),
-    "test_array_for_each_task": set(),
-    "test_one_writer": set(),
-    "test_threads": set(),
-}
 MAY = {}
 DETAILS = {
     "test_in_place": {

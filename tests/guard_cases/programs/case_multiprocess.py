@@ -19,43 +19,6 @@ except ImportError:
 
 pytestmark = pytest.mark.skipif(multiprocess is None, reason="multiprocess is not installed")
 
-EXPECT = {
-    "test_history_as_argument": {"GG101"},
-    "test_leaf": {"GG101"},
-    "test_captured_by_a_lambda": {"GG101"},
-    "test_history_in_a_result": {"GG102"},
-    "test_backward_through_results": {"GG101", "GG102", "GG103"},
-    "test_imap": {"GG101"},
-    "test_gradients_left_in_a_pool": {"GG106"},
-    "test_gradients_left_in_a_process": {"GG106"},
-    "test_one_generator_for_all": {"GG305"},
-    "test_cuda_in_workers": {"GG201"},
-    "test_executor": {"GG101"},
-    "test_pathos": {"GG101", "GG102"},
-    "test_pathos_amap": {"GG101"},
-    "test_dataset_map_captures": {"GG101"},
-    "test_dataset_map_draws": {"GG305"},
-    "test_dataset_filter_draws": {"GG305"},
-    # nothing to report
-    "test_numpy": set(),
-    "test_detached": set(),
-    "test_module": set(),
-    "test_gradients_returned": set(),
-    "test_parameters_returned": set(),
-    "test_gradients_in_a_queue": set(),
-    "test_generators_of_their_own": set(),
-    "test_inherited_by_fork": set(),
-    "test_threads": set(),
-    "test_error_in_a_worker": set(),
-    "test_types_of_what_is_returned": set(),
-    "test_pathos_numbers": set(),
-    "test_dataset_map": set(),
-    "test_dataset_map_with_a_frozen_encoder": set(),
-    "test_dataset_map_in_one_process": set(),
-    "test_dataset_map_seeds_each_row": set(),
-    "test_dataset_map_draws_in_one_process": set(),
-}
-
 DETAILS = {
     "test_history_as_argument": {
         "GG101": {"backend": "multiprocess", "direction": "argument", "object": "args[0]"}

@@ -7,37 +7,6 @@ import torch
 from joblib import Parallel, delayed, parallel_backend, parallel_config
 from torch import nn
 
-EXPECT = {
-    "test_leaf": {"GG101", "GG102", "GG103"},
-    "test_history": {"GG101", "GG102", "GG103"},
-    "test_keyword": {"GG101"},
-    "test_nested": {"GG101"},
-    "test_partial": {"GG101"},
-    "test_bound_method": {"GG101"},
-    "test_module_shipped": {"GG102", "GG103"},
-    "test_own_leaf": {"GG102", "GG103"},
-    "test_dictionary_result": {"GG101", "GG102"},
-    "test_only_the_last": {"GG101"},
-    "test_by_config": {"GG101", "GG102", "GG103"},
-    "test_by_parallel_backend": {"GG101", "GG102"},
-    "test_generator": set(),
-    "test_context_manager": {"GG101", "GG102", "GG103"},
-    "test_subclass": {"GG101"},
-    "test_never_reached_by_a_backward": {"GG101", "GG102"},
-    "test_worker_without_grad": {"GG101"},
-    "test_detached": set(),
-    "test_module": set(),
-    "test_trained_models": set(),
-    "test_gradients_returned": set(),
-    "test_numbers": set(),
-    "test_global_inherited_by_fork": set(),
-    "test_estimator_with_loss": set(),
-    "test_lambda_cannot_be_pickled": set(),
-    "test_error_in_a_worker": set(),
-    "test_one_job": set(),
-    "test_nested_in_daemons": set(),
-}
-
 DETAILS = {
     "test_leaf": {
         "GG101": {

@@ -9,22 +9,6 @@ from joblib import Parallel, delayed
 from joblib.externals.loky import set_loky_pickler
 from torch import nn
 
-EXPECT = {
-    "test_standard_pickler": {"GG101", "GG102", "GG103"},
-    "test_standard_pickler_refuses_lambdas": set(),
-    "test_cloudpickle_by_name": {"GG101"},
-    "test_back_to_the_default": {"GG101", "GG102"},
-    "test_subclass_with_own_reduce_ex": {"GG101"},
-    "test_subclass_that_detaches_itself": set(),
-    "test_result_with_own_reduce_ex": {"GG102"},
-    "test_reducer_in_the_dispatch_table": set(),
-    "test_reducer_for_parameters": set(),
-    "test_object_that_pickles_itself_to_bytes": set(),
-    "test_state_that_is_changed_on_arrival": {"GG101"},
-    "test_persistent_objects": set(),
-    "test_forward_reducers": set(),
-    "test_multiprocessing_reducer": set(),
-}
 MAY = {
     "test_subclass_that_detaches_itself": {"GG101"},
     "test_reducer_in_the_dispatch_table": {"GG101"},

@@ -14,41 +14,6 @@ from joblib import Parallel, delayed
 from joblib.externals.loky import ProcessPoolExecutor as LokyExecutor
 from torch import nn
 
-EXPECT = {
-    "test_model_returned": {"GG112"},
-    "test_training_goes_on": {"GG112"},
-    "test_forked_workers": {"GG112"},
-    "test_executor_of_loky": {"GG112"},
-    "test_executor": {"GG112"},
-    "test_pool": {"GG112"},
-    "test_best_of_several": {"GG112"},
-    "test_in_a_tuple": {"GG112"},
-    "test_in_an_object": {"GG112"},
-    "test_encoder_returned": {"GG112"},
-    "test_encoder_of_the_returned_model": {"GG112"},
-    "test_with_a_head_of_this_process": {"GG112"},
-    "test_sent_twice": {"GG112"},
-    "test_gradients_from_before_the_call": {"GG112"},
-    "test_zeros_from_before_the_call": {"GG112"},
-    "test_adam": {"GG112"},
-    "test_new_optimizer": set(),
-    "test_old_and_new_optimizer": set(),
-    "test_state_loaded": set(),
-    "test_state_returned": set(),
-    "test_parameters_replaced_in_the_optimizer": set(),
-    "test_parameter_group_added": set(),
-    "test_only_evaluated": set(),
-    "test_optimizer_returned_as_well": set(),
-    "test_old_model_trained": set(),
-    "test_teacher_with_gradients": set(),
-    "test_gradients_handed_over": set(),
-    "test_reptile": set(),
-    "test_updated_by_hand": set(),
-    "test_threads": set(),
-    "test_one_worker": set(),
-    "test_encoder_with_an_optimizer_of_its_own": set(),
-    "test_gradient_of_the_input": set(),
-}
 MAY = {}
 DETAILS = {
     "test_model_returned": {

@@ -10,34 +10,6 @@ import pytest
 import torch
 from joblib import Parallel, delayed
 
-EXPECT = {
-    "test_torch": {"GG308"},
-    "test_numpy": {"GG308"},
-    "test_python": {"GG308"},
-    "test_all_of_them": {"GG308"},
-    "test_fork_rng": {"GG308"},
-    "test_submitted_one_by_one": {"GG308"},
-    "test_in_a_model": {"GG308"},
-    "test_same_seed": {"GG308"},
-    "test_one_locks": {"GG308"},
-    "test_dask": {"GG308"},
-    "test_draws_only": set(),
-    "test_own_torch_generator": set(),
-    "test_own_numpy_generator": set(),
-    "test_own_python_generator": set(),
-    "test_seeded_before": set(),
-    "test_seeded_in_an_initializer": set(),
-    "test_one_thread": set(),
-    "test_awaited_one_by_one": set(),
-    "test_under_a_lock": set(),
-    "test_under_a_lock_of_an_object": set(),
-    "test_only_one_seeds": set(),
-    "test_nobody_draws": set(),
-    "test_each_seeds_another": set(),
-    "test_processes": set(),
-    "test_one_job": set(),
-    "test_wrapped_names_are_pickled": set(),
-}
 DETAILS = {
     "test_torch": {"GG308": {"framework": "torch", "object": "sample", "backend": "threading"}},
     "test_all_of_them": {"GG308": {"generators": ["numpy", "random", "torch"]}},

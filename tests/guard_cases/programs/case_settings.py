@@ -8,45 +8,6 @@ import pytest
 import torch
 from joblib import Parallel, delayed
 
-EXPECT = {
-    "test_dtype": {"GG301"},
-    "test_dtype_of_parameters": {"GG301"},
-    "test_dtype_of_a_quotient": {"GG301"},
-    "test_dtype_in_a_method": {"GG301"},
-    "test_dtype_asked_for": {"GG301"},
-    "test_dtype_spawned": {"GG301"},
-    "test_dtype_after_the_fork": {"GG301"},
-    "test_deterministic": {"GG301"},
-    "test_deterministic_with_warnings_only": {"GG301"},
-    "test_deterministic_asked_for": {"GG301"},
-    "test_matmul_precision": {"GG301"},
-    "test_several": {"GG301"},
-    "test_deterministic_without_a_choice": set(),
-    "test_precision_of_gpus": set(),
-    "test_device": {"GG301"},
-    "test_dtype_named": set(),
-    "test_dtype_of_the_input": set(),
-    "test_dtype_of_numpy": set(),
-    "test_dtype_of_a_shipped_model": set(),
-    "test_whole_numbers": set(),
-    "test_model_made_double": set(),
-    "test_task_sets_dtype": set(),
-    "test_helper_sets_dtype": set(),
-    "test_initializer_sets_dtype": set(),
-    "test_dtype_restored_before": set(),
-    "test_dtype_in_threads": set(),
-    "test_dtype_forked": set(),
-    "test_dtype_one_job": set(),
-    "test_numpy_only": set(),
-    "test_task_sets_deterministic": set(),
-    "test_deterministic_in_threads": set(),
-    "test_nothing_is_computed": set(),
-    "test_no_matmul": set(),
-    "test_double_matmul": set(),
-    "test_cudnn_without_a_gpu": set(),
-    "test_task_has_a_device_of_its_own": set(),
-    "test_defaults": set(),
-}
 DETAILS = {"test_dtype": {"GG301": {"object": "make", "framework": "torch", "backend": "loky"}}}
 
 ROWS = torch.ones(4, 3)

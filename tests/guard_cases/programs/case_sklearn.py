@@ -21,35 +21,6 @@ from torch import nn
 # letter a tensor that requires grad as an attribute, in truth nothing that anyone differentiates.
 MAY = {"test_bagging_of_torch_estimators": {"GG101"}, "test_multi_output": {"GG101"}}
 
-EXPECT = {
-    "test_search_over_an_estimator_with_a_tensor": {"GG101"},
-    "test_cross_validate_with_a_tensor": {"GG101"},
-    "test_pipeline_with_a_tensor": {"GG101"},
-    "test_closure_in_a_transformer": {"GG101"},
-    "test_tensor_in_fit_arguments": {"GG101"},
-    "test_voting_with_a_tensor": {"GG101"},
-    "test_parallel_of_sklearn": {"GG101", "GG102", "GG103"},
-    "test_parallel_of_sklearn_by_config": {"GG101", "GG102", "GG103"},
-    "test_fitted_results_of_own_parallel": {"GG102"},
-    "test_parallel_of_sklearn_on_threads": set(),
-    "test_parallel_of_sklearn_in_this_process": set(),
-    "test_search_in_this_process": set(),
-    "test_search_on_threads": set(),
-    "test_search_over_a_module": set(),
-    "test_search_over_hidden_sizes": set(),
-    "test_estimators_with_last_loss_come_back": set(),
-    "test_fitted_here_and_used_in_workers": set(),
-    "test_last_loss_handed_over": {"GG101"},
-    "test_last_loss_captured": {"GG101"},
-    "test_bagging_of_torch_estimators": set(),
-    "test_voting_of_torch_estimators": set(),
-    "test_multi_output": set(),
-    "test_forest": set(),
-    "test_pipeline_of_torch_estimator": set(),
-    "test_refit_model_is_trained_further": set(),
-    "test_detached_initial_weight": set(),
-}
-
 DETAILS = {
     "test_search_over_an_estimator_with_a_tensor": {"GG101": {"backend": "loky", "shape": [1, 3]}},
     "test_parallel_of_sklearn": {"GG101": {"object": "args[0]", "shape": [3]}},

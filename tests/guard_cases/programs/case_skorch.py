@@ -9,18 +9,6 @@ from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
-EXPECT = {
-    "test_search_over_a_module_class": set(),
-    "test_search_over_a_module_instance": set(),
-    "test_search_over_an_initialized_net": set(),
-    "test_pipeline": set(),
-    "test_cross_validate_returns_nets": set(),
-    "test_cross_val_predict": set(),
-    "test_bagging": set(),
-    "test_criterion_with_a_weight": set(),
-    "test_criterion_with_a_weight_that_requires_grad": {"GG101"},
-}
-
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(40, 3)).astype(np.float32)
 LABELS = (ROWS.sum(axis=1) > 0).astype(np.int64)

@@ -10,37 +10,10 @@ from joblib import Parallel, delayed
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 EXPECT = {
-    "test_adam": {"GG110"},
     "test_sgd_with_momentum": {"GG110"},
-    "test_optimizer_by_keyword": {"GG110"},
-    "test_optimizer_in_a_dict": {"GG110"},
-    "test_optimizer_of_a_plain_object": {"GG110"},
-    "test_captured_optimizer": {"GG110"},
-    "test_method_of_an_optimizer": {"GG110"},
-    "test_optimizer_beside_its_model": {"GG110"},
     "test_optimizer_of_a_fitted_model_alone": {"GG110"},
     "test_optimizer_with_averages": {"GG110"},
     "test_scaled_optimizer": {"GG110"},
-    "test_returned_optimizer": {"GG110"},
-    "test_plain_sgd": set(),
-    "test_sgd_with_a_schedule": set(),
-    "test_scaled_plain_sgd": set(),
-    "test_new_optimizer": set(),
-    "test_built_optimizer_without_steps": set(),
-    "test_optimizer_inside_its_model": set(),
-    "test_optimizer_to_threads": set(),
-    "test_optimizer_by_its_config": set(),
-    "test_one_job": set(),
-    "test_variables": set(),
-    "test_tensors": set(),
-    "test_layers": set(),
-    "test_fit_and_return_the_weights": set(),
-    "test_fit_and_return_the_model": set(),
-    "test_fit_a_shipped_model_and_return_it": set(),
-    "test_inference": set(),
-    "test_wrapper_in_a_search": set(),
-    "test_wrapper_in_cross_validation": set(),
-    "test_device_configuration": set(),
 }
 DETAILS = {
     "test_adam": {

@@ -9,23 +9,6 @@ import tensorflow as tf
 from dask.distributed import Client
 from joblib import Parallel, delayed, parallel_config
 
-EXPECT = {
-    "test_joblib": {"GG105"},
-    "test_submit": {"GG105"},
-    "test_optimizer": {"GG110"},
-    "test_threads": {"GG105"},
-    "test_threads_one_after_another": {"GG105"},
-    "test_threads_that_fail": set(),
-    "test_arrays_under_a_tape": set(),
-    "test_arrays_to_submit": set(),
-    "test_fitted_in_workers": set(),
-    "test_tape_in_the_workers": set(),
-    "test_threads_with_arrays": set(),
-    "test_blocks_of_an_array": set(),
-    "test_one_thread": set(),
-    "test_this_thread": set(),
-}
-
 
 @pytest.fixture(scope="module")
 def client():

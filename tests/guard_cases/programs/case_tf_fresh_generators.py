@@ -5,21 +5,6 @@ import numpy as np
 import tensorflow as tf
 from joblib import Parallel, delayed
 
-EXPECT = {
-    "test_one_generator": {"GG305"},
-    "test_one_in_an_object": {"GG305"},
-    "test_different_sizes": {"GG305"},
-    "test_forked": {"GG305"},
-    "test_one_of_keras": {"GG305"},
-    "test_split_for_the_tasks": set(),
-    "test_split_by_the_tasks": set(),
-    "test_reset_by_the_tasks": set(),
-    "test_skipped_by_the_tasks": set(),
-    "test_not_drawn_from": set(),
-    "test_threads": set(),
-    "test_one_of_keras_for_each": set(),
-    "test_dropout": set(),
-}
 DETAILS = {
     "test_one_generator": {"GG305": {"framework": "tensorflow"}},
     "test_one_of_keras": {"GG305": {"framework": "keras"}},

@@ -15,19 +15,6 @@ EXPECT = {
     "test_model_of_an_object": {"GG109"},
     "test_module_that_is_called": {"GG109"},
     "test_moving_averages": {"GG109"},
-    "test_unchanged_model": set(),
-    "test_label_of_an_object": set(),
-    "test_names_of_a_model": set(),
-    "test_clone_of_a_model": set(),
-    "test_weights_are_set": set(),
-    "test_weights_are_set_and_trained": set(),
-    "test_weights_are_loaded": set(),
-    "test_generator": set(),
-    "test_metric": set(),
-    "test_optimizer": set(),
-    "test_shape_only": set(),
-    "test_cache_of_the_workers": set(),
-    "test_model_as_argument": set(),
 }
 
 

@@ -13,11 +13,6 @@ EXPECT = {
     "test_result_in_a_global": {"GG105"},
     "test_keras_model": {"GG105"},
     "test_timer": {"GG105"},
-    "test_own_tape": set(),
-    "test_data": set(),
-    "test_logged_metric": set(),
-    "test_stopped_target": set(),
-    "test_thread_that_fails": set(),
 }
 
 RESULTS = {}

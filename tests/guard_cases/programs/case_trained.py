@@ -8,27 +8,6 @@ import torch
 from joblib import Parallel, delayed
 from torch import nn
 
-EXPECT = {
-    "test_saved": {"GG114"},
-    "test_called": {"GG114"},
-    "test_evaluated": {"GG114"},
-    "test_predictions_returned": {"GG114"},
-    "test_state_returned": set(),
-    "test_module_returned": set(),
-    "test_parameters_returned": set(),
-    "test_changes_returned": set(),
-    "test_saved_in_the_worker": set(),
-    "test_trials_before_the_training": set(),
-    "test_trials_of_copies": set(),
-    "test_put_back_before_it_is_used": set(),
-    "test_pool_shares_the_memory": set(),
-    "test_executor_shares_the_memory": set(),
-    "test_shared_memory": set(),
-    "test_threads": set(),
-    "test_stepped_without_an_effect": set(),
-    "test_not_used_again": set(),
-}
-
 BATCH = torch.ones(4, 3)
 
 
