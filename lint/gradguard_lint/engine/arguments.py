@@ -175,7 +175,7 @@ def _left_out(
 ) -> Value:
     """What the parameter `name` is, which `args` do not certainly give: a library does nothing of
     its own by default, so that what may be given to it is anything."""
-    if function.module.is_stub and args.may_give(name):
+    if function.module.is_stub and args.may_give(name) and _perhaps_told(args, name) is None:
         return UNKNOWN
     return perhaps_given(m, function.node, name, args, default)
 
@@ -226,12 +226,20 @@ def standalone_arguments(m: Machine, function: Function, skip: int) -> Args:
 def perhaps_given(m: Machine, node: ast.AST, name: str, args: Args, default: Value | None) -> Value:
     """What the argument `name` of the function or class `node` is, which `args` do not certainly
     give: its default, or what they may give."""
-    told = args.perhaps.get(name)
-    if told is None or default is None or args.open:
+    told = _perhaps_told(args, name)
+    if told is None or default is None:
         return default if default and not args.may_give(name) else any_or(m, node, name, default)
-    if any(isinstance(atom, Unknown) and of(atom) != ABSENT for atom in told.atoms):
-        return any_or(m, node, name, default)
     return where_absent(told, default)
+
+
+def _perhaps_told(args: Args, name: str) -> Value | None:
+    """What the ways that give the argument `name` give, `ABSENT` for the others; None where that is
+    not known."""
+    told = args.perhaps.get(name)
+    if told is None or args.open:
+        return None
+    is_known = all(of(atom) == ABSENT or not isinstance(atom, Unknown) for atom in told.atoms)
+    return told if is_known else None
 
 
 def any_or(m: Machine, node: ast.AST, name: str, default: Value | None) -> Value:

@@ -281,7 +281,8 @@ class Models(Protocol[M]):
         object is `given`."""
 
     def computes(self, name: str) -> bool:
-        """Whether the method `name` of tensors computes one from theirs and its arguments alone."""
+        """Whether the method or attribute `name` of tensors gives one that is computed from theirs
+        and the arguments alone."""
 
     def proved(self, m: M, subject: Key, kind: Kind, born: int) -> Atom:
         """What stands for something unknown that is proved to be of that `kind`; `born`: the worker

@@ -199,6 +199,9 @@ def prove_graph(m: Machine, value: Value) -> None:
             _prove_result(m, call)
             return
         m.facts.evidence.prove(subject, "graph", m.assumed.facts)
+        if isinstance(subject, tuple) and subject[0] == "attr" and m.models.computes(subject[2]):
+            waiting = frozenset({subject[1]})
+            continue
         function, operands = m.facts.evidence.operands.get(subject, (UNKNOWN, ()))
         waiting = _sources_of_result(m, function, operands)
 

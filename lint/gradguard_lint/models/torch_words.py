@@ -44,12 +44,16 @@ BY_SIZE = ELEMENTWISE | REDUCTIONS
 FILLED = words("zeros ones full arange linspace logspace zeros_like ones_like full_like randperm")
 """Functions that do so to make a large tensor; drawing its elements is done by one thread."""
 
-COMPUTED = words(
-    "abs add clamp cos cosh div double exp flatten float log log1p log_softmax logsumexp matmul "
-    "mean mm mul neg norm permute pow relu reshape sigmoid sin softmax sqrt square squeeze std sub "
-    "sum tanh to transpose unsqueeze var view"
+VIEW_ATTRIBUTES = words("T mT H mH real imag")
+"""Attributes of tensors that are views of them."""
+
+COMPUTED = VIEW_ATTRIBUTES | words(
+    "abs add amax amin bmm clamp clone contiguous cos cosh div dot double exp expand flatten float "
+    "half log log1p log_softmax logsumexp matmul mean mm mul narrow neg norm permute pow prod relu "
+    "repeat reshape sigmoid sin softmax sqrt square squeeze std sub sum t tanh to transpose "
+    "unsqueeze var view"
 )
-"""Methods of tensors that give a tensor computed from theirs and their arguments alone."""
+"""Methods and attributes of tensors that give a tensor computed from theirs and the arguments."""
 
 CLEARS = words("zero_ fill_")
 """Methods of tensors after which nothing is left of what a gradient was."""

@@ -66,6 +66,7 @@ from gradguard_lint.models.torch_words import (
     STOPS,
     TO_ONE,
     TURNS,
+    VIEW_ATTRIBUTES,
     VIEWS,
     WHOLE,
     WITH_INDICES,
@@ -114,7 +115,7 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
     if name == "grad":
         own_gradients.used(m, frame, GradRead, node, "`.grad`", of(tensor))
         return of(Tensor("torch", "none", tensor.gpu, m.worker_ident, GRADIENT, small=tensor.small))
-    if name in ("T", "mT", "H", "real", "imag"):
+    if name in VIEW_ATTRIBUTES:
         return of(replace(viewed(m, derived(m, tensor), tensor), strided=True))
     if name == "device":
         if tensor.gpu:
