@@ -17,7 +17,6 @@ from gradguard_lint.project.reader import Reader
 from gradguard_lint.project.summaries import summary
 from gradguard_lint.reading.source import SourceError
 from gradguard_lint.rules import program_codes
-from pytest_gradguard.platforms import HERE
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     """What is looked for in a file: work that leaves its thread, gradients taken in loops, or
     both."""
 
-__all__ = ["Batch", "Raw", "Result", "Sought", "Task", "default_start", "own_rows"]
+__all__ = ["Batch", "Raw", "Result", "Sought", "Task", "own_rows"]
 
 LOOPS = frozenset({"GG404"})
 """The codes that are about loops in one thread: they are looked for in files and functions of
@@ -240,11 +239,6 @@ def own_rows(
     )
     tables = [row for model in models for row in short_form(dict(model))]
     return (*short, *tables)
-
-
-def default_start(target: tuple[int, int] | None) -> str:
-    """How processes start here, on the Python `target` (the running one by default)."""
-    return HERE.start_method(target or sys.version_info[:2])
 
 
 @cache

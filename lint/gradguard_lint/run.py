@@ -214,9 +214,10 @@ def _results(
     """What the analysis of each entry gave, and of the programs that call what it found."""
     if not entries:
         return {}
-    from gradguard_lint.batch import Batch, Task, default_start, own_rows
+    from gradguard_lint.batch import Batch, Task, own_rows
     from gradguard_lint.project.target import Targets
     from gradguard_lint.reading.text import NOTEBOOK
+    from pytest_gradguard.platforms import HERE
 
     targets = Targets()
     stub_rows = cache(_stub_rows)  # the folder is looked through once, not for each file
@@ -225,7 +226,7 @@ def _results(
         settings = request.configurations.of(path).settings
         start = request.start_method or settings.start_method
         target = request.target_version or settings.target_version or targets.of(path)
-        start = start or default_start(target)
+        start = start or HERE.start_method(target)
         rows = own_rows(settings.delayed, settings.parallel, settings.models)
         rows += tuple(row for folder in settings.stub_folders() for row in stub_rows(folder))
         sought = entries.get(path, "workers")

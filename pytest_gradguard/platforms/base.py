@@ -88,8 +88,8 @@ class Platform:
 
     # -- processes ----------------------------------------------------------------------------
 
-    def start_method(self, python: tuple[int, int]) -> str:
-        """How processes start by default in that version of Python."""
+    def start_method(self, python: tuple[int, int] | None) -> str:
+        """How processes start by default in that version of Python; None: the running one."""
         return "spawn"
 
     def at_fork(self, **functions: Callable[[], object]) -> None:

@@ -14,7 +14,7 @@ class MacOS(Posix):
     linter_start = None  # the system's own libraries may crash in a forked process
     may_have_mps = True
 
-    def start_method(self, python: tuple[int, int]) -> str:
+    def start_method(self, python: tuple[int, int] | None) -> str:
         return "spawn"
 
     def cache_folder(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -24,9 +25,9 @@ class Posix(Platform):
     linter_start: str | None = "fork"
     forks = polls_pipes = locks_files = True
 
-    def start_method(self, python: tuple[int, int]) -> str:
+    def start_method(self, python: tuple[int, int] | None) -> str:
         """Python forks here, from 3.14 on from a server that has no threads."""
-        return "forkserver" if python >= (3, 14) else "fork"
+        return "forkserver" if (python or sys.version_info) >= (3, 14) else "fork"
 
     def at_fork(self, **functions: Callable[[], object]) -> None:
         os.register_at_fork(**functions)

@@ -25,7 +25,8 @@ _NAMES = {
         "select": "e?poll|PIPE_BUF|kqueue",
         "socket": "AF_UNIX",
         "time": "tzset|clock_[gs]ettime(_ns)?|pthread_.*|CLOCK_.*",
-        "sys": "abiflags",
+        "sys": "abiflags|[gs]etdlopenflags",
+        "mmap": "(MAP|PROT|MADV)_.*",
         "locale": "nl_langinfo",
     },
     "darwin": {

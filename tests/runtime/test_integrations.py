@@ -80,6 +80,23 @@ def test_mode_error_raises_where_the_result_is_asked_for(
     assert report.findings == []
 
 
+class Interpreters(ThreadPoolExecutor):
+    """As `InterpreterPoolExecutor` of Python 3.14 is: threads that share no objects."""
+
+    __module__ = "concurrent.futures.interpreter"
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"), [(ThreadPoolExecutor, ["GG301"] * 2), (Interpreters, [])]
+)
+def test_interpreters_are_no_threads(kind: Any, found: list[str]) -> None:
+    weight = leaf()
+    with torch.no_grad(), guard(mode="record") as report, kind(1) as executor:
+        list(executor.map(lambda x: x * 2, [weight] * 2))
+        executor.submit(lambda: weight * 2).result()
+    assert [finding.code for finding in report.findings] == found
+
+
 def test_mode_error_lets_an_event_loop_go_on(executor: Any) -> None:
     async def work() -> Any:
         running = asyncio.get_running_loop().run_in_executor(executor, number, leaf())

@@ -36,6 +36,15 @@ if __name__ == "__main__":
     with InterpreterPoolExecutor(2) as pool:
         if sys.argv[1] == "import":
             print(pool.submit(outcome, importlib.import_module, "torch").result())
+        elif sys.argv[1] == "backward":
+            import torch
+
+            def backward():
+                torch.ones(2, requires_grad=True).sum().backward()
+
+            print(outcome(backward))
+            pool.submit(len, "a task starts an interpreter").result()
+            print(outcome(backward))
         elif sys.argv[1] == "send":
             import torch
 
@@ -65,3 +74,8 @@ def test_a_tensor_is_refused_on_its_way_to_an_interpreter(tmp_path):
 def test_a_generator_object_draws_the_same_in_every_task_of_an_interpreter(tmp_path):
     """A generator object that is sent to an interpreter draws the same numbers in every task."""
     assert said(tmp_path, "draw") == ["1"]
+
+
+def test_no_backward_pass_runs_once_an_interpreter_was_created(tmp_path):
+    """Once a process has created another interpreter, `backward()` raises a `RuntimeError`."""
+    assert said(tmp_path, "backward") == ["None", "RuntimeError"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gradguard_lint.batch import default_start
 from gradguard_lint.project.target import Targets
 from gradguard_lint.rules import codes
 from pytest_gradguard.cli.words import counted
 from pytest_gradguard.findings import display_path
+from pytest_gradguard.platforms import HERE
 
 if TYPE_CHECKING:
     from gradguard_lint.outcome import Outcome
@@ -46,7 +46,7 @@ def _table(
     target = request.target_version or settings.target_version or targets.of(files[0])
     if target is not None:
         yield f"target-version = {_toml('{}.{}'.format(*target))}"
-    start = request.start_method or settings.start_method or default_start(target)
+    start = request.start_method or settings.start_method or HERE.start_method(target)
     yield f"start-method = {_toml(start)}"
     for name in _SHOWN:
         if value := getattr(settings, name):
