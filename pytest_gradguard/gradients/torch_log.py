@@ -42,6 +42,7 @@ from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 
 _compiling = torch.compiler.is_compiling
+_tracing = torch._guards.TracingContext.try_get
 _WALKED = 50_000
 """Nodes that are walked for one call site; beyond that, only each power of two of its events."""
 _SEVERED = 1_000
@@ -350,8 +351,8 @@ recorder: Recorder[Log] = Recorder(Log)
 
 
 def current() -> Log | None:
-    """The log that is being written; None while a compiler traces."""
-    return None if recorder.log is None or _compiling() else recorder.log
+    """The log that is being written; None while a compiler traces, or copies what it traces."""
+    return None if recorder.log is None or _compiling() or _tracing() else recorder.log
 
 
 def noted(note: Callable[..., Any], *, before: bool = False) -> Callable[[Any], Any]:

@@ -640,7 +640,8 @@ def cut_inside_a_traced_module() -> None:
         traced(batch()).sum().backward()
 
 
-@loses("unknown", "first.weight", "first.bias")
+# torch 2.4 leaves out of the graph what compiled code has no gradient for.
+@loses("not-in-graph" if torch.__version__ < (2, 5) else "unknown", "first.weight", "first.bias")
 def cut_inside_a_compiled_module() -> None:
     model = torch.compile(Two(lambda h: h.detach()), backend="aot_eager")
     with watch_gradients(model):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import pytest
 import torch
 import worker_tasks as tasks
 from joblib import Parallel, delayed
@@ -44,6 +45,7 @@ def a_dict_from_forked_workers() -> None:
 
 @loses("cut-at-worker", "words")
 def an_embedding_whose_head_learns() -> None:
+    pytest.importorskip("joblib", minversion="1.3")  # for its generators
     tables = {"words": torch.rand(4, 3).requires_grad_()}
     head = nn.Linear(3, 1)
     optimizer = torch.optim.SGD([tables["words"], *head.parameters()], lr=0.1)

@@ -217,6 +217,7 @@ def test_xdist_finds_the_same(situations: Path, plain_run: Run) -> None:
     run = run_pytest(
         situations,
         *("--gradguard", "-rA", "-n2", "--dist=loadfile"),
+        *("-W", "ignore:This process:DeprecationWarning"),  # forks beside the threads of xdist
         *("--gradguard-report=xdist.json", "--gradguard-html=xdist.html"),
     )
     assert len(plain_run.report("plain.json")["findings"]) > len(CODES)

@@ -118,42 +118,15 @@ UNDECLARED = {("scikit-learn", "1.3.0"): ("numpy<2",), ("joblib", "1.2.0"): ("nu
 """By a release: what it needs without saying so to pip, since that came later."""
 
 
-_TF32 = {
-    "tests/runtime/test_torch_settings.py::test_only_tf32_on_gpus": (
-        "up to torch 2.8, allowing TF32 on GPUs also sets the float32 matmul precision"
-    ),
-}
-_TENSORFLOW = "tests/truth/test_truth_tensorflow.py"
-_KERAS_3_4 = {
-    **dict.fromkeys(
-        (
-            f"{_TENSORFLOW}::test_the_scikit_learn_wrappers_are_gone",
-            f"{_TENSORFLOW}::test_a_search_over_a_keras_wrapper_pickles_no_model",
-        ),
-        "Keras has its wrappers for scikit-learn since 3.8",
-    ),
-}
 _FORKS = {
     "tests/plugin/test_outcomes.py::test_xdist_finds_the_same": (
         "Python 3.12 and newer warn where a process with threads forks, as pytest-xdist's do"
     ),
 }
-_OLDEST_REASONS = {
-    "tests/gradients/test_reasons.py::test_the_reason_is_right[cut_inside_a_compiled_module]": (
-        "in torch 2.4, the cut inside a compiled module is seen, and is the reason"
-    ),
-    "tests/gradients/test_reasons.py::test_the_reason_is_right[an_embedding_whose_head_learns]": (
-        "joblib has generators since 1.3"
-    ),
-}
 KNOWN_FAILURES: dict[str, dict[str, str]] = {
-    "oldest": _TF32 | _KERAS_3_4 | _OLDEST_REASONS,
     "newest": _FORKS,
     "python-3.12": _FORKS,
     "pre-releases": _FORKS,
-    "torch-2.4.0": _TF32,
-    "torch-2.8.0": _TF32,
-    "keras-3.4.0": _KERAS_3_4,
 }
 """By the name of a cell: tests, or files of tests, that fail in it, and why."""
 

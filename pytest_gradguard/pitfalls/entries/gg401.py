@@ -14,8 +14,8 @@ PITFALL = Pitfall(
     ),
     why="Keras removed the module; the classes were replaced, not renamed.",
     fix=(
-        "Use `keras.wrappers.SKLearnClassifier` or `SKLearnRegressor` (Keras 3), or SciKeras."
-        " They take a function of the data that returns a compiled model."
+        "Use `keras.wrappers.SKLearnClassifier` or `SKLearnRegressor` (Keras 3.8 and newer), or "
+        "SciKeras. They take a function of the data that returns a compiled model."
     ),
     bad="""\
 from tensorflow.keras.wrappers.scikit_learn import KerasClassifier  # raises: ModuleNotFoundError

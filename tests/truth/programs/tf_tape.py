@@ -348,7 +348,7 @@ def removed_wrappers():
         )["raises"],
         "keras": attempt(importlib.import_module, "keras.wrappers.scikit_learn")["raises"],
         "attribute": attempt(lambda: tf.keras.wrappers.scikit_learn)["raises"],
-        "instead": hasattr(keras.wrappers, "SKLearnClassifier"),
+        "instead": hasattr(getattr(keras, "wrappers", None), "SKLearnClassifier"),
     }
 
 
