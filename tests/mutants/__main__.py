@@ -16,7 +16,7 @@ from pathlib import Path
 import copies
 import judging
 import pytest
-from mutations import Mutation, drawn, mutations
+from mutations import Mutation, drawn, mutations_in
 from shared_results import GUARD, KEPT, LINTER
 from verdicts import Verdict, show
 
@@ -30,16 +30,6 @@ NO_JUDGES = (
     "test_repairs.py::test_repaired_programs_have_what_was_lost",
 )
 """Tests that run other processes or end this one, or that take long."""
-
-
-def mutations_in(folder: Path) -> list[Mutation]:
-    """All mutations of the modules in a folder; stubs are no modules."""
-    return [
-        mutation
-        for path in sorted(folder.rglob("*.py"))
-        if "stubs" not in path.parts
-        for mutation in mutations(path, path.read_text(encoding="utf-8"))
-    ]
 
 
 def sample_of(found: list[Mutation], args: argparse.Namespace) -> list[Mutation]:

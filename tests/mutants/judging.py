@@ -109,7 +109,7 @@ class Judge:
             return lambda: _judged(live, mutation, [(items[it], judging[it]) for it in order])
 
         wanted = [number for number in range(len(self._mutations)) if tests[number]]
-        for number, told in _in_lanes(((it, started(it)) for it in wanted), self._lanes):
+        for number, told in in_lanes(((it, started(it)) for it in wanted), self._lanes):
             mutation = self._mutations[number]
             how, _, by = told.partition("\n")
             self.verdicts[mutation] = Verdict(how or "killed", by, tuple(tests[number]))
@@ -123,14 +123,7 @@ class Judge:
 
     def _recorded(self, items: dict[str, pytest.Item], live: Live) -> dict[str, Reached]:
         """How each test runs, and what it reaches."""
-        by_path: defaultdict[str, list[tuple[int, Mutation]]] = defaultdict(list)
-        for number, mutation in enumerate(self._mutations):
-            by_path[mutation.path].append((number, mutation))
-        changed = [
-            change
-            for path, numbered in by_path.items()
-            for change in _changed(live, path, functools.partial(instrumented, numbered=numbered))
-        ]
+        changed = instrumented_functions(live, self._mutations)
 
         def run(tests: Sequence[str]) -> str:
             numbers: set[int] = set()
@@ -150,31 +143,49 @@ class Judge:
         tasks = ((number, functools.partial(run, it)) for number, it in enumerate(groups))
         return {
             test: Reached(*ran)
-            for _, told in _in_lanes(tasks, self._lanes)
+            for _, told in in_lanes(tasks, self._lanes)
             if told
             for test, ran in json.loads(told).items()
         }
 
 
-def _changed(
-    live: Live, path: str, change: Callable[[str], ast.Module]
-) -> list[tuple[FunctionType, CodeType]]:
-    """The functions of a file that a change of its text concerns, with their code after it."""
-    text = Path(path).read_text(encoding="utf-8")
-    return live.changed(
-        *(compile(it, path, "exec", dont_inherit=True) for it in (text, change(text)))
-    )
+Changed = list[tuple[FunctionType, CodeType]]
+"""Functions that are loaded, with other code for them."""
 
 
-def _judged(live: Live, mutation: Mutation, tests: Iterable[tuple[pytest.Item, Reached]]) -> str:
-    """Run tests with a mutation until one fails: how it came out, and that test."""
+def instrumented_functions(live: Live, mutations: Iterable[Mutation]) -> Changed:
+    """What calls `PROBE` with the number of each of `mutations` that is reached."""
+    by_path: defaultdict[str, list[tuple[int, Mutation]]] = defaultdict(list)
+    for number, mutation in enumerate(mutations):
+        by_path[mutation.path].append((number, mutation))
+    return [
+        change
+        for path, numbered in by_path.items()
+        for change in _changed(live, path, functools.partial(instrumented, numbered=numbered))
+    ]
+
+
+def put(live: Live, mutation: Mutation) -> bool:
+    """Change what is loaded; False where no function holds that mutation."""
     try:
         changed = _changed(live, mutation.path, functools.partial(mutated, mutation=mutation))
         for function, code in changed:
             function.__code__ = code
     except ValueError:  # it has other variables of a function around it
-        changed = []
-    if not changed:
+        return False
+    return bool(changed)
+
+
+def _changed(live: Live, path: str, change: Callable[[str], ast.Module]) -> Changed:
+    """The functions of a file that a change of its text concerns, with their code after it."""
+    text = Path(path).read_text(encoding="utf-8")
+    before, after = (compile(it, path, "exec", dont_inherit=True) for it in (text, change(text)))
+    return live.changed(before, after)
+
+
+def _judged(live: Live, mutation: Mutation, tests: Iterable[tuple[pytest.Item, Reached]]) -> str:
+    """Run tests with a mutation until one fails: how it came out, and that test."""
+    if not put(live, mutation):
         return "not applied"
     for item, ran in tests:
         signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT + 10 * ran.seconds)
@@ -193,7 +204,7 @@ def _passes(item: pytest.Item) -> bool:
 # -- processes -------------------------------------------------------------------------------------
 
 
-def _in_lanes(
+def in_lanes(
     tasks: Iterable[tuple[Any, Callable[[], str]]], lanes: int
 ) -> Iterator[tuple[Any, str]]:
     """What each task returns in a forked process of its own, so many at a time; "" where that

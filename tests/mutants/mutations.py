@@ -66,6 +66,16 @@ def mutations(path: Path, text: str) -> list[Mutation]:
     return sorted(found, key=lambda it: (it.span[1:], it.variant))
 
 
+def mutations_in(folder: Path) -> list[Mutation]:
+    """All mutations of the modules in a folder; stubs are no modules."""
+    return [
+        mutation
+        for path in sorted(folder.rglob("*.py"))
+        if "stubs" not in path.parts
+        for mutation in mutations(path, path.read_text(encoding="utf-8"))
+    ]
+
+
 def drawn(found: list[Mutation], number: int, seed: int) -> list[Mutation]:
     """A sample at even distances: it is spread over the files, and over each of them."""
     number = min(number, len(found))

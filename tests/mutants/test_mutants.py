@@ -6,9 +6,10 @@ import ast
 import sys
 from pathlib import Path
 
+import copies
 import pytest
 from children import run_python
-from mutations import drawn, instrumented, mutated, mutations
+from mutations import drawn, instrumented, mutated, mutations, mutations_in
 
 HERE = Path(__file__).parent
 SOURCE = '''\
@@ -108,11 +109,32 @@ show(judge.verdicts, Path.cwd())
 """
 
 
+CASES = """\
+from toy.scales import is_heavy
+
+def test_case_heavy():
+    assert is_heavy(3, 2)
+
+def test_case_light():
+    assert not is_heavy(1, 2)
+
+def test_case_none():
+    pass
+"""
+
+
+def toy_in(folder: Path) -> Path:
+    """A package with few functions."""
+    package = folder / "toy"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "scales.py").write_text(TOY)
+    return package
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
 def test_what_tests_notice_and_what_they_do_not(tmp_path: Path) -> None:
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "__init__.py").write_text("")
-    (tmp_path / "toy" / "scales.py").write_text(TOY)
+    toy_in(tmp_path)
     (tmp_path / "test_scales.py").write_text(TESTS)
     folders = [tmp_path, HERE, HERE.parent / "faults"]
     done = run_python(
@@ -133,3 +155,26 @@ def test_what_tests_notice_and_what_they_do_not(tmp_path: Path) -> None:
         "return box  ->  return None": (16, "not reached"),
     }, done.stdout + done.stderr
     assert "5 of 10 mutations killed; 4 survived, 1 not reached, 1 could not" in done.stdout
+
+
+def test_cases_judge_a_changed_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = toy_in(tmp_path / "source")
+    monkeypatch.setattr(copies, "CASES", tmp_path)
+    (tmp_path / "test_cases.py").write_text(CASES)
+    (tmp_path / "programs").mkdir()
+    for name in ("case_heavy", "case_light", "case_none"):
+        (tmp_path / "programs" / f"{name}.py").write_text("")
+    found = mutations_in(package)
+    known = dict(copies.recorded(package, found, copies.cases(), 2))
+    assert [case.passed for case in known.values()] == [True] * 3
+    assert known["case_light"].numbers == known["case_heavy"].numbers != []
+    assert known["case_none"].numbers == []
+    wanted = {
+        "weight > limit and limit >= 0  ->  limit >= 0": ("killed", "case_light"),
+        "weight > limit  ->  weight >= limit": ("survived", ""),
+        "box.pop()  ->  pass": ("not reached", ""),
+    }
+    sample = [(number, it) for number, it in enumerate(found) if it.shown in wanted]
+    verdicts = copies.judged(package, sample, known, 2)
+    assert {mutation.shown: verdict[:2] for mutation, verdict in verdicts} == wanted
+    assert (package / "scales.py").read_text() == TOY
