@@ -17,6 +17,8 @@
 # make bench  what all of it costs, against benchmarks/budget.toml; a quarter of an hour on a quiet machine
 # make fuzz   thousands of programs, objects and files drawn at random, each judged; some minutes
 # make peers  the suites of joblib, scikit-learn, skorch, ..., without the guard and with it; an hour
+# make mutants  small changes of the code, and which of them no test notices; a quarter of an hour on a
+#                quiet machine; PART=guard for the guard's decisions
 # make faults  each function of the guard made to raise in turn; an hour
 # make clean  remove what these made
 
@@ -31,7 +33,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: demo check platforms test skipped hosts truth versions corners newest releases docs lint dist \
-	bench fuzz faults peers clean
+	bench fuzz faults mutants peers clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -121,6 +123,12 @@ faults: .venv/dev.stamp
 	PYTHONPATH=tests/faults $(BIN)/python tests/faults/sweep.py $(PROGRAMS)
 	PYTHONPATH=tests/faults $(BIN)/python tests/faults/sweep.py $(PROGRAMS) --kind any --sample 20
 	PYTHONPATH=tests/faults $(BIN)/python tests/faults/installs.py 10000
+
+# SAMPLE, SEED, PART and ONLY choose others: make mutants SAMPLE=60 SEED=7 PART=guard ONLY=random/
+mutants: .venv/dev.stamp
+	PYTHONPATH=tests:tests/faults $(BIN)/python tests/mutants $(or $(PART),lint) \
+		$(if $(SEED),--seed $(SEED)) $(if $(SAMPLE),--sample $(SAMPLE)) \
+		$(if $(ONLY),--only $(ONLY))
 
 # SUITES chooses some: make peers SUITES="joblib loky"; RECORD=1 writes what docs/peers.md is made
 # of; RESUME=1 goes on where it was stopped

@@ -16,6 +16,7 @@ import gc
 import linecache
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.machinery import PathFinder, SourceFileLoader
 from types import CodeType, FunctionType
@@ -252,12 +253,12 @@ def plant(fault: str, live: Live | None = None) -> None:
 
 
 class Live:
-    """The functions of the guard's that are loaded in this process, which can be made to raise."""
+    """The functions of a package that are loaded in this process, which can be given other code."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: str = _PART) -> None:
         self._functions: dict[CodeType, list[FunctionType]] = {}
         for one in gc.get_objects():
-            if type(one) is FunctionType and _PART in one.__code__.co_filename:
+            if type(one) is FunctionType and part in one.__code__.co_filename:
                 self._functions.setdefault(one.__code__, []).append(one)
                 linecache.getlines(one.__code__.co_filename)
 
@@ -268,24 +269,33 @@ class Live:
             LookupError: there is none.
         """
         text = "".join(linecache.getlines(source))
-        pairs = _pairs(_compiled(source, text), _compiled(source, text, path, fault))
-        replaced = 0
-        for before, after in pairs:
-            for function in self._functions.get(before, ()) if before != after else ():
-                function.__code__ = after
-                replaced += 1
-        if not replaced:
+        changed = self.changed(_compiled(source, text), _compiled(source, text, path, fault))
+        if not changed:
             raise LookupError(fault)
+        for function, code in changed:
+            function.__code__ = code
+
+    def changed(self, before: CodeType, after: CodeType) -> list[tuple[FunctionType, CodeType]]:
+        """The functions of a module whose code differs if it is compiled as `after`, with that."""
+        return [
+            (function, new)
+            for old, new in _pairs(before, after)
+            if old != new
+            for function in self._functions.get(old, ())
+        ]
 
 
 def _pairs(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
-    """The codes inside of two that differ in one statement."""
-    inside = (
-        [one for one in code.co_consts if isinstance(one, CodeType)] for code in (before, after)
-    )
-    for one, other in zip(*inside, strict=True):
-        yield one, other
-        yield from _pairs(one, other)
+    """The codes inside of two that differ in one statement, by name and line."""
+    changed: defaultdict[tuple[str, int], list[CodeType]] = defaultdict(list)
+    for one in after.co_consts:
+        if isinstance(one, CodeType):
+            changed[one.co_name, one.co_firstlineno].append(one)
+    for one in before.co_consts:
+        if isinstance(one, CodeType) and (alike := changed[one.co_name, one.co_firstlineno]):
+            other = alike.pop(0)
+            yield one, other
+            yield from _pairs(one, other)
 
 
 # -- which functions are called -------------------------------------------------------------------
