@@ -133,7 +133,7 @@ class TorchPoint:
         __tracebackhide__ = True
         passes: list[Any] = []
         with torch.enable_grad(), task_seeds.seeding(_SEED):
-            engine.subscribe(passes.append)
+            engine.subscribe(passes.append, lasting=True)
             try:
                 loss = self._returned = self._closure()
             finally:

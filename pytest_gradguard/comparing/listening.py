@@ -71,9 +71,9 @@ def _torch(noting: Noting, undo: list[Callable[[], object]]) -> None:
         if noting.is_here():
             noting.stepped(sys._getframe(1), _parameters(optimizer))
 
-    engine.subscribe(backward)
-    steps.before.subscribe(stepping)
-    steps.after.subscribe(stepped)
+    engine.subscribe(backward, lasting=True)
+    steps.before.subscribe(stepping, lasting=True)
+    steps.after.subscribe(stepped, lasting=True)
     undo += [
         lambda: engine.unsubscribe(backward),
         lambda: steps.before.unsubscribe(stepping),

@@ -355,8 +355,8 @@ def _patch(log: Log) -> None:
     _keras_patches = _keras_patches or _make_keras()
     if _keras_patches is not None:
         _keras_patches.apply()
-    own.listen(_custom)
-    tensorflow_tapes.start(_tapes)
+    own.listen(_custom, lasting=True)
+    tensorflow_tapes.start(_tapes, lasting=True)
     log.begin()
 
 

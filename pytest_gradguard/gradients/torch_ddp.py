@@ -35,7 +35,7 @@ from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.reports import printable
 from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
-from pytest_gradguard.runtime.kernel import callsite, collector
+from pytest_gradguard.runtime.kernel import callsite, collector, watching
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.ddp import gg502
@@ -301,8 +301,9 @@ def forward_failed(ddp: Any, error: BaseException) -> None:
         model.report(ddp, error)
 
 
-def stop() -> None:
-    """Forget all models."""
+def _stop() -> None:
     while _models:
         _models.popitem()[1].note_less()
-    settled.clear()
+
+
+watching.before_end(_stop)

@@ -124,7 +124,8 @@ _patches = Patches(
         Patch(torch._C.ScriptFunction, "__call__", torch_ways_out.scripted, inherited=True),
         Patch(torch._C.ScriptMethod, "__call__", torch_ways_out.scripted, inherited=True),
         *_distributed(),
-    ]
+    ],
+    owned=True,
 )
 
 
@@ -160,9 +161,9 @@ def _forget_compiler() -> None:
 def _patch(log: Log) -> None:
     torch.jit._builtins._get_builtin_table()  # built once, from the unpatched functions
     _patches.apply()
-    torch_engine.subscribe(_backward)
+    torch_engine.subscribe(_backward, lasting=True)
     _teach_script()
-    steps.after.subscribe(torch_changes.stepped)
+    steps.after.subscribe(torch_changes.stepped, lasting=True)
 
 
 def _undo(log: Log) -> None:

@@ -185,7 +185,8 @@ class Watch:
         for part in self._parts:
             self._guarded(part.start)
         if self._steps is not None:
-            self._guarded(steps.after.subscribe, self._stepped, raises=(ValueError,))
+            mistakes = (ValueError,)
+            self._guarded(steps.after.subscribe, self._stepped, lasting=True, raises=mistakes)
 
     def _stepped(self, optimizer: Any) -> None:
         """Called after each optimizer step.
@@ -216,7 +217,7 @@ class Watch:
             attempt(_report, self.findings)
             raise GradGuardError(self.findings)
         # Torch iterates over its hooks now, so ours is removed at the next backward pass.
-        engine.subscribe(self._close_at)
+        engine.subscribe(self._close_at, lasting=True)
 
     def _close_at(self, backward: Any) -> None:
         self.close()

@@ -44,9 +44,9 @@ IN_WORKERS = (
 """What is watched in worker processes only."""
 
 for _module, _ours in IN_WORKERS:
-    watching.when_imported(_module, *watching.lazily(f"{_PITFALLS}.{_ours}"), in_workers=True)
+    watching.when_imported(_module, watching.lazily(f"{_PITFALLS}.{_ours}"), in_workers=True)
 for _module, _ours in AWAITED:
-    watching.when_imported(_module, *watching.lazily(f"{_PITFALLS}.{_ours}"))
+    watching.when_imported(_module, watching.lazily(f"{_PITFALLS}.{_ours}"))
 
 
 def declare() -> None:

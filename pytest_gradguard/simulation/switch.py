@@ -72,7 +72,7 @@ def activate(devices: int, for_spawned: Any, *, again: bool = False) -> None:
         _install_refusals(simulation)
         _install_boundaries(for_spawned)
         _patches.apply()
-        engine.subscribe(backward.listener, engine.Order.COMPUTES)
+        engine.subscribe(backward.listener, engine.Order.COMPUTES, lasting=True)
     except BaseException:
         _undo()
         raise
@@ -88,7 +88,7 @@ def deactivate() -> None:
     default = torch.utils._device.CURRENT_DEVICE
     if default is not None and default.type == "cuda":
         torch.set_default_device(None)
-    attempts.starts.clear()
+    attempts.state.starts.clear()
     simulation.active = False
     take_off(simulation)
     _undo()

@@ -24,8 +24,12 @@ LIMIT = 120
 FAILED = "gradguard itself failed"
 CLOSED = "is not known to gradguard"
 UNDOING = {
-    f"{PACKAGE}.runtime.{one}"
-    for one in ("patching:Patch.undo", "patching:Patches.undo", "watching:stop")
+    f"{PACKAGE}.runtime.kernel.{one}"
+    for one in (
+        *("patching:Patch.undo", "patching:Patches.undo", "patching:undo", "watching:stop"),
+        *("state:drop", "subscribers:Subscribers.clear", "subscribers:Subscribers._keep"),
+        "subscribers:Subscribers._set",
+    )
 }
 """What undoes all that is left when others that undo have failed: if these fail, names are left."""
 

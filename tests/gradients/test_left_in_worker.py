@@ -123,7 +123,7 @@ def test_what_a_step_has_used_goes_with_its_model() -> None:
             del net, optimizer
         net = model()
         run(tasks.returns_the_norm, net, "multiprocessing")
-        assert not worker_gradients._used
+        assert not worker_gradients._state.used
     assert "GG106" not in codes(report)
 
 

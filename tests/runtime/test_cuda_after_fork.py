@@ -31,10 +31,10 @@ CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
 @pytest.fixture(autouse=True)
 def _in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(attempts, "is_forked", lambda: True)
-    monkeypatch.setattr(attempts, "after_fork", False)
+    monkeypatch.setattr(attempts.state, "after_fork", False)
     monkeypatch.setattr(attempts, "inherited", set())
     yield
-    attempts.forget()
+    attempts.state.clear()
     probes.roused.clear()
 
 
@@ -82,7 +82,7 @@ def test_a_parent_that_had_initialised_cuda(monkeypatch: pytest.MonkeyPatch) -> 
     assert not fails()
     assert fails(framework="cupy")
     monkeypatch.setattr(torch.cuda, "_initialized", False)
-    monkeypatch.setattr(attempts, "after_fork", True)
+    monkeypatch.setattr(attempts.state, "after_fork", True)
     assert not fails()
 
 
@@ -120,7 +120,7 @@ def test_an_error_that_nobody_noted() -> None:
 
 def test_what_is_forgotten() -> None:
     attempts.note("torch", RuntimeError(REFUSED))
-    attempts.forget()
+    attempts.state.clear()
     assert attempts.take_lost() == ()
 
 

@@ -34,9 +34,9 @@ with guard("record"):
     torch.cuda.is_available()
     (x * 3).backward()
     torch.cuda.is_available()
-    print(*[f"{start.by}:{start.line}" for start in cuda.starts])
-    print(any(one.listener.__module__.endswith("cuda.driver") for one in engine._subscriptions))
-print(cuda.starts, torch._C._cuda_getDeviceCount is count)
+    print(*[f"{start.by}:{start.line}" for start in cuda.state.starts])
+    print(any(one.__module__.endswith("cuda.driver") for one in engine._listeners.now))
+print(cuda.state.starts, torch._C._cuda_getDeviceCount is count)
 """
     first = len(HEAD.splitlines()) + 3
     assert said(program) == [f"backward:{first} question:{first + 1}", "False", "[] True"]
@@ -47,7 +47,7 @@ def test_a_build_without_cuda_is_left_alone() -> None:
 del torch._C._cuda_getDeviceCount
 with guard("record"):
     (x * 2).backward()
-    print(torch.cuda.is_available(), cuda.starts)
+    print(torch.cuda.is_available(), cuda.state.starts)
 """
     assert said(program) == ["False []"]
 
@@ -58,10 +58,10 @@ del torch._C._cuda_getDeviceCount
 with guard("record", simulate_gpu=1):
     torch.cuda.is_available()
     (x * 2).backward()
-    print(*[start.by for start in cuda.starts])
+    print(*[start.by for start in cuda.state.starts])
     torch.ones(1, device="cuda")
-    print(*[start.by for start in cuda.starts])
-print(cuda.starts)
+    print(*[start.by for start in cuda.state.starts])
+print(cuda.state.starts)
 """
     assert said(program) == ["question backward", "question backward use", "[]"]
 

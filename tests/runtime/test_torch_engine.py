@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_gradguard import guard
 from pytest_gradguard.messages import GradGuardConfirmed, GradGuardWarning
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch.engine import Backward, End, Listener, Order
@@ -20,11 +21,11 @@ from pytest_gradguard.runtime.kernel import faults
 
 @pytest.fixture
 def heard() -> Iterator[list[str]]:
-    before = torch_engine._subscriptions
+    before = torch_engine._listeners.now
     yield []
-    for one in torch_engine._subscriptions:
+    for one in torch_engine._listeners.now:
         if one not in before:
-            torch_engine.unsubscribe(one.listener)
+            torch_engine.unsubscribe(one)
 
 
 def named(name: str, heard: list[str]) -> Listener:
@@ -141,6 +142,16 @@ def test_torchs_own_tracing_does_not_take_the_wrapper_away(heard: list[str]) -> 
         warnings.simplefilter("error")
         run()
     assert heard == ["before one", "after one"]
-    torch_engine.unsubscribe(torch_engine._subscriptions[-1].listener)
+    torch_engine.unsubscribe(torch_engine._listeners.now[-1])
     assert torch.autograd._engine_run_backward is plain
     assert torch.autograd.graph._engine_run_backward is plain
+
+
+def test_what_listens_without_the_guard_goes_on_when_it_ends(heard: list[str]) -> None:
+    with guard("record"):
+        torch_engine.subscribe(named("guard's", heard))
+        torch_engine.subscribe(named("simulation's", heard), lasting=True)
+        run()
+        heard.clear()
+    run()
+    assert heard == ["before simulation's", "after simulation's"]

@@ -27,7 +27,7 @@ def listen() -> Iterator[Callable[..., None]]:
 
     def subscribe(listener: steps.Listener, *raises: type[Exception]) -> None:
         listening.append(listener)
-        steps.after.subscribe(listener, raises)
+        steps.after.subscribe(listener, raises=raises)
 
     yield subscribe
     for one in listening:

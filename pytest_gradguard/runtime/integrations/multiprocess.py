@@ -13,7 +13,7 @@ from pytest_gradguard.runtime.kernel.registry import Integration, Workers, later
 WORKERS = Workers("multiprocess", forks=True, library="multiprocessing")
 _POOLS = f"{pools.__name__}.methods"
 
-watching.when_imported("multiprocess.process", *watching.lazily(processes.FORKS))
+watching.when_imported("multiprocess.process", watching.lazily(processes.FORKS))
 INTEGRATION = Integration(
     name="multiprocess",
     patches={

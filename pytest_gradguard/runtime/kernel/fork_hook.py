@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 
 class ForkHook:
@@ -28,6 +29,7 @@ class ForkHook:
         self._functions = before, in_parent, in_child
         self._on = False
         self._registered = False
+        dropped_at_end(self)
 
     def apply(self) -> None:
         """Turn the hook on."""
@@ -41,7 +43,7 @@ class ForkHook:
                 after_in_child=lambda: attempt(in_child),
             )
 
-    def undo(self) -> None:
+    def clear(self) -> None:
         """Turn the hook off."""
         self._on = False
 

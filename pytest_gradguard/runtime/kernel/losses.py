@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime.kernel import collector, watching
+from pytest_gradguard.runtime.kernel import collector
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.collector import Collector
 from pytest_gradguard.runtime.kernel.evidence import Evidence
 from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 
 class Loss(NamedTuple):
@@ -31,9 +32,8 @@ class Loss(NamedTuple):
     site: Site | None
 
 
-_losses: dict[int, Loss] = {}
+_losses: dict[int, Loss] = dropped_at_end({})
 """The last loss of each live tensor, by its id."""
-watching.at_end(_losses.clear)
 
 
 def record(

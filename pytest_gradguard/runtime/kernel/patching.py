@@ -133,10 +133,15 @@ _in_place: dict[Patches, None] = {}
 """What is applied, and has to be undone when the guard ends; in the order in which it was."""
 
 
-def undo_left() -> None:
-    """Undo what is still in place: something has failed that should have undone it."""
+def undo(*, owned: bool = True) -> None:
+    """Undo what is in place, the last first.
+
+    Args:
+        owned: what is left of owned patches, too: something has failed that should undo them.
+    """
     for patches in reversed(list(_in_place)):
-        attempt(patches.undo)
+        if owned or not patches.owned:
+            attempt(patches.undo)
 
 
 class Patches:
@@ -145,9 +150,11 @@ class Patches:
     Args:
         patches: the patches.
         lasting: they may stay in place when the guard ends.
+        owned: who applies them undoes them, before that.
     """
 
-    def __init__(self, patches: list[Patch], *, lasting: bool = False) -> None:
+    def __init__(self, patches: list[Patch], *, lasting: bool = False, owned: bool = False) -> None:
+        self.owned = owned
         self._patches = patches
         self._lasting = lasting
         self.applied = False

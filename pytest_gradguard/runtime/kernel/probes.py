@@ -37,8 +37,6 @@ Pickling shows what is transferred; a probe shows what the tasks do with it. Che
 ``pulled(call, tasks)``
     The tasks that the caller gave, where the probe has asked: they may be wrapped, for joblib pulls
     a generator from threads of its own.
-``undo()``
-    Leave every patched name as it was.
 
 A fault in any of them becomes one warning, and the call goes on.
 """
@@ -51,10 +49,11 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple, get_type_hints
 
-from pytest_gradguard.runtime.kernel import checks, plain_data, registry, watching
+from pytest_gradguard.runtime.kernel import checks, plain_data, registry
 from pytest_gradguard.runtime.kernel.checks import Probe
 from pytest_gradguard.runtime.kernel.collector import here
 from pytest_gradguard.runtime.kernel.faults import attempt, fault
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 After = Callable[[Any, Any, "BaseException | None"], Any]
 Notes = list[tuple[str, Any]]
@@ -273,23 +272,11 @@ def note_type(name: str) -> Any:
     return get_type_hints(_module(name).heard)["note"]
 
 
-def undo() -> None:
-    """Undo what the probes have patched, and let them rest."""
-    roused.clear()
-    for probe in _all():
-        module: Any = sys.modules.get(probe.module)
-        if module is not None and hasattr(module, "undo"):
-            attempt(module.undo)
-
-
-watching.at_end(undo)
-
-
 # -- where the tasks run -------------------------------------------------------------------------
 
 
 _Begin = Callable[[Any, bool], "After | None"]
-roused: dict[str, _Begin] = {}
+roused: dict[str, _Begin] = dropped_at_end({})
 _NOTHING: Sequence[Any] = ()
 
 

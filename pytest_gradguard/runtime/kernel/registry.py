@@ -289,14 +289,13 @@ class Registered:
         self.integration = integration
         self.watched = [Watched(integration, module) for module in integration.patches]
         packages.declare(integration.packages, transparent=integration.transparent)
-        self._watches = [
-            watching.when_imported(one.module, one.apply, one.undo) for one in self.watched
-        ]
+        self._watches = [watching.when_imported(one.module, one.apply) for one in self.watched]
 
     def forget(self) -> None:
         """Leave everything as it was before."""
-        for watch in self._watches:
+        for watch, one in zip(self._watches, self.watched, strict=True):
             watching.forget(watch)
+            one.undo()
         self.integration.undo()
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from pytest_gradguard.runtime.kernel import checks, probes
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.faults import attempt, freed
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 
 class Copy:
@@ -44,7 +45,7 @@ class Copy:
         return self._module()
 
 
-_copies: dict[int, Copy] = {}
+_copies: dict[int, Copy] = dropped_at_end({})
 """By the id of the module."""
 
 
@@ -68,7 +69,7 @@ def arrived(
     return module
 
 
-_passing: ByIdentity[tuple[int, int]] = ByIdentity()
+_passing: ByIdentity[tuple[int, int]] = dropped_at_end(ByIdentity())
 """By a module that has not left the process of its call: a scheduler there sends it on."""
 
 

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_gradguard.runtime.kernel import generators
 from pytest_gradguard.runtime.kernel.checks import Probe
 from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
-from pytest_gradguard.runtime.kernel.lineage import in_child
 from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.kernel.calls import Call
@@ -270,5 +270,6 @@ class _Turn:
                 self._lock.release()
 
 
-_turns: weakref.WeakValueDictionary[Key, _Turn] = weakref.WeakValueDictionary()
-in_child(_turns.clear)  # a task in another thread may hold one
+_turns: weakref.WeakValueDictionary[Key, _Turn] = dropped_at_end(
+    weakref.WeakValueDictionary(), in_child=True
+)

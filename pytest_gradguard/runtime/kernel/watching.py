@@ -12,10 +12,9 @@ from typing import Any
 from pytest_gradguard import imports
 from pytest_gradguard.disabled import is_disabled
 from pytest_gradguard.records import fields
-from pytest_gradguard.runtime.kernel import parts
+from pytest_gradguard.runtime.kernel import parts, patching, state
 from pytest_gradguard.runtime.kernel.faults import attempt, fault
 from pytest_gradguard.runtime.kernel.locks import Lock
-from pytest_gradguard.runtime.kernel.patching import undo_left
 
 
 @fields
@@ -25,13 +24,11 @@ class Watch:
     Attributes:
         module: the module's name.
         apply: called while the guard is on and the module is imported; it may be called again.
-        undo: called when the guard ends.
         in_workers: it is patched in worker processes only.
     """
 
     module: str
     apply: Callable[[], object]
-    undo: Callable[[], object]
     in_workers: bool
 
 
@@ -54,22 +51,20 @@ _lock = Lock()
 def when_imported(
     module: str,
     apply: Callable[[], object],
-    undo: Callable[[], object],
     *,
     in_workers: bool = False,
 ) -> Watch:
-    """While the guard is on, call `apply` as soon as `module` is imported; `undo` at its end.
+    """While the guard is on, call `apply` as soon as `module` is imported.
 
     Args:
         module: the name of the module.
-        apply: puts patches in place, once; a fault in it becomes a warning.
-        undo: leaves everything as it was.
+        apply: puts patches in place, once, or subscribes; a fault in it becomes a warning.
         in_workers: in worker processes only.
 
     Returns:
         What `forget` takes.
     """
-    watch = Watch(module, apply, undo, in_workers)
+    watch = Watch(module, apply, in_workers)
     with _lock:
         _watches.setdefault(module, []).append(watch)
         if _users:
@@ -82,11 +77,10 @@ def forget(watch: Watch) -> None:
     """Take back one `when_imported`."""
     with _lock:
         _watches[watch.module].remove(watch)
-        watch.undo()
 
 
 def at_end(undo: Callable[[], object]) -> None:
-    """Have `undo` called whenever the guard ends."""
+    """Have `undo` called when the guard ends; patches, subscribers and state go by themselves."""
     _at_end.append(undo)
 
 
@@ -95,8 +89,8 @@ def before_end(look: Callable[[], object]) -> None:
     _before_end.append(look)
 
 
-def lazily(module: str) -> tuple[Callable[[], object], Callable[[], object]]:
-    """The functions `apply` and `undo` of a module of ours, imported when they are needed."""
+def lazily(module: str) -> Callable[[], object]:
+    """The function `apply` of a module of ours, imported when it is needed."""
     known: Any = None
 
     def apply() -> None:
@@ -105,12 +99,7 @@ def lazily(module: str) -> tuple[Callable[[], object], Callable[[], object]]:
             known = import_module(module)
         known.apply()
 
-    def undo() -> None:
-        ours = known or sys.modules.get(module)
-        if ours is not None:
-            ours.undo()
-
-    return apply, undo
+    return apply
 
 
 def start(user: object) -> None:
@@ -147,7 +136,7 @@ def stop(user: object) -> None:
         if not _users:
             turn += 1
             attempt(_undo_all)
-            attempt(undo_left)
+            attempt(patching.undo)
 
 
 @contextmanager
@@ -172,10 +161,10 @@ def _undo_all() -> None:
     _await_no_more()
     for look in _before_end:
         attempt(look)
-    for watch in _all():
-        attempt(watch.undo)
+    attempt(patching.undo, owned=False)
     for undo in _at_end:
         attempt(undo)
+    attempt(state.drop, state.at_end)
 
 
 def is_on() -> bool:

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
-from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 
 class Listener(Protocol):
@@ -43,12 +43,8 @@ class Listener(Protocol):
         """What it gave, in the structure of the sources (of the target, where there are none)."""
 
 
-_listeners: tuple[Listener, ...] = ()
-_lock = Lock()
-
-
 def _tell(event: str, *arguments: Any) -> None:
-    for listener in _listeners:
+    for listener in _listeners.now:
         try:
             getattr(listener, event)(*arguments)
         except Exception as error:
@@ -66,7 +62,7 @@ def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
         target, sources, upstream = attempt(_operands, args, kwargs, instead=(None, None, None))
         if verb != "gradient":
             upstream = None
-        for listener in _listeners:
+        for listener in _listeners.now:
             try:
                 asked.append((listener, listener.asking(self, verb, target, sources, upstream)))
             except Exception as error:
@@ -118,34 +114,20 @@ def _watched(result: Any, tape: Any, tensor: Any) -> None:
     _tell("watches", tape, tensor)
 
 
-_patches = Patches(
-    [
-        Patch(tf.GradientTape, "gradient", _asking),
-        Patch(tf.GradientTape, "jacobian", _asking),
-        Patch(tf.GradientTape, "batch_jacobian", _asking),
-        observe(tf.GradientTape, "watch", after=_watched),
-        observe(tf.GradientTape, "_push_tape", after=_opened),
-        observe(tf.GradientTape, "_pop_tape", before=_closes),
-        Patch(tf.autodiff.ForwardAccumulator, "jvp", _asking),
-        observe(tf.autodiff.ForwardAccumulator, "_push_accumulator", after=_opened),
-        observe(tf.autodiff.ForwardAccumulator, "_pop_accumulator", before=_closes),
-    ]
+_listeners: Subscribers[Listener] = Subscribers(
+    Patches(
+        [
+            Patch(tf.GradientTape, "gradient", _asking),
+            Patch(tf.GradientTape, "jacobian", _asking),
+            Patch(tf.GradientTape, "batch_jacobian", _asking),
+            observe(tf.GradientTape, "watch", after=_watched),
+            observe(tf.GradientTape, "_push_tape", after=_opened),
+            observe(tf.GradientTape, "_pop_tape", before=_closes),
+            Patch(tf.autodiff.ForwardAccumulator, "jvp", _asking),
+            observe(tf.autodiff.ForwardAccumulator, "_push_accumulator", after=_opened),
+            observe(tf.autodiff.ForwardAccumulator, "_pop_accumulator", before=_closes),
+        ],
+        lasting=True,
+    )
 )
-
-
-def start(listener: Listener) -> None:
-    """Let `listener` hear of what happens, once."""
-    global _listeners
-    with _lock:
-        if listener not in _listeners:
-            _patches.apply()
-            _listeners = (*_listeners, listener)
-
-
-def stop(listener: Listener) -> None:
-    """Undo `start`; the last one leaves every name as it was."""
-    global _listeners
-    with _lock:
-        _listeners = tuple(one for one in _listeners if one is not listener)
-        if not _listeners:
-            _patches.undo()
+start, stop = _listeners.subscribe, _listeners.unsubscribe

@@ -12,6 +12,7 @@ from pytest_gradguard.runtime.frameworks.torch.tensors import requires_grad
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 Listener = Callable[[Any, FrameType], object]
 """Takes a tensor, and the frame that has it rebuilt."""
@@ -22,32 +23,12 @@ _REBUILDS = (
     ("torch._utils", "_rebuild_parameter_with_state"),
     ("torch.multiprocessing.reductions", "rebuild_tensor"),
 )
-_listeners: tuple[Listener, ...] = ()
-
-
-def subscribe(listener: Listener) -> None:
-    """Tell `listener` of each tensor that arrives from now on."""
-    global _listeners
-    if listener not in _listeners:
-        _listeners = (*_listeners, listener)
-    if not _patches.applied:
-        _patches.apply()
-        _forget_what_rebuilds()
-
-
-def unsubscribe(listener: Listener) -> None:
-    """Undo `subscribe`; after the last one, torch is as it was."""
-    global _listeners
-    _listeners = tuple(one for one in _listeners if one != listener)
-    if not _listeners and _patches.applied:
-        _patches.undo()
-        _forget_what_rebuilds()
 
 
 def _rebuilt(tensor: Any, *args: Any, **kwargs: Any) -> None:
     if requires_grad(tensor):
         rebuilding = caller()
-        for listener in _listeners:
+        for listener in _listeners.now:
             attempt(listener, tensor, rebuilding)
 
 
@@ -59,10 +40,26 @@ def _forget_what_rebuilds() -> None:
         forget()
 
 
-_patches = Patches(
-    [
-        observe(import_module(module), name, after=_rebuilt)
-        for module, name in _REBUILDS
-        if hasattr(import_module(module), name)
-    ]
+class _Rebuilding(Patches):
+    def apply(self) -> None:
+        if not self.applied:
+            super().apply()
+            _forget_what_rebuilds()
+
+    def undo(self) -> None:
+        if self.applied:
+            super().undo()
+            _forget_what_rebuilds()
+
+
+_listeners: Subscribers[Listener] = Subscribers(
+    _Rebuilding(
+        [
+            observe(import_module(module), name, after=_rebuilt)
+            for module, name in _REBUILDS
+            if hasattr(import_module(module), name)
+        ],
+        lasting=True,
+    )
 )
+subscribe, unsubscribe = _listeners.subscribe, _listeners.unsubscribe

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable
 from enum import IntEnum
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_gradguard.runtime.kernel.faults import attempt, fault, theirs_only, without_this_frame
-from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 _NAME = "_engine_run_backward"
 
@@ -52,48 +52,11 @@ Listener = Callable[[Backward], End | None]
 class Order(IntEnum):
     """Who hears of a backward pass last before it, and first after it."""
 
-    REPORTS = 0
+    REPORTS = -1
     """What may raise a finding after it: all others have heard of it by then."""
-    WATCHES = 1
-    COMPUTES = 2
+    WATCHES = 0
+    COMPUTES = 1
     """What is in force in the engine alone, and not where others look at tensors."""
-
-
-class _Subscription(NamedTuple):
-    order: Order
-    listener: Listener
-
-
-_subscriptions: tuple[_Subscription, ...] = ()
-"""From the first to hear before a backward pass to the last."""
-_lock = Lock()
-
-
-def subscribe(listener: Listener, order: Order = Order.WATCHES) -> None:
-    """Tell `listener` of each backward pass from now on, once, as long as torch is loaded.
-
-    Of equal `order`, the first to subscribe is told first before a backward pass, and last after.
-    A failure of a listener becomes a warning; only findings are raised, after all have been told.
-
-    Raises:
-        AttributeError: this torch has no such function; nothing is patched.
-    """
-    global _subscriptions
-    with _lock:
-        if any(one.listener == listener for one in _subscriptions):
-            return
-        _patches.apply()
-        together = [*_subscriptions, _Subscription(order, listener)]
-        _subscriptions = tuple(sorted(together, key=lambda one: one.order))
-
-
-def unsubscribe(listener: Listener) -> None:
-    """Undo `subscribe`; after the last one, torch is as it was."""
-    global _subscriptions
-    with _lock:
-        _subscriptions = tuple(one for one in _subscriptions if one.listener != listener)
-        if not _subscriptions:
-            _patches.undo()
 
 
 def caller() -> FrameType | None:
@@ -109,7 +72,7 @@ def caller() -> FrameType | None:
 def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        listening = _subscriptions
+        listening = _listeners.now
         if not listening or sys.modules["torch"].compiler.is_compiling():
             return original(t_outputs, *args, **kwargs)
         ends: list[End] = []
@@ -128,12 +91,12 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _begin_all(
-    listening: tuple[_Subscription, ...], outputs: Any, args: Any, kwargs: Any, ends: list[End]
+    listening: tuple[Listener, ...], outputs: Any, args: Any, kwargs: Any, ends: list[End]
 ) -> None:
     backward = Backward(outputs, args, kwargs)
-    for one in listening:
+    for listener in listening:
         try:
-            end = one.listener(backward)
+            end = listener(backward)
             if end is not None:
                 ends.append(end)
         except Exception as error:
@@ -164,4 +127,8 @@ def _make() -> list[Patch]:
     return [Patch(autograd, _NAME, wrap), Patch(autograd.graph, _NAME, wrap)]
 
 
-_patches = LatePatches(_make)
+_listeners: Subscribers[Listener] = Subscribers(LatePatches(_make, lasting=True))
+"""Told of each backward pass, if torch is loaded: who subscribes first hears of it first before it,
+and last after it. A failure of a listener becomes a warning; only findings are raised, after all
+have been told."""
+subscribe, unsubscribe = _listeners.subscribe, _listeners.unsubscribe

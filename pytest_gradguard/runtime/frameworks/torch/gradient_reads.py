@@ -15,10 +15,10 @@ import torch
 
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 Listener = Callable[[Any, FrameType], object]
 """Takes the parameter, and the frame that reads its gradient."""
-_listeners: tuple[Listener, ...] = ()
 
 
 class _Watched:
@@ -36,7 +36,7 @@ class _Watched:
         if parameter is None:
             return self._original
         gradient = self._read(parameter)
-        for listener in _listeners:
+        for listener in _listeners.now:
             attempt(listener, parameter, sys._getframe(1))
         return gradient
 
@@ -47,20 +47,7 @@ class _Watched:
         self._original.__delete__(parameter)
 
 
-_patches = Patches([Patch(torch.nn.Parameter, "grad", _Watched, inherited=True)])
-
-
-def subscribe(listener: Listener) -> None:
-    """Tell `listener` of each read from now on."""
-    global _listeners
-    if listener not in _listeners:
-        _listeners = (*_listeners, listener)
-    _patches.apply()
-
-
-def unsubscribe(listener: Listener) -> None:
-    """Undo `subscribe`; after the last one, torch is as it was."""
-    global _listeners
-    _listeners = tuple(one for one in _listeners if one != listener)
-    if not _listeners:
-        _patches.undo()
+_listeners: Subscribers[Listener] = Subscribers(
+    Patches([Patch(torch.nn.Parameter, "grad", _Watched, inherited=True)], lasting=True)
+)
+subscribe, unsubscribe = _listeners.subscribe, _listeners.unsubscribe

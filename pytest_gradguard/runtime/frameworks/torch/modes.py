@@ -319,8 +319,3 @@ switches = Patches(
         Patch(_Function, "apply", _applying),
     ]
 )
-
-
-def undo() -> None:
-    """Leave torch's own switches as they were."""
-    switches.undo()

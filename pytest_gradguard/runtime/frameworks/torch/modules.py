@@ -11,8 +11,9 @@ import torch
 from pytest_gradguard.runtime.kernel import shipped_modules, transfer
 from pytest_gradguard.runtime.kernel.faults import attempt, fault
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
-copied: list[Callable[[Any], None]] = []
+copied: Subscribers[Callable[[Any], None]] = Subscribers()
 """Called with each module that the program itself pickles or copies."""
 
 
@@ -23,7 +24,7 @@ def _watched(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         current = active.transfer
         if current is None:
-            for hear in copied:
+            for hear in copied.now:
                 try:
                     hear(self)
                 except Exception as error:

@@ -19,16 +19,18 @@ from pytest_gradguard.runtime.frameworks.torch import tensors as torch_tensors
 from pytest_gradguard.runtime.frameworks.torch.tensors import requires_grad
 from pytest_gradguard.runtime.kernel import transfer
 from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
+from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 KINDS = (torch.Tensor, torch.nn.Parameter)
 """Subclasses of these are pickled as they are for everybody else: history is dropped silently."""
 
 _KEPT = 100_000
 
-sent: list[Callable[[Any], object]] = []
+sent: Subscribers[Callable[[Any], object]] = Subscribers()
 """Called with each tensor that the program itself sends, by a queue or a connection."""
 
-_shared_by_pickling: set[int] = set()
+_shared_by_pickling: set[int] = dropped_at_end(set())
 """Storages that a pickling moved to shared memory; others were shared by the program on purpose."""
 
 
@@ -39,7 +41,7 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def reduce_tensor(tensor: Any) -> Any:
         current = active.transfer
         if current is None:
-            for hear in tuple(sent):
+            for hear in sent.now:
                 attempt(hear, tensor)
             try:
                 return original(tensor)

@@ -11,65 +11,51 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_gradguard.runtime.frameworks.torch import engine
-from pytest_gradguard.runtime.kernel import watching
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.faults import fault, theirs_only
-from pytest_gradguard.runtime.kernel.locks import Lock
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
+from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 Listener = Callable[[Any], None]
 """Called with the optimizer."""
-_lock = Lock()
 
 
-class _Subscription(NamedTuple):
-    listener: Listener
-    raises: tuple[type[Exception], ...]
+class _Steps(Subscribers[Listener]):
+    """The steps of all of torch's optimizers, of which torch's own hook tells.
 
-
-class _Steps:
-    """The steps of all of torch's optimizers.
+    A failure of a listener becomes a warning. What is raised, after all have been told, are
+    findings, and what the listener raises where the user has made a mistake.
 
     Args:
         register: torch's function that takes a global hook.
     """
 
     def __init__(self, register: str) -> None:
+        super().__init__(self)
         self._register = register
-        self._subscriptions: tuple[_Subscription, ...] = ()
         self._hook: Any = None
 
-    def subscribe(self, listener: Listener, raises: tuple[type[Exception], ...] = ()) -> None:
-        """Tell `listener` of each step from now on, once, as long as torch is loaded.
+    def apply(self) -> None:
+        """Have torch tell of steps."""
+        if self._hook is None:
+            optim: Any = sys.modules["torch.optim.optimizer"]
+            self._hook = getattr(optim, self._register)(self._step)
 
-        A failure of a listener becomes a warning. What is raised, after all have been told, are
-        findings, and what the listener `raises` where the user has made a mistake.
-        """
-        with _lock:
-            if any(one.listener == listener for one in self._subscriptions):
-                return
-            self._subscriptions += (_Subscription(listener, raises),)
-            if self._hook is None:
-                optim: Any = sys.modules["torch.optim.optimizer"]
-                self._hook = getattr(optim, self._register)(self._step)
-
-    def unsubscribe(self, listener: Listener) -> None:
-        """Undo `subscribe`; after the last one, torch has no hook of ours."""
-        with _lock:
-            kept = tuple(one for one in self._subscriptions if one.listener != listener)
-            self._subscriptions = kept
-            if _in_a_step():  # torch goes through its hooks: none can be taken off
-                engine.subscribe(self._rest)
-            else:
-                self._rest()
+    def undo(self) -> None:
+        """Take off torch's hook; in a step, torch goes through its hooks, so it is done later."""
+        if self._hook is not None and _in_a_step():
+            engine.subscribe(self._rest, lasting=True)
+        else:
+            self._rest()
 
     def _rest(self, _: engine.Backward | None = None) -> None:
         """Take off torch's hook, if nobody subscribes."""
-        with _lock:
+        with self._lock:
             engine.unsubscribe(self._rest)
-            if self._hook is not None and not self._subscriptions:
+            if self._hook is not None and not self.now:
                 self._hook.remove()
                 self._hook = None
 
@@ -77,11 +63,11 @@ class _Steps:
         __tracebackhide__ = True
         _know(optimizer)
         raised: Exception | None = None
-        for listener, raises in self._subscriptions:
+        for one in self.entries:
             try:
-                listener(optimizer)
+                one.listener(optimizer)
             except Exception as error:
-                raised = raised or _to_be_raised(error, raises)
+                raised = raised or _to_be_raised(error, one.raises)
         if raised is not None:
             self._rest()  # torch does not go on with its hooks
             with theirs_only:
@@ -108,7 +94,7 @@ def parameters_of(owner: Any) -> list[Any]:
     return [parameter for group in owner.param_groups for parameter in group["params"]]
 
 
-_known: ByIdentity[Callable[[], Any]] = ByIdentity()
+_known: ByIdentity[Callable[[], Any]] = dropped_at_end(ByIdentity())
 """The optimizers that have stepped, or that were searched for."""
 
 
@@ -130,9 +116,6 @@ def held(*, search: bool = False) -> set[int]:
                 _know(one)
     optimizers = filter(None, [reference() for reference in _known.values()])
     return {id(parameter) for one in optimizers for parameter in parameters_of(one)}
-
-
-watching.at_end(_known.clear)
 
 
 def _to_be_raised(error: Exception, raises: tuple[type[Exception], ...]) -> Exception | None:

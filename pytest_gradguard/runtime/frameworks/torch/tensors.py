@@ -15,6 +15,7 @@ from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK
 from pytest_gradguard.runtime.kernel import locate, simulated_devices, transfer
 from pytest_gradguard.runtime.kernel.faults import attempt, fault
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 _NUMPY = find_spec("numpy") is not None
 _SPENT_LIMIT = 50
@@ -24,13 +25,13 @@ _GRAPH_LIMIT = 5_000
 a very long chain of them would exhaust the stack."""
 
 
-pickled: list[Callable[[Any], object]] = []
+pickled: Subscribers[Callable[[Any], object]] = Subscribers()
 """Called with each tensor that the program itself pickles, or copies by `copy.copy`."""
 
 
 def tell_pickled(tensor: Any) -> None:
     """Tell of a tensor that the program itself pickles."""
-    for hear in tuple(pickled):
+    for hear in pickled.now:
         attempt(hear, tensor)
 
 
@@ -43,7 +44,7 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
     def __reduce_ex__(self: Any, proto: int) -> Any:
         current = active.transfer
         if current is None or active.busy:
-            if current is None and pickled:
+            if current is None and pickled.now:
                 tell_pickled(self)
             return original(self, proto)
         if type(self) is plain and not self.requires_grad:  # most tensors, every parameter's data
@@ -95,7 +96,7 @@ def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, in
     def __reduce_ex__(self: Any, proto: int) -> Any:
         current = active.transfer
         if current is None:
-            if pickled:
+            if pickled.now:
                 tell_pickled(self)
             return original(self, proto)
         known = type(self) is plain

@@ -27,8 +27,10 @@ from pytest_gradguard.runtime.frameworks.torch.following import (
     tensors_in,
 )
 from pytest_gradguard.runtime.frameworks.torch.tensors import has_tangent
+from pytest_gradguard.runtime.kernel import watching
 from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 _functorch: Any = torch._C._functorch
 _forward_ad: Any = torch.autograd.forward_ad
@@ -85,7 +87,7 @@ class Loss:
                 break
 
 
-_lost: Marks[Loss] = Marks()
+_lost: Marks[Loss] = dropped_at_end(Marks())
 """The tensors that were computed without a derivative."""
 _NONE: frozenset[Loss] = frozenset()
 mark, losses_of = _lost.add, _lost.of
@@ -324,9 +326,9 @@ def _make() -> list[Patch]:
 _patches = LatePatches(_make)
 
 
-def undo() -> None:
-    """Leave torch's own functions as they were, and follow no more."""
-    _patches.undo()
-    _lost.clear()
+def _end() -> None:
     if _caller.mode is not None:
         _rest()
+
+
+watching.at_end(_end)

@@ -13,7 +13,7 @@ from pytest_gradguard.runtime.kernel.registry import Integration, Workers, later
 WORKERS = Workers("billiard", forks=True, library="multiprocessing")
 _POOLS = f"{__name__}.pools"
 
-watching.when_imported("billiard.process", *watching.lazily(processes.FORKS))
+watching.when_imported("billiard.process", watching.lazily(processes.FORKS))
 INTEGRATION = Integration(
     name="billiard",
     patches={

@@ -15,19 +15,19 @@ from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime.integrations.dask import WORKERS, opening, scattering, worker
-from pytest_gradguard.runtime.kernel import collector, watching
+from pytest_gradguard.runtime.kernel import collector
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
 from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame, theirs_only
 from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 _ACTORS = 1_000
 """How many actors are known."""
 _SOURCES = 16
 """How many calls are known that gave an actor something that requires grad."""
-_known: dict[Any, deque[Call]] = {}
+_known: dict[Any, deque[Call]] = dropped_at_end({})
 """By the keys of actors, these calls."""
-watching.at_end(_known.clear)
 
 
 def patches(module: ModuleType) -> list[Patch]:

@@ -16,16 +16,17 @@ from typing import Any
 
 from pytest_gradguard.runtime.integrations.dask import client, opening
 from pytest_gradguard.runtime.integrations.joblib.backends import KnownBatch
-from pytest_gradguard.runtime.kernel import locate, watching
+from pytest_gradguard.runtime.kernel import locate
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
 from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import task_of
 
 _SUBMITS = ("submit", "apply_async")
-_backends: weakref.WeakSet[Any] = weakref.WeakSet()
+_backends: weakref.WeakSet[Any] = dropped_at_end(weakref.WeakSet())
 
 
 def patches(module: ModuleType) -> list[Patch]:
@@ -39,9 +40,6 @@ def patches(module: ModuleType) -> list[Patch]:
         Patch(backend, "_to_func_args", _watched_arguments),
         Patch(sys.modules["distributed.client"].as_completed, "_track_future", _watched_result),
     ]
-
-
-watching.at_end(_backends.clear)
 
 
 class DaskBatch(KnownBatch):

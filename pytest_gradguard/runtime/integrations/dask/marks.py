@@ -19,6 +19,7 @@ from pytest_gradguard.runtime.kernel import plain_data, shipped_modules
 from pytest_gradguard.runtime.kernel.evidence import Object
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task
 
 _HEADER = "gradguard"
@@ -49,7 +50,7 @@ class Returned(NamedTuple):
     task: Task
 
 
-_marks: dict[int, tuple[Reference, str]] = {}
+_marks: dict[int, tuple[Reference, str]] = dropped_at_end({})
 
 
 def mark(item: Any, origin: str, token: int, about: Object | Returned) -> None:

@@ -10,13 +10,13 @@ from pytest_gradguard.runtime.integrations.dask import PACKAGES, marks, worker
 from pytest_gradguard.runtime.kernel import frameworks, watching
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 PASSED = frozenset({*PACKAGES, "joblib", "operator"})
 """The packages through which the program reaches dask."""
-kept: deque[Call] = deque(maxlen=4_096)
+kept: deque[Call] = dropped_at_end(deque(maxlen=4_096))
 """The last calls that shipped what requires grad: results may be asked for at any time."""
-watching.at_end(kept.clear)
-_listening: weakref.WeakSet[Any] = weakref.WeakSet()
+_listening: weakref.WeakSet[Any] = dropped_at_end(weakref.WeakSet())
 
 
 def opened(client: Any, call: Call) -> None:
@@ -51,7 +51,6 @@ def undo() -> None:
     """Leave `distributed` as it was."""
     for one in marks.deserializers:
         one.undo()
-    _listening.clear()
 
 
 watching.at_end(undo)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_gradguard.runtime.integrations.dask import WORKERS
 from pytest_gradguard.runtime.integrations.dask.opening import in_this_process
 from pytest_gradguard.runtime.integrations.dask.worker import Given
-from pytest_gradguard.runtime.kernel import collector, locate, task_seeds, watching
+from pytest_gradguard.runtime.kernel import collector, locate, task_seeds
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
 from pytest_gradguard.runtime.kernel.faults import attempt, theirs_only, without_this_frame
 from pytest_gradguard.runtime.kernel.shipment import Shipment
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import roots_of
 
 if TYPE_CHECKING:
@@ -40,9 +41,8 @@ class _Sending(NamedTuple):
     numbers: dict[Any, int | None]
 
 
-_sent: deque[_Sending] = deque(maxlen=64)
+_sent: deque[_Sending] = dropped_at_end(deque(maxlen=64))
 """The last that sent something that requires grad, or modules."""
-watching.at_end(_sent.clear)
 
 
 def watched(passing: frozenset[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -28,6 +28,7 @@ from pytest_gradguard.runtime.kernel.faults import (
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.registry import UnknownLayout
 from pytest_gradguard.runtime.kernel.shipment import Shipment
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.transfer import bracketed
 from pytest_gradguard.runtime.kernel.travelling import PLAIN
 from pytest_gradguard.runtime.pitfalls.lost.pickling_errors import watched_dump
@@ -180,7 +181,7 @@ class Known(NamedTuple):
     last: tuple[Any, ...] = ()
 
 
-_by_cache: dict[int, Known] = {}
+_by_cache: dict[int, Known] = dropped_at_end({})
 """The calls whose batches are pickled, by the id of the cache that their batches share."""
 
 

@@ -233,7 +233,7 @@ class _Work:
             collector.leave(self._inside)
             self._inside = collector.here.inside
             collector.enter(self._inside)
-        if not (notes or found or cuda.first_need):
+        if not (notes or found or cuda.state.first_need):
             return item
         return index, remote.OneResult(self._token, [data], self._items, found, notes)
 

@@ -7,7 +7,7 @@ from pytest_gradguard.runtime.kernel.registry import PROCESSES, Integration, lat
 
 FORKS = "pytest_gradguard.runtime.pitfalls.forks.forks"
 
-watching.when_imported("multiprocessing.process", *watching.lazily(FORKS))
+watching.when_imported("multiprocessing.process", watching.lazily(FORKS))
 INTEGRATION = Integration(
     name="processes",
     patches={"multiprocessing.process": later(f"{__name__}.starting:patches", PROCESSES)},

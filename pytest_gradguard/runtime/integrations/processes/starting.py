@@ -31,6 +31,7 @@ from pytest_gradguard.runtime.kernel.faults import (
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.registry import Workers
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import code_of
 from pytest_gradguard.runtime.pitfalls.cuda import process_cuda
 from pytest_gradguard.runtime.pitfalls.ddp import ranks
@@ -157,7 +158,7 @@ def _joined(result: Any, process: Any, timeout: float | None = None) -> None:
     attempt(ranks.ended, process)
 
 
-_started: ByIdentity[tuple[Call, Collection[int]]] = ByIdentity()
+_started: ByIdentity[tuple[Call, Collection[int]]] = dropped_at_end(ByIdentity())
 """By a process: the call that has started it, and the evidence that was announced since."""
 
 

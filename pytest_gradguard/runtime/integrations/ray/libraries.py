@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime.integrations.ray import WORKERS, tasks, working
-from pytest_gradguard.runtime.kernel import packages, probes, running, watching, worker
+from pytest_gradguard.runtime.kernel import packages, probes, running, worker
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.checks import TORCH
 from pytest_gradguard.runtime.kernel.dispatch import calling, telling
@@ -26,13 +26,13 @@ from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.pipes import Address, post
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.transfer import bracketed
 from pytest_gradguard.runtime.pitfalls.ddp import C10D
 
 Item = tuple[Any, Any, Any]
-_calls: deque[Call] = deque(maxlen=256)
+_calls: deque[Call] = dropped_at_end(deque(maxlen=256))
 """The last calls: their workers may tell of them at any time."""
-watching.at_end(_calls.clear)
 _FAMILIES = "pytest_gradguard.runtime.pitfalls"
 _STEPS = f"{_FAMILIES}.kept.worker_gradients"  # it needs torch
 _DIVERGENCE = f"{_FAMILIES}.ddp.divergence"

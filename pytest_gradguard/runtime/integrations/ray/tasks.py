@@ -24,7 +24,6 @@ from pytest_gradguard.runtime.kernel import (
     quoting,
     task_seeds,
     transfer,
-    watching,
 )
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling, telling
@@ -38,23 +37,31 @@ from pytest_gradguard.runtime.kernel.faults import (
 )
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 from pytest_gradguard.runtime.pitfalls.random import gg305 as generators
 
-_kept: deque[Call] = deque(maxlen=4_096)
-"""The last calls: their results may be asked for at any time."""
-watching.at_end(_kept.clear)
-_sources: deque[Call] = deque(maxlen=64)
-"""The last that made an actor, or put an object, with what requires grad in it."""
-watching.at_end(_sources.clear)
-_by_name: dict[str, Call] = {}
-"""The same, by the names that Ray gives to the actor, or the object."""
-watching.at_end(_by_name.clear)
-_families: dict[str, Any] = {}
-"""By the names of actors that were made with random generators: the family of their calls."""
-watching.at_end(_families.clear)
-_with_gpu: set[str] = set()
-"""The names of the actors that were given a GPU."""
-watching.at_end(_with_gpu.clear)
+
+class _State(GuardState):
+    """What was given to Ray.
+
+    Attributes:
+        kept: the last calls: their results may be asked for at any time.
+        sources: the last that made an actor, or put an object, with what requires grad in it.
+        by_name: these, by the names that Ray gives to the actor, or the object.
+        families: by the names of actors that were made with random generators: the family of
+            their calls.
+        with_gpu: the names of the actors that were given a GPU.
+    """
+
+    def __init__(self) -> None:
+        self.kept: deque[Call] = deque(maxlen=4_096)
+        self.sources: deque[Call] = deque(maxlen=64)
+        self.by_name: dict[str, Call] = {}
+        self.families: dict[str, Any] = {}
+        self.with_gpu: set[str] = set()
+
+
+_state = dropped_at_end(_State())
 
 
 class _Submitting(threading.local):
@@ -141,9 +148,9 @@ def _submits(
             if call is None:
                 return original(self, args, kwargs, *more, **options)
             item = (attempt(function_of, self), tuple(args or ()), dict(kwargs or {}))
-            call.sources = _sources
-            if _families:
-                call.shared = _families.get(attempt(actor_of, self), call.shared)
+            call.sources = _state.sources
+            if _state.families:
+                call.shared = _state.families.get(attempt(actor_of, self), call.shared)
             if attempt(_has_gpu, self, options):
                 call.dropped |= {"GG201"}
             attempt(_use, call, self, item)
@@ -163,24 +170,24 @@ def _submits(
 
 def _keep(call: Call, name: Callable[[], str]) -> None:
     """Keep a call that made an actor, or put an object, for those that use it."""
-    if len(_sources) == _sources.maxlen:
-        gone = _sources[0]
-        for known in [name for name, one in _by_name.items() if one is gone]:
-            del _by_name[known]
-    _sources.append(call)
-    _by_name[name()] = call
+    if len(_state.sources) == _state.sources.maxlen:
+        gone = _state.sources[0]
+        for known in [name for name, one in _state.by_name.items() if one is gone]:
+            del _state.by_name[known]
+    _state.sources.append(call)
+    _state.by_name[name()] = call
 
 
 def _made(call: Call, actor: Any) -> None:
     """Remember the call that made an actor."""
     if generators.ships(call):
-        if len(_families) >= _ACTORS:
-            del _families[next(iter(_families))]
-        _families[actor._actor_id.hex()] = call.family
+        if len(_state.families) >= _ACTORS:
+            del _state.families[next(iter(_state.families))]
+        _state.families[actor._actor_id.hex()] = call.family
     if call.shipped:
         _keep(call, actor._actor_id.hex)
     if "GG201" in call.dropped:
-        _with_gpu.add(actor._actor_id.hex())
+        _state.with_gpu.add(actor._actor_id.hex())
 
 
 _ACTORS = 1_000
@@ -189,14 +196,14 @@ _ACTORS = 1_000
 
 def _use(call: Call, owner: Any, item: Any) -> None:
     """Take what an actor was made with, and what was put, for shipped to a call that uses it."""
-    if not _by_name:
+    if not _state.by_name:
         return
     _, args, kwargs = item
     names = [one.hex() for one in (*args, *kwargs.values()) if is_reference(one)]
     actor = actor_of(owner)
     if actor is not None:
         names.append(actor)
-    for before in filter(None, map(_by_name.get, names)):
+    for before in filter(None, map(_state.by_name.get, names)):
         call.use(before)
 
 
@@ -219,7 +226,7 @@ def _has_gpu(owner: Any, options: dict[str, Any]) -> bool:
     if given is None:
         given = (getattr(owner, "_default_options", None) or {}).get("num_gpus")
     if given is None:
-        return actor_of(owner) in _with_gpu
+        return actor_of(owner) in _state.with_gpu
     return bool(given)
 
 
@@ -239,7 +246,7 @@ def _watched(call: Call, item: Any) -> Iterator[None]:
 def _remember(call: Call, outcome: Any) -> None:
     """Let the results of `call` find it."""
     try:
-        _kept.append(call)
+        _state.kept.append(call)
         for reference in outcome if isinstance(outcome, list) else [outcome]:
             reference = getattr(reference, "_generator_ref", reference)  # of what a task yields
             task = getattr(reference, "task_id", None)

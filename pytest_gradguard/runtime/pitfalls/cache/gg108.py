@@ -49,14 +49,8 @@ def _make() -> list[Patch]:
     ]
 
 
-_patches = LatePatches(_make)
-apply = _patches.apply
+apply = LatePatches(_make).apply
 """Watch what joblib's caches store and return, where joblib is loaded."""
-
-
-def undo() -> None:
-    """Leave joblib's caches as they were."""
-    _patches.undo()
 
 
 class _Call:

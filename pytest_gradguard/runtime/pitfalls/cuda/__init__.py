@@ -8,36 +8,31 @@ error of a task; `earlier` knows of one before the guard; `contexts` asks what c
 from pytest_gradguard.runtime.pitfalls.cuda.attempts import (
     VARIABLE,
     Attempt,
-    earlier,
-    first_need,
     first_start,
     is_up,
     needed,
     note_after_fork,
     renew,
-    starts,
+    state,
     take,
     take_lost,
     tell,
     up,
 )
-from pytest_gradguard.runtime.pitfalls.cuda.torch import apply, undo
+from pytest_gradguard.runtime.pitfalls.cuda.torch import apply
 
 __all__ = [
     "VARIABLE",
     "Attempt",
     "apply",
-    "earlier",
-    "first_need",
     "first_start",
     "is_up",
     "needed",
     "note_after_fork",
     "renew",
-    "starts",
+    "state",
     "take",
     "take_lost",
     "tell",
-    "undo",
     "up",
 ]

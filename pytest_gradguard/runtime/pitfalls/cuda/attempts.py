@@ -10,10 +10,11 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.frameworks.tensorflow import FRAMEWORK as TENSORFLOW
-from pytest_gradguard.runtime.kernel import callsite, probes, watching
+from pytest_gradguard.runtime.kernel import callsite, probes
 from pytest_gradguard.runtime.kernel.dispatch import children
-from pytest_gradguard.runtime.kernel.faults import attempt, fault
+from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.lineage import in_child, is_forked
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import RUNNERS
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -53,58 +54,58 @@ class Start(NamedTuple):
     by: str
 
 
-starts: list[Start] = []
-"""Those of this process that were seen, in order; the first of each kind."""
-_attempts: list[Attempt] = []
-"""Those of this process that nobody has taken yet, in order."""
-_lost: list[Attempt] = []
-"""The same for those that the fork of this process has made fail, by nothing but itself."""
-first_need: list[tuple[str | None, str]] = []
-"""What ``CUDA_VISIBLE_DEVICES`` was, and the framework, when this process first needed CUDA."""
+class _State(GuardState):
+    """What was seen in this process.
+
+    Attributes:
+        starts: the first of each kind, in order.
+        attempts: those that nobody has taken yet, in order.
+        lost: those that the fork of this process has made fail, by nothing but itself.
+        first_need: what ``CUDA_VISIBLE_DEVICES`` was, and the framework, at the first need of CUDA.
+        earlier: the children of this process that were there when it initialised CUDA.
+        after_fork: attempts count here though this process was forked while CUDA was up.
+        told: what hears of the first attempt in this process, instead.
+        home, renewed: who uses a simulated GPU, and whether the next use counts.
+    """
+
+    def __init__(self) -> None:
+        self.starts: list[Start] = []
+        self.attempts: list[Attempt] = []
+        self.lost: list[Attempt] = []
+        self.first_need: list[tuple[str | None, str]] = []
+        self.earlier: set[int] = set()
+        self.after_fork = False
+        self.told: Callable[[Attempt], None] | None = None
+        self.home: Any = None
+        self.renewed = False
+
+
+state = dropped_at_end(_State(), in_child=True)
 up: set[str] = set()
 """Which of the others than torch, which says so itself, were seen to have CUDA up here."""
 TENSORFLOW.gpu_users = up
 inherited: set[str] = set()
 """The same of the process that this one was forked from: here their CUDA is of no use."""
-after_fork = False
-"""Attempts count here though this process was forked while CUDA was up: nothing else tells them."""
-_told: Callable[[Attempt], None] | None = None
-"""What hears of the first attempt in this process, instead."""
-_home: Any = None
-_renewed = False
 _MOST = 1_000
 _LONG = 160
-earlier: set[int] = set()
-"""The children of this process that were there when it initialised CUDA."""
-
-
-def _clear() -> None:
-    global _told, _home, _renewed, after_fork
-    _attempts.clear()
-    _lost.clear()
-    first_need.clear()
-    starts.clear()
-    _told = _home = None
-    _renewed = after_fork = False
 
 
 def _in_child() -> None:
-    _clear()  # those of the parent are not its own
     inherited.update(up)
     up.clear()
 
 
-in_child(lambda: attempt(_in_child))
+in_child(_in_child)
 
 
 def take() -> tuple[Attempt, ...]:
     """The attempts of this process since this was asked last."""
-    return _taken(_attempts)
+    return _taken(state.attempts)
 
 
 def take_lost() -> tuple[Attempt, ...]:
     """The same for the attempts that failed because of the fork alone."""
-    return _taken(_lost)
+    return _taken(state.lost)
 
 
 def _taken(attempts: list[Attempt]) -> tuple[Attempt, ...]:
@@ -115,14 +116,12 @@ def _taken(attempts: list[Attempt]) -> tuple[Attempt, ...]:
 
 def tell(listener: Callable[[Attempt], None]) -> None:
     """Let `listener` hear of the first attempt in this process, which has no tasks."""
-    global _told
-    _told = listener
+    state.told = listener
 
 
 def note_after_fork() -> None:
     """Note attempts in this process, which was forked while CUDA was up: they fail."""
-    global after_fork
-    after_fork = True
+    state.after_fork = True
 
 
 def renew(home: Any) -> None:
@@ -131,39 +130,29 @@ def renew(home: Any) -> None:
     A pool that several tests share initialises CUDA once: each of them uses it, in whichever order
     they run. Real GPUs cannot be asked.
     """
-    global _home, _renewed
-    _renewed = _renewed or _home not in (None, home)
-    _home = home
+    state.renewed = state.renewed or state.home not in (None, home)
+    state.home = home
 
 
 def note_earlier() -> None:
     """Note that CUDA was initialised in this worker process before the guard came to it."""
-    if first_need:
+    if state.first_need:
         return  # it was seen, or a tensor arrived on a GPU
     probes.rouse("gg201")
     needed("torch")
-    _attempts.append(Attempt(None, None, None, None, False, "torch"))
+    state.attempts.append(Attempt(None, None, None, None, False, "torch"))
 
 
 def needed(framework: str) -> None:
     """Remember what the process was allowed to see when it first needed CUDA."""
-    if not first_need:
+    if not state.first_need:
         probes.rouse("gg204")
-        first_need.append((os.environ.get(VARIABLE), framework))
-
-
-def forget() -> None:
-    """Forget the attempts, and what was there before them."""
-    _clear()
-    earlier.clear()
-
-
-watching.at_end(forget)
+        state.first_need.append((os.environ.get(VARIABLE), framework))
 
 
 def is_renewed() -> bool:
     """Whether the next use of CUDA counts, though it is up."""
-    return _renewed
+    return state.renewed
 
 
 def lost_by_fork(torch: Any) -> bool:
@@ -171,7 +160,7 @@ def lost_by_fork(torch: Any) -> bool:
 
     The fork is what is reported then (GG203), unless somebody waits for the attempt.
     """
-    waited_for = after_fork or _told is not None
+    waited_for = state.after_fork or state.told is not None
     return bool(torch._is_in_bad_fork() and torch._initialized and not waited_for)
 
 
@@ -203,7 +192,7 @@ def up_already(framework: str) -> None:
 
 def remember_children() -> None:
     """Remember the children that there are as CUDA comes up."""
-    earlier.update(child.pid for child in children.children())
+    state.earlier.update(child.pid for child in children.children())
 
 
 def started(by: str) -> None:
@@ -214,12 +203,12 @@ def started(by: str) -> None:
 
 def first_start(*kinds: str) -> Start | None:
     """The first start that was seen in this process of one of these kinds."""
-    return next((start for start in starts if start.by in kinds), None)
+    return next((start for start in state.starts if start.by in kinds), None)
 
 
 def _started(by: str, site: callsite.Site | None) -> None:
     if site is not None and first_start(by) is None:
-        starts.append(Start(site.path, site.line, by))
+        state.starts.append(Start(site.path, site.line, by))
 
 
 _UNUSABLE = re.compile(
@@ -235,7 +224,7 @@ backward pass where there is a GPU (seen with torch 2.11 and CuPy 14 on an H100)
 
 def fails_by_fork(framework: str, error: BaseException | None) -> bool:
     """Whether it is the fork that makes CUDA fail, though the parent had not initialised it."""
-    if error is None or not is_forked() or after_fork or framework in inherited:
+    if error is None or not is_forked() or state.after_fork or framework in inherited:
         return False
     torch: Any = sys.modules.get("torch.cuda")
     if framework == "torch" and torch is not None and torch._initialized:
@@ -257,8 +246,7 @@ def told(error: BaseException) -> str:
 
 def note(framework: str, error: BaseException | None) -> None:
     """Note an attempt of `framework` at the user's line, and what it raised, if it did."""
-    global _renewed, _told
-    _renewed = False
+    state.renewed = False
     try:
         by_fork = fails_by_fork(framework, error)
         probes.rouse("gg203" if by_fork else "gg201")
@@ -280,9 +268,9 @@ def note(framework: str, error: BaseException | None) -> None:
             framework,
             by_fork,
         )
-        attempts = _lost if by_fork else _attempts
-        if _told is not None:
-            listener, _told = _told, None
+        attempts = state.lost if by_fork else state.attempts
+        if state.told is not None:
+            listener, state.told = state.told, None
             listener(attempt)
         elif len(attempts) < _MOST:
             attempts.append(attempt)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime.frameworks.cupy import FRAMEWORK
+from pytest_gradguard.runtime.kernel import watching
 from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
 from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
@@ -98,8 +99,7 @@ def apply() -> None:
         _watch = _Watch(memory)
 
 
-def undo() -> None:
-    """Leave CuPy as it was."""
+def _undo() -> None:
     global _watch
     with _lock:
         watch, _watch = _watch, None
@@ -107,10 +107,13 @@ def undo() -> None:
         watch.end()
 
 
+watching.at_end(_undo)
+
+
 def _came_up(watch: _Watch) -> None:
     try:
         if watch is _watch:
-            undo()
+            _undo()
             attempts.initialised(_NAME)
     except Exception as error:
         fault(error)

@@ -13,34 +13,28 @@ from typing import Any
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.kernel import simulated_devices
 from pytest_gradguard.runtime.kernel.observing import observe
-from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.pitfalls.cuda import attempts
 
 _COUNT = "_cuda_getDeviceCount"
-_patches: Patches | None = None
 
 
 def apply() -> None:
     """Begin to look, where torch was built for CUDA; simulated GPUs tell themselves."""
-    global _patches
-    if _patches is not None or simulated_devices.pretended():
-        return
+    if not (_patches.applied or simulated_devices.pretended()):
+        _patches.apply()
+        if _patches.applied:
+            torch_engine.subscribe(_backward)
+
+
+def _make() -> list[Patch]:
     core: Any = sys.modules.get("torch._C")
     if not hasattr(core, _COUNT) or "torch.autograd" not in sys.modules:
-        return
-    patches = Patches([observe(core, _COUNT, before=_asked)])
-    patches.apply()
-    _patches = patches
-    torch_engine.subscribe(_backward)
+        return []
+    return [observe(core, _COUNT, before=_asked)]
 
 
-def undo() -> None:
-    """Leave torch as it was."""
-    global _patches
-    patches, _patches = _patches, None
-    torch_engine.unsubscribe(_backward)
-    if patches is not None:
-        patches.undo()
+_patches = LatePatches(_make)
 
 
 def _asked() -> None:

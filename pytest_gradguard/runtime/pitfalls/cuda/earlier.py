@@ -10,7 +10,3 @@ def apply() -> None:
     """Note that CUDA was up before any task arrived, if it was."""
     if worker.cuda_was_up:
         attempts.note_earlier()
-
-
-def undo() -> None:
-    """There is nothing to undo."""

@@ -81,7 +81,9 @@ def heard(call: Any, note: Used) -> None:
 
 def ship(call: Any, items: Any) -> None:
     """Report a fork while CUDA is up here."""
-    if cuda.is_up() and any(one.pid not in cuda.earlier for one in children.forked_workers(call)):
+    if cuda.is_up() and any(
+        one.pid not in cuda.state.earlier for one in children.forked_workers(call)
+    ):
         evidence = Evidence.of(call, framework=next(iter(cuda.up), "torch"), device="cuda")
         if evidence is not None and not evidence.count:
             task = task_of(*items[0])

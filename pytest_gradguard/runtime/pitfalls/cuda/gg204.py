@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.kernel.checks import Probe
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
 from pytest_gradguard.runtime.pitfalls import cuda
 
@@ -53,15 +54,15 @@ def heard(call: Any, note: Changed) -> None:
         evidence.add(note.task, f"`{note.task.name}` sets `{cuda.VARIABLE}`")
 
 
-_seen: list[str | None] = []
+_seen: list[str | None] = dropped_at_end([])
 """What the variable was in this worker after its last tasks, once CUDA was needed there."""
 
 
 def roused(items: Any, results: Any, error: BaseException | None) -> Changed | None:
     """Whether the tasks of a batch changed the variable, in a worker where CUDA was needed."""
-    if not cuda.first_need:
+    if not cuda.state.first_need:
         return None
-    before, framework = cuda.first_need[0]
+    before, framework = cuda.state.first_need[0]
     last = _seen[0] if _seen else before
     _seen[:] = [os.environ.get(cuda.VARIABLE)]
     if _seen[0] == last:

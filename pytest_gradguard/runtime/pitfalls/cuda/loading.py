@@ -27,8 +27,6 @@ def _make() -> list[Patch]:
 _patches = LatePatches(_make)
 apply = _patches.apply
 """Begin to note attempts, where torch is loaded."""
-undo = _patches.undo
-"""Leave torch as it was."""
 
 
 def _refused(error: BaseException, location: Any, backend_name: str = "cuda") -> None:

@@ -35,10 +35,6 @@ def apply() -> None:
         attempts.up_already(_NAME)
 
 
-undo = _patches.undo
-"""Leave TensorFlow as it was."""
-
-
 def has_gpus(context: Any) -> bool:
     """Whether TensorFlow's `context` is initialised, with a GPU among its devices."""
     devices = getattr(context, "_logical_devices", None) or ()

@@ -35,10 +35,6 @@ apply = _patches.apply
 """Begin to note attempts, where torch is loaded."""
 
 
-undo = _patches.undo
-"""Leave torch as it was."""
-
-
 def _watched(original: Callable[[], None]) -> Callable[[], None]:
     torch: Any = sys.modules["torch.cuda"]
 

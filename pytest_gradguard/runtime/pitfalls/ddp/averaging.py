@@ -20,24 +20,40 @@ from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
 from pytest_gradguard.runtime.kernel import callsite, collector, losses
 from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 from pytest_gradguard.runtime.pitfalls.ddp import by_hand, divergence, gg502
 from pytest_gradguard.runtime.pitfalls.ddp.models import Later, Model, State, state
 
-_models: list[Model] = []
-_stepping: dict[int, tuple[int, list[Model]]] = {}
-"""By the id of an optimizer that lives: how many groups of parameters it had, and the modules that
-share some with it."""
 _CALM = 5
 """After how many steps in a row with averaged gradients no backward is looked at any more, at
 first: a step without them was of no use if no backward had been looked at, and makes it more."""
 _MORE = 4
-_calm = 0
-_needed = _CALM
+
+
+class _State(GuardState):
+    """The modules of DDP.
+
+    Attributes:
+        models: they.
+        stepping: by the id of an optimizer that lives: how many groups of parameters it had, and
+            the modules that share some with it.
+        calm: how many steps in a row had averaged gradients.
+        needed: after how many of them no backward is looked at.
+    """
+
+    def __init__(self) -> None:
+        self.models: list[Model] = []
+        self.stepping: dict[int, tuple[int, list[Model]]] = {}
+        self.calm = 0
+        self.needed = _CALM
+
+
+_state = dropped_at_end(_State())
 
 
 def _all_parameters() -> Iterator[Any]:
     """All whose gradients are to be averaged."""
-    for model in _models[:]:
+    for model in _state.models[:]:
         yield from model.parameters().values()
 
 
@@ -46,8 +62,8 @@ def _all_parameters() -> Iterator[Any]:
 
 def _remember(module: Any, *, under_guard: bool) -> None:
     if not getattr(module, "_use_python_reducer", False):
-        _models.append(Model(module, _forget))
-        _stepping.clear()
+        _state.models.append(Model(module, _forget))
+        _state.stepping.clear()
         steps.after.subscribe(_stepped)
         divergence.wrapped(module, under_guard=under_guard)
         _listen()
@@ -55,18 +71,17 @@ def _remember(module: Any, *, under_guard: bool) -> None:
 
 def _forget(model: Model) -> None:
     for one in (model, model.later):
-        if one in _models:
-            _models.remove(one)
-    _stepping.clear()
-    if not _models:
+        if one in _state.models:
+            _state.models.remove(one)
+    _state.stepping.clear()
+    if not _state.models:
         steps.after.unsubscribe(_stepped)
         engine.unsubscribe(_backward)
 
 
 def _listen() -> None:
     """Hear of each backward, for as long as there may be something to say."""
-    global _calm
-    _calm = 0
+    _state.calm = 0
     engine.subscribe(_backward)
 
 
@@ -75,7 +90,7 @@ def _wrapped(result: None, module: Any, /, *args: Any, **kwargs: Any) -> None:
 
 
 def _pauses(module: Any, /, *args: Any, **kwargs: Any) -> None:
-    for known in _models:
+    for known in _state.models:
         if known.module is module:
             known.paused = True
             user = str(caller().f_globals.get("__name__"))
@@ -88,7 +103,7 @@ def _pauses(module: Any, /, *args: Any, **kwargs: Any) -> None:
 
 def _backward(run: engine.Backward) -> engine.End | None:
     _find_later()
-    every = [model for model in _models if run.accumulates or not model.averaged]
+    every = [model for model in _state.models if run.accumulates or not model.averaged]
     if not every:
         return None
     heard = by_hand.count()
@@ -112,11 +127,11 @@ def _backward(run: engine.Backward) -> engine.End | None:
 
 def _find_later() -> None:
     """Look for parameters that modules got after they were wrapped."""
-    for model in list(_models):
+    for model in list(_state.models):
         if model.later is None and not isinstance(model, Later) and model.parameters_since():
             model.later = Later(model)
-            _models.append(model.later)
-            _stepping.clear()
+            _state.models.append(model.later)
+            _state.stepping.clear()
 
 
 def _note(models: list[Model], run: engine.Backward, states: dict[int, State], heard: int) -> None:
@@ -145,15 +160,14 @@ def _stepped(optimizer: Any) -> None:
 
     In a program that does, this runs in each step, and at first its middle.
     """
-    global _calm
-    groups, models = _stepping.get(id(optimizer), _UNKNOWN)
+    groups, models = _state.stepping.get(id(optimizer), _UNKNOWN)
     if groups != len(optimizer.param_groups):
         models = _with_parameters_of(optimizer)
     everywhere = True
     for model in models:
         if not model.look():
             everywhere = False
-    if everywhere and _calm >= _needed:
+    if everywhere and _state.calm >= _state.needed:
         for model in models:
             model.averaged = model.paused = False
         return
@@ -161,8 +175,8 @@ def _stepped(optimizer: Any) -> None:
         if not everywhere:
             _step(optimizer, models)
         elif models:
-            _calm += 1
-            if _calm >= _needed:
+            _state.calm += 1
+            if _state.calm >= _state.needed:
                 engine.unsubscribe(_backward)
     finally:
         for model in models:
@@ -171,10 +185,9 @@ def _stepped(optimizer: Any) -> None:
 
 def _step(optimizer: Any, models: list[Model]) -> None:
     """An optimizer has updated the parameters of modules that did not average their gradients."""
-    global _needed
     if any(model.ever or not model.paused for model in models):
-        if _calm >= _needed:
-            _needed *= _MORE
+        if _state.calm >= _state.needed:
+            _state.needed *= _MORE
         _listen()
     if any(one.backward and not one.settled and by_hand.count() == one.heard for one in models):
         _confirm(optimizer, models)
@@ -194,16 +207,16 @@ def _with_parameters_of(optimizer: Any) -> list[Model]:
     _find_later()
     groups = optimizer.param_groups
     held = {id(p) for group in groups for p in group["params"]}
-    models = [one for one in _models if held & one.parameters().keys()]
-    if id(optimizer) not in _stepping:
-        weakref.finalize(optimizer, _stepping.pop, id(optimizer), None).atexit = False
-    _stepping[id(optimizer)] = (len(groups), models)
+    models = [one for one in _state.models if held & one.parameters().keys()]
+    if id(optimizer) not in _state.stepping:
+        weakref.finalize(optimizer, _state.stepping.pop, id(optimizer), None).atexit = False
+    _state.stepping[id(optimizer)] = (len(groups), models)
     return models
 
 
 def _confirm(optimizer: Any, models: list[Model]) -> None:
     held = {id(p): p for p in steps.parameters_of(optimizer)}
-    averaged = {i for one in _models if one.averaged for i in one.parameters()}
+    averaged = {i for one in _state.models if one.averaged for i in one.parameters()}
     found: dict[int, tuple[Model, list[Any]]] = {}
     for model in models:
         if model.backward is not None and not model.settled and by_hand.count() == model.heard:
@@ -281,15 +294,3 @@ def _alive() -> Iterator[Any]:
     for item in gc.get_objects():
         if issubclass(type(item), DistributedDataParallel) and hasattr(item, "reducer"):
             yield item
-
-
-def undo() -> None:
-    """Leave torch's own classes as they were."""
-    global _needed
-    _needed = _CALM
-    _modules.undo()
-    by_hand.undo()
-    engine.unsubscribe(_backward)
-    steps.after.unsubscribe(_stepped)
-    _models.clear()
-    _stepping.clear()

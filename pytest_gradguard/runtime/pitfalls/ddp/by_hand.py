@@ -13,6 +13,8 @@ from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
 from pytest_gradguard.runtime.kernel import watching
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
+from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 _METHODS = (
     *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base"),
@@ -30,32 +32,45 @@ _READS = frozenset(name for name in _METHODS if "gather" in name) | {"send"}
 """Those that leave what they are given as it is."""
 Listener = Callable[[str, Any, list[Any]], object]
 """Called before a collective, with the name of the method, the group and what it is given."""
-listeners: list[Listener] = []
-_heard = 0
-_written = 0
-_parameters: Callable[[], Iterable[Any]] = tuple
+listeners: Subscribers[Listener] = Subscribers()
+
+
+class _State(GuardState):
+    """The collectives that the program called itself.
+
+    Attributes:
+        heard: how many have taken something that may be gradients.
+        written: how many of these may have changed what they were given.
+        parameters: those whose gradients matter.
+    """
+
+    def __init__(self) -> None:
+        self.heard = self.written = 0
+        self.parameters: Callable[[], Iterable[Any]] = tuple
+
+
+_state = dropped_at_end(_State())
 
 
 def count() -> int:
     """How many collectives have taken something that may be gradients."""
-    return _heard
+    return _state.heard
 
 
 def written() -> int:
     """How many of these may have changed what they were given."""
-    return _written
+    return _state.written
 
 
 def _called(name: str, group: Any, *args: Any, **kwargs: Any) -> None:
-    global _heard, _written
     tensors = tensors_in(args[:2])
-    if listeners:
+    if listeners.now:
         given = tensors_in(args[1 if "gather" in name or "scatter" in name else 0])
-        for listener in listeners:
+        for listener in listeners.now:
             listener(name, group, given)
     if any(map(_may_be_gradient, tensors)) and not _is_batch_norm():
-        _heard += 1
-        _written += name not in _READS
+        _state.heard += 1
+        _state.written += name not in _READS
 
 
 def _may_be_gradient(tensor: Any) -> bool:
@@ -66,7 +81,7 @@ def _may_be_gradient(tensor: Any) -> bool:
         place = tensor.untyped_storage().data_ptr()
         return any(
             one.grad is not None and one.grad.untyped_storage().data_ptr() == place
-            for one in _parameters()
+            for one in _state.parameters()
         )
 
 
@@ -82,9 +97,8 @@ def _is_batch_norm() -> bool:
 
 
 def _resolved(*args: Any, **kwargs: Any) -> None:
-    global _heard, _written
-    _heard += 1
-    _written += 1
+    _state.heard += 1
+    _state.written += 1
 
 
 @functools.cache
@@ -107,12 +121,7 @@ def _listen_to_functional() -> None:
         _functional().apply()
 
 
-def _forget_functional() -> None:
-    if _FUNCTIONAL in sys.modules:
-        _functional().undo()
-
-
-watching.when_imported(_FUNCTIONAL, _listen_to_functional, _forget_functional)
+watching.when_imported(_FUNCTIONAL, _listen_to_functional)
 
 
 def apply(parameters: Callable[[], Iterable[Any]]) -> None:
@@ -121,14 +130,7 @@ def apply(parameters: Callable[[], Iterable[Any]]) -> None:
     Args:
         parameters: those whose gradients matter; a single number is a gradient of theirs, or none.
     """
-    global _parameters
-    _parameters = parameters
+    _state.parameters = parameters
     _collectives().apply()
     if _FUNCTIONAL in sys.modules:
         _functional().apply()
-
-
-def undo() -> None:
-    """Leave torch's own functions as they were."""
-    _collectives().undo()
-    _forget_functional()

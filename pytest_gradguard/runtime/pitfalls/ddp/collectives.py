@@ -189,9 +189,3 @@ _patches = functools.cache(_make)
 def apply() -> None:
     """Watch the collectives; backward passes only once one has handed out what is followed."""
     _patches().apply()
-
-
-def undo() -> None:
-    """Leave torch's own functions as they were, and follow no more."""
-    _patches().undo()
-    cuts.stop()

@@ -14,8 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.following import push_below, take_off
-from pytest_gradguard.runtime.kernel import callsite, collector, losses
+from pytest_gradguard.runtime.kernel import callsite, collector, losses, watching
 from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.ddp import gg501, shadows
 
 _compiling = torch.compiler.is_compiling
@@ -78,7 +79,7 @@ def _name_of(tensor: Any, frame: Any) -> str:
     return ""
 
 
-_live: weakref.WeakSet[Cut] = weakref.WeakSet()
+_live: weakref.WeakSet[Cut] = dropped_at_end(weakref.WeakSet())
 
 
 def of(function: str, given: Any) -> Cut | None:
@@ -95,14 +96,6 @@ def follow(cut: Cut, output: Any, part: int = 0, parts: int = 1) -> None:
     """Follow what is computed from the own values of `cut`: that part of `output`."""
     shadows.add(cut, output, part, parts)
     _follow_here()
-
-
-def stop() -> None:
-    """Follow nothing more."""
-    engine.unsubscribe(_backward)
-    shadows.forget_all()
-    _rest()
-    steps.before.unsubscribe(_stepping)
 
 
 # -- following -----------------------------------------------------------------------------------
@@ -154,6 +147,9 @@ def _rest() -> None:
     mode, _thread.mode = _thread.mode, None
     if mode is not None:
         take_off(mode)
+
+
+watching.at_end(_rest)
 
 
 # -- the backward --------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ import torch
 
 from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
-from pytest_gradguard.runtime.kernel import callsite, collector
-from pytest_gradguard.runtime.kernel.lineage import in_child
+from pytest_gradguard.runtime.kernel import callsite, collector, watching
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 from pytest_gradguard.runtime.pitfalls.ddp import by_hand, gg502, gg505, gg506, notes, sketches
 from pytest_gradguard.runtime.pitfalls.ddp.followed import (
     BEGIN,
@@ -142,19 +142,32 @@ class _Set(Followed):
         return local and (self.averaged_later or by_hand.written() != self._collectives[1])
 
 
-_modules: list[_Module] = []
-_optimizers: dict[int, _Optimizer] = {}
-"""By the id of an optimizer that lives."""
-_sets: dict[str, _Set] = {}
-"""By their subjects."""
-_numbers: dict[object, Iterator[int]] = {}
-_reduced = Reduced()
+class _State(GuardState):
+    """What is compared in this group; another group begins without it.
+
+    Attributes:
+        modules: the modules of DDP.
+        optimizers: by the id of an optimizer that lives.
+        sets: by their subjects.
+        numbers: count modules, and sets, as other ranks do.
+        reduced: what collectives have taken.
+        notes: the notes of this rank, if it can share them with others.
+        session: tells these notes from those of earlier times, which may still be there.
+    """
+
+    def __init__(self) -> None:
+        self.modules: list[_Module] = []
+        self.optimizers: dict[int, _Optimizer] = {}
+        self.sets: dict[str, _Set] = {}
+        self.numbers: dict[object, Iterator[int]] = {}
+        self.reduced = Reduced()
+        self.notes: notes.Notes | None = None
+        self.session = 0
 
 
-_session = 0
-"""How often it was begun to compare: notes of earlier times may still be there."""
-_notes: notes.Notes | None = None
-"""The notes of this rank, if it can share them with others."""
+_state = dropped_at_end(_State(), in_child=True)
+forget = _state.clear
+_sessions = itertools.count(1)
 
 
 # -- what is compared ----------------------------------------------------------------------------
@@ -164,15 +177,15 @@ def wrapped(module: Any, *, under_guard: bool) -> None:
     """A DDP module was made, while the guard was on or before."""
     ranks = tuple(torch.distributed.get_process_group_ranks(module.process_group))
     if len(ranks) > 1:
-        number = next(_numbers.setdefault(ranks, itertools.count())) if under_guard else None
-        _modules.append(_Module(module, number))
+        number = next(_state.numbers.setdefault(ranks, itertools.count())) if under_guard else None
+        _state.modules.append(_Module(module, number))
         steps.after.unsubscribe(_stepped)  # to come behind GG502, which may be a cause
         steps.after.subscribe(_stepped)
 
 
 def pauses(module: Any) -> None:
     """The program uses `no_sync`."""
-    for known in _modules:
+    for known in _state.modules:
         if known.module is module:
             known.local = True
 
@@ -187,15 +200,15 @@ def _look_at(optimizer: Any, known: _Optimizer) -> None:
         for parameter in one.parameters():
             held.pop(id(parameter), None)
     if not known.sets:
-        for module in _modules:
+        for module in _state.modules:
             if module.module is not None:
                 _look_at_module(module, held, known)
     known.looks = known.looks - 1 if held and known.looks else 0
     if held:
-        for ranks, parameters in _reduced.find(list(held.values())):
+        for ranks, parameters in _state.reduced.find(list(held.values())):
             known.looks = 0
-            number = next(_numbers.setdefault(("by hand", ranks), itertools.count()))
-            _follow(known, _Set(parameters, ranks, [_session, "by hand", number], None))
+            number = next(_state.numbers.setdefault(("by hand", ranks), itertools.count()))
+            _follow(known, _Set(parameters, ranks, [_state.session, "by hand", number], None))
 
 
 def _look_at_module(module: _Module, held: dict[int, Any], known: _Optimizer) -> None:
@@ -203,15 +216,15 @@ def _look_at_module(module: _Module, held: dict[int, Any], known: _Optimizer) ->
     own = {name: one for name, one in mine if sketches.is_comparable(one)}
     if own and module.is_compared():
         ranks = torch.distributed.get_process_group_ranks(module.module.process_group)
-        _follow(known, _Set(own, ranks, [_session, module.number, module.sets], module))
+        _follow(known, _Set(own, ranks, [_state.session, module.number, module.sets], module))
         module.sets += 1
 
 
 def _follow(known: _Optimizer, one: _Set) -> None:
     home = collector.innermost()
-    if home is None or len(_sets) >= _MANY or _notes is None:
+    if home is None or len(_state.sets) >= _MANY or _state.notes is None:
         return
-    same = _sets.setdefault(one.subject, one)
+    same = _state.sets.setdefault(one.subject, one)
     if same is not one:  # nobody can tell them apart
         same.stop()
         return
@@ -236,10 +249,10 @@ def _shared_memory(parameter: Any) -> str | None:
 
 
 def _stepping(optimizer: Any) -> None:
-    known = _optimizers.get(id(optimizer))
+    known = _state.optimizers.get(id(optimizer))
     if known is None:
-        known = _optimizers[id(optimizer)] = _Optimizer()
-        weakref.finalize(optimizer, _optimizers.pop, id(optimizer), None).atexit = False
+        known = _state.optimizers[id(optimizer)] = _Optimizer()
+        weakref.finalize(optimizer, _state.optimizers.pop, id(optimizer), None).atexit = False
     if known.looks or known.groups != len(optimizer.param_groups):
         _look_at(optimizer, known)
     for one in known.sets:
@@ -248,8 +261,8 @@ def _stepping(optimizer: Any) -> None:
 
 
 def _stepped(optimizer: Any) -> None:
-    _reduced.stepped()
-    known = _optimizers.get(id(optimizer))
+    _state.reduced.stepped()
+    known = _state.optimizers.get(id(optimizer))
     for one in () if known is None else known.sets:
         one.stepped()
         if is_sampled(one.steps):
@@ -258,18 +271,18 @@ def _stepped(optimizer: Any) -> None:
 
 
 def _note(one: _Set, step: int) -> None:
-    if _notes is not None:
-        one.note(_notes, step, one.header())
+    if _state.notes is not None:
+        one.note(_state.notes, step, one.header())
         _compare(one)
 
 
 def _compare_all() -> None:
-    for one in list(_sets.values()):
+    for one in list(_state.sets.values()):
         _compare(one)
 
 
 def _compare(one: _Set) -> None:
-    for seen in () if _notes is None else one.compare(_notes):
+    for seen in () if _state.notes is None else one.compare(_state.notes):
         header = seen.note.header
         if one.memory is not None and header.get("memory") == one.memory:
             if seen.step != BEGIN and one.owner is not None:
@@ -365,45 +378,28 @@ def _plain_causes(header: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 def apply() -> None:
     """Compare parameters with other ranks from now on."""
-    global _notes, _session
-    if _notes is None:
-        _session += 1
-        _notes = notes.of_this_rank()
+    if _state.notes is None:
+        _state.session = next(_sessions)
+        _state.notes = notes.of_this_rank()
     steps.before.subscribe(_stepping)
     steps.after.subscribe(_stepped)
-    if _reduced.hear not in by_hand.listeners:
-        by_hand.listeners.append(_reduced.hear)
+    by_hand.listeners.subscribe(_hear)
+
+
+def _hear(name: str, group: Any, given: list[Any]) -> None:
+    _state.reduced.hear(name, group, given)
 
 
 def leaving() -> None:
     """This process leaves its group, or ends: note the parameters once more, and no others."""
-    global _notes
-    for one in list(_sets.values()):
+    for one in list(_state.sets.values()):
         if one.is_untouched:
             _note(one, END)
         else:
             _compare(one)
-    if _notes is not None:
-        _notes.end()
-        _notes = None
+    if _state.notes is not None:
+        _state.notes.end()
+        _state.notes = None
 
 
-def undo() -> None:
-    """Compare nothing more."""
-    by_hand.listeners.clear()
-    steps.before.unsubscribe(_stepping)
-    steps.after.unsubscribe(_stepped)
-    leaving()
-    forget()
-
-
-def forget() -> None:
-    """Begin anew, as in a new group: the ranks count modules alike from now on."""
-    global _notes
-    for known in (_modules, _optimizers, _sets, _numbers):
-        known.clear()
-    _reduced.clear()
-    _notes = None
-
-
-in_child(forget)
+watching.before_end(leaving)

@@ -15,6 +15,7 @@ from pytest_gradguard.runtime.kernel import evidence
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.evidence import names, times
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 CODE = "GG502"
 
@@ -89,7 +90,7 @@ def _them(parameters: Sequence[str]) -> str:
     return "it" if len(parameters) == 1 else "them"
 
 
-_unfinished: ByIdentity[list[Evidence]] = ByIdentity()
+_unfinished: ByIdentity[list[Evidence]] = dropped_at_end(ByIdentity())
 """By DDP modules: the steps of which their next forward pass may say more (GG504)."""
 
 
@@ -104,7 +105,7 @@ def has_failed(ddp: Any) -> None:
         found.count -= 1
 
 
-_of_modules: ByIdentity[list[Evidence]] = ByIdentity()
+_of_modules: ByIdentity[list[Evidence]] = dropped_at_end(ByIdentity())
 """By DDP modules: what was found of them."""
 
 

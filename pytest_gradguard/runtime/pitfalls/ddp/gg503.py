@@ -20,6 +20,7 @@ from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame, theirs_only
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 CODE = "GG503"
 _MODULE = "torch.utils.data.distributed"
@@ -38,16 +39,8 @@ def _make() -> list[Patch]:
     ]
 
 
-_patches = LatePatches(_make)
-apply = _patches.apply
+apply = LatePatches(_make).apply
 """Watch samplers, where torch is loaded."""
-
-
-def undo() -> None:
-    """Leave samplers as they were."""
-    _patches.undo()
-    _samplers.clear()
-    steps.after.unsubscribe(_stepped)
 
 
 class _Pass:
@@ -152,7 +145,7 @@ class _Sampler:
             report()
 
 
-_samplers: dict[int, _Sampler] = {}
+_samplers: dict[int, _Sampler] = dropped_at_end({})
 """By the id of each that lives."""
 
 

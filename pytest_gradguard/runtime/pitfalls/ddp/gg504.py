@@ -18,12 +18,13 @@ from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 CODE = "GG504"
 _MODULE = "torch.nn.parallel.distributed"
 _WATCHING = "pytest_gradguard.gradients.torch_ddp"
 """Loaded with the first DDP model."""
-settled: set[int] = set()
+settled: set[int] = dropped_at_end(set())
 """The ids of the models whose forward passes it does not want to hear of any more."""
 
 
@@ -34,17 +35,8 @@ def _make() -> list[Patch]:
     return [observe(kind, "__init__", after=_constructed), Patch(kind, "forward", _forwarding)]
 
 
-_patches = LatePatches(_make)
-apply = _patches.apply
+apply = LatePatches(_make).apply
 """Watch models of DDP, where torch is loaded."""
-
-
-def undo() -> None:
-    """Leave models of DDP as they were."""
-    _patches.undo()
-    watching: Any = sys.modules.get(_WATCHING)
-    if watching is not None:
-        watching.stop()
 
 
 def _tell(event: str, ddp: Any, *particulars: Any) -> None:

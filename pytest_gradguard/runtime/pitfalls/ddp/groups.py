@@ -21,15 +21,6 @@ def apply() -> None:
         _begin()
 
 
-def undo() -> None:
-    """Leave torch's own functions as they were."""
-    _patches.undo()
-    for name in ("divergence", "averaging", "collectives"):
-        module: Any = sys.modules.get(f"{__package__}.{name}")
-        if module is not None:
-            module.undo()
-
-
 def _begin() -> None:
     from pytest_gradguard.runtime.pitfalls.ddp import averaging, collectives, divergence
 

@@ -23,6 +23,7 @@ from pytest_gradguard.runtime.kernel.collector import Collector
 from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame, theirs_only
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.severity import Severity
 
 if TYPE_CHECKING:
@@ -187,9 +188,9 @@ class _Programs:
 
 
 _programs: weakref.WeakKeyDictionary[Collector, dict[frozenset[str], _Programs]]
-_programs = weakref.WeakKeyDictionary()
+_programs = dropped_at_end(weakref.WeakKeyDictionary())
 """By the collector that hears of them, and the codes that are left out."""
-_running: ByIdentity[_Programs] = ByIdentity()
+_running: ByIdentity[_Programs] = dropped_at_end(ByIdentity())
 """By the `Popen` of a program: those that it is one of."""
 
 
@@ -231,11 +232,9 @@ def _waited(result: Any, process: Any, *args: Any, **kwargs: Any) -> None:
             programs.announce()
 
 
-_patches = LatePatches(
+apply = LatePatches(
     lambda: [
         Patch(subprocess.Popen, "__init__", _starting),
         observe(subprocess.Popen, "wait", after=_waited),
     ]
-)
-apply = _patches.apply
-undo = _patches.undo
+).apply

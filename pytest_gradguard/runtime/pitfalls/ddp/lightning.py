@@ -24,5 +24,4 @@ def _make() -> list[Patch]:
     return [observe(module, _NAME, after=_gathered) for module in loaded]
 
 
-_patches = LatePatches(_make)
-apply, undo = _patches.apply, _patches.undo
+apply = LatePatches(_make).apply

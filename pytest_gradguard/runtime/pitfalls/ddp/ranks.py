@@ -16,6 +16,7 @@ from pytest_gradguard.runtime.kernel.collector import Collector
 from pytest_gradguard.runtime.kernel.dispatch.process_start import hearing
 from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.pipes import Line
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.ddp import C10D
 
 _MANY = 16
@@ -45,9 +46,9 @@ class _Told:
 
 
 _lock = Lock()
-_open: weakref.WeakSet[_Told] = weakref.WeakSet()
+_open: weakref.WeakSet[_Told] = dropped_at_end(weakref.WeakSet())
 """Those whose processes may still tell: each keeps a file open."""
-_running: ByIdentity[_Told] = ByIdentity()
+_running: ByIdentity[_Told] = dropped_at_end(ByIdentity())
 
 
 def telling(process: Any, call: Call, *, forked: bool) -> AbstractContextManager[None] | None:

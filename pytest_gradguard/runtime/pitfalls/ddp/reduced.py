@@ -45,10 +45,6 @@ class Reduced:
         """An optimizer has made a step; others may use what was averaged before it."""
         self._done = True
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._by_group.clear()
-
     def find(
         self, parameters: Sequence[Any]
     ) -> Iterator[tuple[tuple[int, ...], Mapping[str, Any]]]:

@@ -23,6 +23,7 @@ from pytest_gradguard.runtime.frameworks.torch.following import (
 )
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 _COLLECTIVES = "torch.distributed"
 """Whose functions come through a mode, too: what they hand out is known already."""
@@ -88,12 +89,12 @@ class _Shadow(NamedTuple):
     no_grad: bool
 
 
-_parts: ByIdentity[tuple[_Part, ...]] = ByIdentity()
+_parts: ByIdentity[tuple[_Part, ...]] = dropped_at_end(ByIdentity())
 """Tensors that hold values of sources, and that nothing was computed from yet.
 
 Here and below, views are known by their base.
 """
-_shadows: ByIdentity[_Shadow] = ByIdentity()
+_shadows: ByIdentity[_Shadow] = dropped_at_end(ByIdentity())
 _NONE: frozenset[Source] = frozenset()
 
 
@@ -300,7 +301,7 @@ class _Entry:
         _run_backward(self._end)
 
 
-_entries: weakref.WeakSet[_Entry] = weakref.WeakSet()
+_entries: weakref.WeakSet[_Entry] = dropped_at_end(weakref.WeakSet())
 
 
 def _enter(tensor: Any, shadow: Any, sources: frozenset[Source]) -> None:

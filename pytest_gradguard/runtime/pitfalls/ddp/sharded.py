@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime.kernel import error_notes
+from pytest_gradguard.runtime.kernel import error_notes, watching
 from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 _MODULE = "torch.distributed.fsdp._fully_shard._fully_shard"
 _MIXED = "mixed torch.Tensor and DTensor"
@@ -83,14 +84,14 @@ def _is_sharded(module: Any) -> bool:
     )
 
 
-_patches: dict[type, Patches] = {}
+_patches: dict[type, Patches] = dropped_at_end({})
 
 
 def _watch(kind: type) -> None:
     if kind not in _patches:
         names = dict.fromkeys(_methods(kind))
         _patches[kind] = Patches([Patch(kind, one, _watched, inherited=True) for one in names])
-        _patches[kind].apply()
+    _patches[kind].apply()
 
 
 def _is_made(kind: Any, /, **kwargs: Any) -> None:
@@ -107,11 +108,11 @@ def apply() -> None:
             _watch(one)
 
 
-def undo() -> None:
-    """Leave the classes as they were."""
-    while _patches:
-        _patches.popitem()[1].undo()
+def _undo() -> None:
     kind = getattr(sys.modules.get(_MODULE), "FSDPModule", None)
     hook = getattr(vars(kind or object).get("__init_subclass__"), "__func__", None)
     if hook is _is_made:
         del kind.__init_subclass__
+
+
+watching.at_end(_undo)

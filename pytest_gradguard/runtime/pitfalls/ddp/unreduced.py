@@ -20,6 +20,7 @@ from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.kernel.references import refer
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.ddp import gg502
 
 _MODULE = "torch.distributed.fsdp._fully_shard._fully_shard"
@@ -70,7 +71,7 @@ def _waits(shard: Any) -> bool:
     return accumulated or (whole is not None and not tensors.gradient_missing(whole))
 
 
-_paused: ByIdentity[_Paused] = ByIdentity()
+_paused: ByIdentity[_Paused] = dropped_at_end(ByIdentity())
 
 
 def _set(module: Any, requires_gradient_sync: bool, **kwargs: Any) -> None:
@@ -107,12 +108,4 @@ def _make() -> list[Patch]:
     return [] if kind is None else [observe(kind, "set_requires_gradient_sync", before=_set)]
 
 
-_patches = LatePatches(_make)
-apply = _patches.apply
-
-
-def undo() -> None:
-    """Hear of neither any longer."""
-    _patches.undo()
-    steps.after.unsubscribe(_stepped)
-    _paused.clear()
+apply = LatePatches(_make).apply

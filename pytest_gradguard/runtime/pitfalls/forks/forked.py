@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_gradguard.runtime.kernel.probes import After
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import task_of
 from pytest_gradguard.runtime.pitfalls.forks import forks, gg303, openmp
 from pytest_gradguard.runtime.pitfalls.forks.gg303 import Hang
@@ -23,7 +24,7 @@ def ship(call: Any, items: Any) -> tuple[int, str, str] | None:
     return call.token, place, call.case(gg303.CODE)
 
 
-_told: set[int] = set()
+_told: set[int] = dropped_at_end(set())
 
 
 def begin(asked: tuple[int, str, str] | None, process: bool) -> After | None:

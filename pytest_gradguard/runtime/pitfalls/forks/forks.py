@@ -98,8 +98,7 @@ def _after_in_child() -> None:
         process.in_child(inherited)
 
 
-_hook = ForkHook(_before, _after_in_parent, _after_in_child)
-apply, undo = _hook.apply, _hook.undo
+apply = ForkHook(_before, _after_in_parent, _after_in_child).apply
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.copies import digest
-from pytest_gradguard.runtime.kernel import watching
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.references import Reference
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.kept import backwards
 
 
@@ -25,7 +25,7 @@ class _Answer(NamedTuple):
     times: int
 
 
-_answers: dict[int, _Answer] = {}
+_answers: dict[int, _Answer] = dropped_at_end({})
 """By the id of the tensor, until the next step over it."""
 
 
@@ -63,12 +63,3 @@ def _stepped(optimizer: Any) -> None:
         known = None if answer is None else answer.tensor()
         if answer is not None and known is parameter and tensors.gradient_missing(parameter):
             answer.call.answer(-answer.times)
-
-
-def undo() -> None:
-    """Look at steps no longer."""
-    steps.after.unsubscribe(_stepped)
-    _answers.clear()
-
-
-watching.at_end(undo)

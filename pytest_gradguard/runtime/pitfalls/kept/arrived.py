@@ -68,8 +68,8 @@ class Arrived:
         self._tell = tell
         self._messages: dict[int, Message] = {}
         self._numbers = itertools.count(1)
-        arrivals.subscribe(self._arrives)
-        torch_engine.subscribe(self._backward)
+        arrivals.subscribe(self._arrives, lasting=True)
+        torch_engine.subscribe(self._backward, lasting=True)
 
     def _arrives(self, leaf: Any, rebuilding: FrameType) -> None:
         thread = threading.get_ident()
@@ -123,8 +123,3 @@ def _loaded(leaf: Any, rebuilding: FrameType) -> None:
 def apply() -> None:
     """Look, from now on, at what the tasks of this worker load."""
     arrivals.subscribe(_loaded)
-
-
-def undo() -> None:
-    """Look at it no longer."""
-    arrivals.unsubscribe(_loaded)

@@ -13,19 +13,32 @@ from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.kernel import probes, running
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.frameworks.torch.copies import Copies
 
-_known: dict[int, tuple[Any, Copies]] = {}
-_loaded: dict[int, list[Reference]] = {}
-"""By the ids of running tasks: what they have loaded themselves, before their first pass."""
+
+class _State(GuardState):
+    """The batches of tasks that run here, by their ids.
+
+    Attributes:
+        given: the tasks, and what they were given, where a backward pass has run.
+        loaded: what they have loaded themselves, before their first pass.
+    """
+
+    def __init__(self) -> None:
+        self.given: dict[int, tuple[Any, Copies]] = {}
+        self.loaded: dict[int, list[Reference]] = {}
+
+
+_state = dropped_at_end(_State())
 
 
 def watch(items: Any, copies: Copies) -> None:
     """Watch backward passes in this process, which runs the tasks `items` and nothing else."""
     running.enter(items)
-    _known[id(items)] = (items, copies)
+    _state.given[id(items)] = (items, copies)
     apply()
 
 
@@ -34,18 +47,18 @@ def load(leaf: Any) -> None:
     batches = running.batches()
     if len(batches) == 1:
         (items,) = batches
-        if id(items) in _known:
-            _known[id(items)][1].add([leaf])
+        if id(items) in _state.given:
+            _state.given[id(items)][1].add([leaf])
         else:
-            if id(items) not in _loaded:
-                _loaded.clear()  # earlier tasks are over
-            _loaded.setdefault(id(items), []).append(refer(leaf))
+            if id(items) not in _state.loaded:
+                _state.loaded.clear()  # earlier tasks are over
+            _state.loaded.setdefault(id(items), []).append(refer(leaf))
 
 
 def take(items: Any) -> Copies | None:
     """What the tasks `items` were given, where a backward pass has run meanwhile; asked once."""
-    _loaded.pop(id(items), None)
-    known = _known.pop(id(items), None)
+    _state.loaded.pop(id(items), None)
+    known = _state.given.pop(id(items), None)
     if known is None:
         return None
     known[1].ended()
@@ -54,20 +67,13 @@ def take(items: Any) -> Copies | None:
 
 def known(items: Any) -> Copies | None:
     """What the tasks `items` were given, where a backward pass has run meanwhile."""
-    return _known[id(items)][1] if id(items) in _known else None
+    return _state.given[id(items)][1] if id(items) in _state.given else None
 
 
 def apply() -> None:
     """Watch backward passes, where torch is loaded."""
     if "torch.autograd" in sys.modules:
         torch_engine.subscribe(_backward)
-
-
-def undo() -> None:
-    """Watch them no longer."""
-    torch_engine.unsubscribe(_backward)
-    _known.clear()
-    _loaded.clear()
 
 
 def answered(inputs: Collection[Any]) -> None:
@@ -109,13 +115,13 @@ def _given() -> list[Copies]:
     probes.rouse("gg106")
     found = []
     for items in running.batches():
-        known = _known.get(id(items))
+        known = _state.given.get(id(items))
         if known is None:
             try:
                 from pytest_gradguard.runtime.frameworks.torch.copies import Copies
 
-                known = _known[id(items)] = (items, Copies(items))
-                loaded = [reference() for reference in _loaded.pop(id(items), ())]
+                known = _state.given[id(items)] = (items, Copies(items))
+                loaded = [reference() for reference in _state.loaded.pop(id(items), ())]
                 known[1].add(leaf for leaf in loaded if leaf is not None)
             except Exception as error:
                 fault(error)

@@ -115,7 +115,7 @@ def _watch_modules(items: Any, teller: Any, fork: _Fork) -> None:
         written.append(observe(connection.Connection, "_send_bytes", before=is_written))
     Patches([*written, observe(os, "fdopen", after=lambda *_, **__: leaves(anything))]).apply()
     tensors: Any = import_module("pytest_gradguard.runtime.frameworks.torch.tensors")
-    tensors.pickled.append(leaves)
+    tensors.pickled.subscribe(leaves, lasting=True)
     Patches([observe(os, "_exit", before=look)], lasting=True).apply()
     atexit.register(attempt, look)
 
@@ -158,13 +158,6 @@ def _items(frame: types.FrameType) -> list[tuple[Any, Any, Any]]:
     return [(function, tuple(held), {}), *((one, (), {}) for one in functions)]
 
 
-_hook = ForkHook(
+apply = ForkHook(
     _before, functools.partial(_after, _in_parent), functools.partial(_after, _in_child)
-)
-apply = _hook.apply
-
-
-def undo() -> None:
-    """Look at forks no longer."""
-    _hook.undo()
-    _waits.undo()
+).apply

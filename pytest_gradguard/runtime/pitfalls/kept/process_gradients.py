@@ -37,11 +37,13 @@ class Watched:
         self._copies = Copies(self._items, shared=True)
         self._told: set[int] = set()
         self._reached = 0
-        torch_engine.subscribe(self._backward)  # first: it is told last of the end of a pass
+        torch_engine.subscribe(
+            self._backward, lasting=True
+        )  # first: the last to hear of a pass's end
         backwards.watch(self._items, self._copies)
         self._arrived = Arrived(self._tell)
         frameworks.watch_reductions()
-        tensors.pickled.append(self._pickled)
+        tensors.pickled.subscribe(self._pickled, lasting=True)
 
     def _backward(self, backward: torch_engine.Backward) -> torch_engine.End | None:
         return self._passed if backward.accumulates else None

@@ -12,6 +12,7 @@ from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.copies import GradientState, gradient_state
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 _SAMPLED = 8
 """How many parameters of an optimizer are looked at after each step."""
@@ -42,7 +43,7 @@ class _Used:
         return steps.parameters_of(optimizer)
 
 
-_last: ByIdentity[_Used] = ByIdentity()
+_last: ByIdentity[_Used] = dropped_at_end(ByIdentity())
 
 
 def ids() -> set[int]:
@@ -57,9 +58,3 @@ def _stepped(optimizer: Any) -> None:
 def apply() -> None:
     """Look at the gradients that optimizers use."""
     steps.after.subscribe(_stepped)
-
-
-def undo() -> None:
-    """Look at them no longer."""
-    steps.after.unsubscribe(_stepped)
-    _last.clear()

@@ -24,13 +24,14 @@ from pytest_gradguard.runtime.frameworks.torch.copies import (
     gradient_state,
 )
 from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
-from pytest_gradguard.runtime.kernel import calls, callsite, collector, locate, watching
+from pytest_gradguard.runtime.kernel import calls, callsite, collector, locate
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch.telling import hear
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 from pytest_gradguard.runtime.pitfalls.kept import gg106, steps_by_hand, used_gradients
 from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome, State
 from pytest_gradguard.runtime.pitfalls.kept.hand_forks import FORKED
@@ -104,9 +105,9 @@ class _Waiting:
         with torch._C.DisableTorchFunctionSubclass():
             gradient = tensor.grad
         if gradient is None:
-            _used.pop(id(tensor), None)
+            _state.used.pop(id(tensor), None)
         else:
-            _used[id(tensor)] = self._reference, refer(gradient), gradient_state(tensor)
+            _state.used[id(tensor)] = self._reference, refer(gradient), gradient_state(tensor)
 
     def backward_ended(self, tensor: Any, before: Any, penalty: bool) -> None:
         """After a backward pass in this process.
@@ -142,19 +143,30 @@ class _Waiting:
     def _used(self) -> GradientState | None:
         """The gradient that a step has used last, where it is still there: another one may have
         come to lie in its place."""
-        reference, used, state = _used.get(id(self.tensor), (None, None, None))
+        reference, used, state = _state.used.get(id(self.tensor), (None, None, None))
         if reference is None or used is None or reference() is not self.tensor:
             return None
         with torch._C.DisableTorchFunctionSubclass():
             return state if used() is self.tensor.grad else None
 
 
-_waiting: dict[int, _Waiting] = {}
-_used: dict[int, tuple[Callable[[], Any], Reference, GradientState | None]] = {}
-"""By the id of a tensor that was waited for: the tensor, the gradient of its last step, and the
-state of that."""
-_inherited: dict[int, tuple[Call, KeptGradients, str, GradientState | None]] = {}
-"""By the id of a tensor that a forked process has inherited: what it has told of it."""
+class _State(GuardState):
+    """What processes have told of gradients, by the ids of tensors.
+
+    Attributes:
+        waiting: those whose gradient may be missed.
+        used: those that were waited for: the tensor, the gradient of its last step, and the state
+            of that.
+        inherited: those that a forked process has inherited: what it has told of them.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, _Waiting] = {}
+        self.used: dict[int, tuple[Callable[[], Any], Reference, GradientState | None]] = {}
+        self.inherited: dict[int, tuple[Call, KeptGradients, str, GradientState | None]] = {}
+
+
+_state = dropped_at_end(_State())
 
 
 def remember(call: Call, left: KeptGradients, *, running: bool = False) -> None:
@@ -165,22 +177,22 @@ def remember(call: Call, left: KeptGradients, *, running: bool = False) -> None:
         left: what its worker told.
         running: the worker goes on: the gradient that a tensor has meanwhile may be another's.
     """
-    for identity, known in list(_waiting.items()):
+    for identity, known in list(_state.waiting.items()):
         if known.tensor is None:
-            del _waiting[identity]
-    for identity, (reference, *_) in list(_used.items()):
+            del _state.waiting[identity]
+    for identity, (reference, *_) in list(_state.used.items()):
         if reference() is None:  # the id may be another's by now
-            del _used[identity]
+            del _state.used[identity]
     stepped_with = used_gradients.ids()
     if left.lineage == LINEAGE:
         for identity, (inherited, gradient) in left.inherited.items():
             if gradient is None or not running:
-                _inherited[identity] = (call, left, inherited, gradient)
+                _state.inherited[identity] = (call, left, inherited, gradient)
     for identity, reference, sent_by in _sent(call, left):
         tensor = reference()
         if tensor is None or not tensor.is_leaf:
             continue
-        earlier = _waiting.get(identity)
+        earlier = _state.waiting.get(identity)
         if earlier is not None and earlier.call is call and earlier.tensor is tensor:
             continue
         values = digest(tensor)
@@ -188,8 +200,8 @@ def remember(call: Call, left: KeptGradients, *, running: bool = False) -> None:
             state = gradient_state(tensor)
             if state is None or not running:
                 about = (reference, call, sent_by, left, values, state)
-                _waiting[identity] = _Waiting(*about, identity in stepped_with)
-    if _waiting or _inherited:
+                _state.waiting[identity] = _Waiting(*about, identity in stepped_with)
+    if _state.waiting or _state.inherited:
         listen()
 
 
@@ -237,12 +249,12 @@ def replace(call: Call, outcome: Outcome, earlier: Outcome | None, *, running: b
     returned = 0
     if earlier is not None:
         returned = len(earlier.returned)
-        for identity, known in list(_waiting.items()):
+        for identity, known in list(_state.waiting.items()):
             if known.left is earlier.left:
-                del _waiting[identity]
-        for identity, (_, known_left, _, _) in list(_inherited.items()):
+                del _state.waiting[identity]
+        for identity, (_, known_left, _, _) in list(_state.inherited.items()):
             if known_left is earlier.left:
-                del _inherited[identity]
+                del _state.inherited[identity]
     call.answer(len(outcome.returned) - returned)
     if outcome.left is not None:
         remember(call, outcome.left, running=running)
@@ -252,21 +264,6 @@ def module_returned(call: Call, sent: Any, task: Any, module: Any) -> None:
     """Hear that a copy of the module `sent` has come back, which the program may use instead."""
     for known in _known(sent.parameters()):
         known.settled = True
-
-
-def undo() -> None:
-    """Stop looking at optimizers and backward passes."""
-    _waiting.clear()
-    _used.clear()
-    _inherited.clear()
-    _patches.undo()
-    torch_engine.unsubscribe(_backward)
-    gradient_reads.unsubscribe(_read)
-    steps.before.unsubscribe(_stepping)
-    steps.after.unsubscribe(_stepped)
-
-
-watching.at_end(undo)
 
 
 def of(tensor: Any) -> tuple[Call, KeptGradients] | None:
@@ -281,9 +278,9 @@ def _known(parameters: Iterable[Any]) -> list[_Waiting]:
     hear()
     found = []
     for parameter in parameters:
-        if id(parameter) in _inherited:
+        if id(parameter) in _state.inherited:
             _recognize(parameter)
-        known = _waiting.get(id(parameter))
+        known = _state.waiting.get(id(parameter))
         if known is not None and known.tensor is parameter:
             found.append(known)
     return found
@@ -291,8 +288,8 @@ def _known(parameters: Iterable[Any]) -> list[_Waiting]:
 
 def _recognize(parameter: Any) -> None:
     """See whether it is what a forked process has inherited: an id may be used again."""
-    call, left, values, state = _inherited.pop(id(parameter))
-    earlier = _waiting.get(id(parameter))
+    call, left, values, state = _state.inherited.pop(id(parameter))
+    earlier = _state.waiting.get(id(parameter))
     if earlier is not None and earlier.call is call and earlier.tensor is parameter:
         return
     if digest(parameter) == values:
@@ -300,7 +297,7 @@ def _recognize(parameter: Any) -> None:
         reference, _ = call.shipped[id(parameter)]
         stepped_with = id(parameter) in used_gradients.ids()
         about = (reference, call, call, left, values, state)
-        _waiting[id(parameter)] = _Waiting(*about, stepped_with)
+        _state.waiting[id(parameter)] = _Waiting(*about, stepped_with)
 
 
 # -- what happens to gradients here --------------------------------------------------------------
@@ -308,11 +305,11 @@ def _recognize(parameter: Any) -> None:
 
 def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
     hear()
-    if _inherited:
+    if _state.inherited:
         _known(tensors.leaves_of(backward.outputs))
     if not backward.accumulates:
         return None
-    open_ones = [(one, one.tensor) for one in _waiting.values() if not one.settled]
+    open_ones = [(one, one.tensor) for one in _state.waiting.values() if not one.settled]
     before = [(*one, gradient_state(one[1])) for one in open_ones if one[1] is not None]
     penalty = bool(before) and is_penalty(backward.outputs)
 
@@ -365,7 +362,7 @@ def _read(parameter: Any, frame: FrameType) -> None:
     for one in _known([parameter]):
         one.before_step()
         if one.state is not None and steps_by_hand.updates(frame):
-            known = [other for other in list(_waiting.values()) if other.left is one.left]
+            known = [other for other in list(_state.waiting.values()) if other.left is one.left]
             known = [other for other in known if other.tensor is not None]
             _confirm(known, [other.tensor for other in known], by_hand=True)
             for other in known:  # the next reads are for the same update

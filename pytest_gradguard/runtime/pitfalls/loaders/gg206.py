@@ -13,6 +13,7 @@ from pytest_gradguard import pitfalls
 from pytest_gradguard.runtime.kernel import callsite, probes
 from pytest_gradguard.runtime.kernel.checks import Probe
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence, times
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
 from pytest_gradguard.runtime.pitfalls.cuda.attempts import told
 
@@ -108,7 +109,7 @@ def heard(call: Any, note: Failed) -> None:
 
 # -- in the worker ---------------------------------------------------------------------------------
 
-_failed: list[tuple[BaseException, Failed]] = []
+_failed: list[tuple[BaseException, Failed]] = dropped_at_end([])
 """The loader that failed last, and with what."""
 
 

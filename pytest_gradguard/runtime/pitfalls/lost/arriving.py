@@ -11,20 +11,33 @@ from types import FrameType
 from typing import Any
 
 from pytest_gradguard.runtime.frameworks.torch import tensors
-from pytest_gradguard.runtime.kernel import calls, watching
+from pytest_gradguard.runtime.kernel import calls
 from pytest_gradguard.runtime.kernel.evidence import Object
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task
 from pytest_gradguard.runtime.pitfalls.lost import gg103, pickled_leaves, provenance
 from pytest_gradguard.runtime.pitfalls.lost.lacking import Severed
 
-_told: dict[str, tuple[Severed, bool]] = {}
-"""By their values: what workers pickled with a graph, and whether they have handed it over."""
 _MOST_TOLD = 1_024
-_programs: deque[tuple[calls.Call, Task]] = deque(maxlen=16)
-"""Programs that this one has started, and what runs there."""
-_processes: list[Callable[[], object]] = []
-"""Called before it is looked whether a process has told of a tensor."""
+
+
+class _State(GuardState):
+    """What may arrive.
+
+    Attributes:
+        told: by their values: what workers pickled with a graph, and whether they handed it over.
+        programs: those that this one has started, and what runs there.
+        processes: called before checking for tensors reported by a process.
+    """
+
+    def __init__(self) -> None:
+        self.told: dict[str, tuple[Severed, bool]] = {}
+        self.programs: deque[tuple[calls.Call, Task]] = deque(maxlen=16)
+        self.processes: list[Callable[[], object]] = []
+
+
+_state = dropped_at_end(_State())
 
 
 def expect(hear: Callable[[], object]) -> None:
@@ -33,42 +46,41 @@ def expect(hear: Callable[[], object]) -> None:
     Args:
         hear: has those that have told something come by `told`.
     """
-    if hear not in _processes:
-        _processes.append(hear)
+    if hear not in _state.processes:
+        _state.processes.append(hear)
     _look()
 
 
 def told(call: calls.Call, sent: gg103.Sent) -> None:
     """Know what a worker of `call` has itself pickled with a graph, should it arrive here."""
-    _told[sent.values] = (Severed(call, sent.note), sent.handed)
-    while len(_told) > _MOST_TOLD:
-        del _told[next(iter(_told))]
+    known = _state.told
+    known[sent.values] = (Severed(call, sent.note), sent.handed)
+    while len(known) > _MOST_TOLD:
+        del known[next(iter(known))]
     for leaf in pickled_leaves.of(sent.leaves.values()):
         call.ships_gradients = True
         call.remember_shipped(leaf, "")
     if sent.lineage == LINEAGE:
-        known = call.remembered.setdefault(provenance.INHERITED, {})
-        known.update(sent.leaves)
+        call.remembered.setdefault(provenance.INHERITED, {}).update(sent.leaves)
     _look()
 
 
 def started(call: calls.Call, task: Task) -> None:
     """Look, from now on, at what arrives of a program without a guard, which `call` starts."""
-    _programs.append((call, task))
+    _state.programs.append((call, task))
     _look()
 
 
 def _look() -> None:
-    if _origin not in provenance.origins:
-        provenance.origins.append(_origin)
+    provenance.origins.subscribe(_origin)
     provenance.apply()
 
 
 def _origin(tensor: Any, values: str, rebuilding: FrameType) -> Severed | None:
-    for hear in _processes:
+    for hear in _state.processes:
         hear()
-    severed, handed = _told.get(values, (None, False))
-    if severed is None and _programs and not pickled_leaves.is_own(values):
+    severed, handed = _state.told.get(values, (None, False))
+    if severed is None and _state.programs and not pickled_leaves.is_own(values):
         severed = _of_program(tensor)
     if severed is None or not provenance.may_be(severed, rebuilding):
         return None
@@ -79,7 +91,7 @@ def _origin(tensor: Any, values: str, rebuilding: FrameType) -> Severed | None:
 
 def _of_program(tensor: Any) -> Severed | None:
     """What `tensor` may have come back as from the last program that was started."""
-    call, task = _programs[-1]
+    call, task = _state.programs[-1]
     for leaf in pickled_leaves.alive():
         call.remember_shipped(leaf, "")
     if not call.shipped:
@@ -87,13 +99,3 @@ def _of_program(tensor: Any) -> Severed | None:
     about = tensors.describe(tensor)
     note = Object(path="result", task=task, description=about, history=None, plain=True)
     return Severed(call, note, certain=False)
-
-
-def undo() -> None:
-    """Know nothing any more."""
-    _told.clear()
-    _programs.clear()
-    _processes.clear()
-
-
-watching.at_end(undo)

@@ -14,6 +14,7 @@ from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.kernel import watching
 from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 _MOST = 64
 """Of how many passes it is waited to see what becomes of their gradients."""
@@ -72,7 +73,7 @@ class Pass:
             self._meant()
 
 
-_passes: list[Pass] = []
+_passes: list[Pass] = dropped_at_end([])
 
 
 def wait(one: Pass) -> None:
@@ -115,12 +116,4 @@ def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
     return ended
 
 
-def undo() -> None:
-    """Wait no longer."""
-    _passes.clear()
-    steps.before.unsubscribe(_stepping)
-    torch_engine.unsubscribe(_backward)
-
-
 watching.before_end(look)
-watching.at_end(undo)

@@ -15,22 +15,35 @@ from pytest_gradguard.runtime.frameworks.torch import sharing, tensors
 from pytest_gradguard.runtime.frameworks.torch.copies import digest
 from pytest_gradguard.runtime.kernel import frameworks
 from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 
-_pickled: dict[int, Reference] = {}
-_own: dict[str, None] = {}
-"""What tells which the other tensors that require grad are that were pickled, with a graph or
-without: the last of them."""
 _MOST = 1_024
+
+
+class _State(GuardState):
+    """What the program has pickled.
+
+    Attributes:
+        leaves: by their ids.
+        own: the digests of the last other tensors that require grad, with a graph or without.
+    """
+
+    def __init__(self) -> None:
+        self.leaves: dict[int, Reference] = {}
+        self.own: dict[str, None] = {}
+
+
+_state = dropped_at_end(_State())
 
 
 def alive() -> list[Any]:
     """The leaves that the program has pickled, as far as they are still there."""
-    return [leaf for one in list(_pickled.values()) if (leaf := one()) is not None]
+    return [leaf for one in list(_state.leaves.values()) if (leaf := one()) is not None]
 
 
 def is_own(values: str) -> bool:
     """Whether a tensor with these `values`, which is no parameter, was pickled here."""
-    return values in _own
+    return values in _state.own
 
 
 def of(values: Collection[str]) -> list[Any]:
@@ -44,33 +57,24 @@ def of(values: Collection[str]) -> list[Any]:
 
 def any_pickled() -> bool:
     """Whether there is such a leaf."""
-    return bool(_pickled)
+    return bool(_state.leaves)
 
 
 def apply() -> None:
     """Look, from now on, at what the program pickles."""
     frameworks.watch_reductions()
     for told in (tensors.pickled, sharing.sent):
-        if _note not in told:
-            told.append(_note)
-
-
-def undo() -> None:
-    """Look at it no longer."""
-    for told in (tensors.pickled, sharing.sent):
-        if _note in told:
-            told.remove(_note)
-    _pickled.clear()
-    _own.clear()
+        told.subscribe(_note)
 
 
 def _note(tensor: Any) -> None:
     identity = id(tensor)
-    if identity in _pickled or not tensors.requires_grad(tensor):
+    leaves, own = _state.leaves, _state.own
+    if identity in leaves or not tensors.requires_grad(tensor):
         return
     if tensors.history(tensor) is None:
-        _pickled[identity] = refer(tensor, functools.partial(_pickled.pop, identity, None))
+        leaves[identity] = refer(tensor, functools.partial(leaves.pop, identity, None))
     if not isinstance(tensor, torch.nn.Parameter):
-        _own[digest(tensor) or ""] = None
-        if len(_own) > _MOST:
-            del _own[next(iter(_own))]
+        own[digest(tensor) or ""] = None
+        if len(own) > _MOST:
+            del own[next(iter(own))]

@@ -47,7 +47,7 @@ def watch(package: str, function: Any, tell: Callable[[Sent], None]) -> None:
             tell(sent)
 
     frameworks.watch_reductions()
-    tensors.pickled.append(look)
+    tensors.pickled.subscribe(look, lasting=True)
 
 
 # -- in a worker that runs tasks -------------------------------------------------------------------
@@ -64,14 +64,7 @@ _thread = _Thread()
 def apply() -> None:
     """Look, from now on, at what the tasks of this worker pickle."""
     frameworks.watch_reductions()
-    if _pickled not in tensors.pickled:
-        tensors.pickled.append(_pickled)
-
-
-def undo() -> None:
-    """Look at it no longer."""
-    if _pickled in tensors.pickled:
-        tensors.pickled.remove(_pickled)
+    tensors.pickled.subscribe(_pickled)
 
 
 def _pickled(tensor: Any) -> None:

@@ -34,20 +34,35 @@ from pytest_gradguard.runtime.kernel.lineage import LINEAGE
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
+from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 from pytest_gradguard.runtime.pitfalls.lost import boundary_gradients, gg103, lacking
 from pytest_gradguard.runtime.pitfalls.lost.lacking import Severed, StoppedPass
 from pytest_gradguard.runtime.pitfalls.modes import gg301
 
-_severed: dict[int, tuple[Reference, Severed]] = {}
-_retained: set[int] = set()
-"""The ids of such results of which the program has said that it wants their gradient."""
-_pickled: dict[tuple[int, str], Severed] = {}
-"""By the thread and their values: such results that the program has pickled itself since."""
 _PICKLED = 64
 Origin = Callable[[Any, str, FrameType], Severed | None]
 """What a tensor that arrives may have come back as, by its values and what rebuilds it."""
-origins: list[Origin] = []
+origins: Subscribers[Origin] = Subscribers()
 """Asked of each tensor that requires grad and is no parameter, as it arrives."""
+
+
+class _State(GuardState):
+    """The results whose graphs were dropped.
+
+    Attributes:
+        severed: by their ids.
+        retained: the ids of those whose gradient the program has asked to retain.
+        pickled: by the thread and their values: those that the program has pickled itself since.
+    """
+
+    def __init__(self) -> None:
+        self.severed: dict[int, tuple[Reference, Severed]] = {}
+        self.retained: set[int] = set()
+        self.pickled: dict[tuple[int, str], Severed] = {}
+
+
+_state = dropped_at_end(_State())
 
 
 def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> None:
@@ -104,7 +119,7 @@ def _ship_inherited(call: calls.Call) -> None:
 
 def _known(tensor: Any) -> Severed | None:
     """What `tensor` came back as, if it is such a result."""
-    known = _severed.get(id(tensor))
+    known = _state.severed.get(id(tensor))
     return known[1] if known is not None and known[0]() is tensor else None
 
 
@@ -129,14 +144,14 @@ def mark(tensor: Any, severed: Severed) -> None:
     with torch._C.DisableTorchFunctionSubclass():
         tensor.register_hook(arrived)
     forget = functools.partial(_forget, identity)
-    _severed[identity] = (refer(tensor, forget), severed)
+    _state.severed[identity] = (refer(tensor, forget), severed)
     apply()
     torch_engine.subscribe(_watched, torch_engine.Order.REPORTS)
 
 
 def _forget(identity: int) -> None:
-    _severed.pop(identity, None)
-    _retained.discard(identity)
+    _state.severed.pop(identity, None)
+    _state.retained.discard(identity)
 
 
 def apply() -> None:
@@ -164,13 +179,13 @@ _anywhere: list[StoppedPass] = []
 
 
 def _live_calls() -> Iterable[calls.Call]:
-    return {id(severed.call): severed.call for _, severed in list(_severed.values())}.values()
+    return {id(severed.call): severed.call for _, severed in list(_state.severed.values())}.values()
 
 
 def _arrived(severed: Severed, identity: int) -> None:
     # Gradients of GPU tensors arrive in a thread of the engine, which has no user frame.
     running = _running.stack or _anywhere
-    if identity in _retained:  # the gradient at the boundary is what is wanted
+    if identity in _state.retained:  # the gradient at the boundary is what is wanted
         return
     if running:
         if identity not in running[-1].asked:  # else it is so, too
@@ -182,7 +197,7 @@ def _arrived(severed: Severed, identity: int) -> None:
 
 def _watched(run: torch_engine.Backward) -> torch_engine.End:
     backward = StoppedPass(run.inputs, _live_calls())
-    if backward.inputs and _severed:
+    if backward.inputs and _state.severed:
         _look_through(run.outputs, backward)
     _running.stack.append(backward)
     _anywhere.append(backward)
@@ -217,7 +232,7 @@ def _leave_out_unwanted(outputs: Any, backward: StoppedPass) -> None:
     """Leave out results of calls that were made with gradients off: where the backward pass is for
     other tensors, these have a graph by mistake (GG301), and nobody misses it."""
     off = {id(s.call) for s in backward.stopped if _gradients_off(s.call)}
-    if off and any(id(leaf) not in _severed for leaf in tensors.leaves_of(outputs)):
+    if off and any(id(leaf) not in _state.severed for leaf in tensors.leaves_of(outputs)):
         backward.stopped = [s for s in backward.stopped if id(s.call) not in off]
 
 
@@ -228,13 +243,13 @@ def _gradients_off(call: calls.Call) -> bool:
 
 def _was_copied(copied: Any, tensor: Any, *args: Any) -> None:
     known = _known(tensor)
-    if known is not None and id(copied) not in _severed and tensors.requires_grad(copied):
+    if known is not None and id(copied) not in _state.severed and tensors.requires_grad(copied):
         mark(copied, known)
 
 
 def _retains(tensor: Any, *args: Any, **kwargs: Any) -> None:
     if _known(tensor) is not None:
-        _retained.add(id(tensor))
+        _state.retained.add(id(tensor))
 
 
 def _is_pickled(tensor: Any, *args: Any) -> None:
@@ -242,21 +257,21 @@ def _is_pickled(tensor: Any, *args: Any) -> None:
     if known is not None and transfer.active.transfer is None:  # it is by the program
         values = digest(tensor)
         if values is not None:
-            _pickled[threading.get_ident(), values] = known
-        while len(_pickled) > _PICKLED:
-            del _pickled[next(iter(_pickled))]
+            _state.pickled[threading.get_ident(), values] = known
+        while len(_state.pickled) > _PICKLED:
+            del _state.pickled[next(iter(_state.pickled))]
     boundary_gradients.pickled(tensor)
 
 
 def _arrives(tensor: Any, rebuilding: FrameType) -> None:
-    if isinstance(tensor, torch.nn.Parameter) or not (_pickled or origins):
+    if isinstance(tensor, torch.nn.Parameter) or not (_state.pickled or origins.now):
         return
     values = digest(tensor) or ""
     # What comes from workers arrives in other threads.
-    severed = _pickled.get((threading.get_ident(), values))
+    severed = _state.pickled.get((threading.get_ident(), values))
     if severed is not None and not may_be(severed, rebuilding):
         severed = None
-    for ask in origins:
+    for ask in origins.now:
         severed = severed or ask(tensor, values, rebuilding)
     if severed is not None:
         mark(tensor, severed)
@@ -281,20 +296,6 @@ patches = Patches(
 )
 
 
-def undo() -> None:
-    """Stop watching backwards; results that are still alive keep their hooks, which are silent."""
-    patches.undo()
-    arrivals.unsubscribe(_arrives)
-    torch_engine.unsubscribe(_watched)
-    _severed.clear()
-    _retained.clear()
-    _pickled.clear()
-    origins.clear()
-
-
-watching.at_end(undo)
-
-
 def _report(stopped: list[Severed], backward: StoppedPass, accumulates: bool, outcome: Any) -> None:
     if not stopped:
         return
@@ -312,7 +313,7 @@ def _report(stopped: list[Severed], backward: StoppedPass, accumulates: bool, ou
     assert isinstance(evidence, gg103.Evidence)
     search = evidence.count < _MOST_SEARCHES
     is_wanted = functools.cache(
-        functools.partial(lacking.is_wanted, backward, _severed.keys(), search)
+        functools.partial(lacking.is_wanted, backward, _state.severed.keys(), search)
     )
     for severed in stopped:
         evidence.add(severed.note, severed.call, is_wanted)
@@ -339,7 +340,7 @@ def _wait(
     home: collector.Collector,
 ) -> None:
     """Withdraw this once the program is seen to carry on the gradients itself."""
-    reached = [_severed.get(identity) for identity in backward.reached]
+    reached = [_state.severed.get(identity) for identity in backward.reached]
     without = {}
     for call in {id(severed.call): severed.call for severed in stopped}.values():
         for reference, _ in list(call.shipped.values()):

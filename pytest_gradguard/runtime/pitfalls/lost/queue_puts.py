@@ -24,6 +24,7 @@ from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.quoting import QUEUE_PUT, Quoted, quoted
 from pytest_gradguard.runtime.kernel.registry import PROCESSES
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task
 from pytest_gradguard.runtime.kernel.travelling import PLAIN
 
@@ -32,9 +33,9 @@ _LEAVES = "pytest_gradguard.runtime.pitfalls.lost.pickled_leaves"  # it needs to
 _PASSED = ("multiprocessing.", "pytest_gradguard.")
 """What stands between the program and a queue: `put_nowait`, and other wrappers of `put`."""
 _MOST = 1_024
+"""How many items at least are remembered: a queue's thread is seldom that far behind."""
 _SEARCHED = 500
 """How many objects of a process are looked at."""
-"""How many items at least are remembered: a queue's thread is seldom that far behind."""
 _MOST_TOLD = 32
 """How many findings a process tells of one line."""
 
@@ -62,9 +63,21 @@ class Put(NamedTuple):
         return quoted(self.site, f"args[0]{path}", None, QUEUE_PUT)
 
 
-_puts: dict[int, Put] = {}
-_earlier: dict[int, Put] = {}
-"""By the ids of items, which may be other objects' since: the last that were put."""
+class _State(GuardState):
+    """The items that were put.
+
+    Attributes:
+        puts, earlier: the last, by their ids, which may be other objects' since.
+        told: by the line: how often it was told of.
+    """
+
+    def __init__(self) -> None:
+        self.puts: dict[int, Put] = {}
+        self.earlier: dict[int, Put] = {}
+        self.told: dict[object, int] = {}
+
+
+_state = dropped_at_end(_State())
 tell: list[Callable[[list[Finding]], object]] = []
 """In a process that the program has started: how it tells, at once, what it finds."""
 
@@ -104,22 +117,21 @@ def _putting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _remember(item: Any) -> None:
-    global _puts, _earlier
     if type(item) is tuple and PLAIN.issuperset(map(type, item)):
         return
     frame: Any = sys._getframe(3)
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_PASSED):
         frame = frame.f_back
     if frame is not None and callsite.is_users(frame):
-        if len(_puts) >= _MOST:
-            _puts, _earlier = {}, _puts
+        if len(_state.puts) >= _MOST:
+            _state.puts, _state.earlier = {}, _state.puts
         scopes = collector.around()
-        _puts[id(item)] = Put(callsite.file_of(frame), frame.f_code, frame.f_lasti, scopes)
+        _state.puts[id(item)] = Put(callsite.file_of(frame), frame.f_code, frame.f_lasti, scopes)
 
 
 def put_of(items: Iterable[Any]) -> Put | None:
     """How the program put one of `items`, which a queue pickles, on that queue; else None."""
-    known = (_puts.get(id(item)) or _earlier.get(id(item)) for item in items)
+    known = (_state.puts.get(id(item)) or _state.earlier.get(id(item)) for item in items)
     return next(filter(None, known), None)
 
 
@@ -130,7 +142,7 @@ def refused(put: Put, tensor: Any, path: str) -> None:
     if kind.code in collector.allowed_now(put.scopes):
         return
     if tell:
-        _told[site.key] = number = _told.get(site.key, 0) + 1
+        _state.told[site.key] = number = _state.told.get(site.key, 0) + 1
         finding = kind(site).of_item(put, tensor, path).build()
         if finding is not None and number <= _MOST_TOLD:
             tell[0]([finding])
@@ -140,10 +152,6 @@ def refused(put: Put, tensor: Any, path: str) -> None:
         found.of_item(put, tensor, path)
         with suppress(GradGuardError, GradGuardWarning):  # it is the queue's own thread
             collector.announce(home, [found])
-
-
-_told: dict[object, int] = {}
-"""By the line: how often it was told of."""
 
 
 def _in_a_worker() -> bool:

@@ -21,6 +21,7 @@ from pytest_gradguard.runtime.kernel.evidence import Object
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.kernel.registry import Workers
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
 from pytest_gradguard.runtime.pitfalls.ddp import groups
 
@@ -30,7 +31,7 @@ _PROXIES = ("_local_invoke", "_local_invoke_async_execution")
 """What calls a method of the object behind an RRef: its second argument is the method's name."""
 _LEAVES = 64
 """How many leaves behind what is sent are remembered."""
-_pending: ByIdentity[tuple[Call, Task]] = ByIdentity()
+_pending: ByIdentity[tuple[Call, Task]] = dropped_at_end(ByIdentity())
 
 
 def _begin(
@@ -85,11 +86,4 @@ def _make() -> list[Patch]:
     ]
 
 
-_patches = LatePatches(_make)
-apply = _patches.apply
-
-
-def undo() -> None:
-    """Hear of these calls no longer."""
-    _patches.undo()
-    _pending.clear()
+apply = LatePatches(_make).apply

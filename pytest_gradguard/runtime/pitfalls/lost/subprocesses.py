@@ -48,5 +48,4 @@ def _words(args: Any) -> Iterable[Any]:
     return args if isinstance(args, (list, tuple)) else (args,)
 
 
-_patches = Patches([observe(subprocess.Popen, "__init__", before=_started)])
-apply, undo = _patches.apply, _patches.undo
+apply = Patches([observe(subprocess.Popen, "__init__", before=_started)]).apply

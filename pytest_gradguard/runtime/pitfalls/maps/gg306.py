@@ -28,6 +28,7 @@ from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.pipes import Address, Mailbox, post
 from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.quoting import quoted
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task, parameter_of, roots_of, task_of
 from pytest_gradguard.runtime.pitfalls.maps import write_faults
 from pytest_gradguard.runtime.pitfalls.maps.regions import Region
@@ -97,7 +98,7 @@ class Written(NamedTuple):
 # -- in the parent ---------------------------------------------------------------------------------
 
 _mailbox = Mailbox(Killed)
-_waiting: weakref.WeakValueDictionary[int, Evidence] = weakref.WeakValueDictionary()
+_waiting: weakref.WeakValueDictionary[int, Evidence] = dropped_at_end(weakref.WeakValueDictionary())
 """The evidence against the calls that sent read-only maps to workers, by their numbers."""
 
 
@@ -337,7 +338,7 @@ class _Followed:
         self._places: dict[int, tuple[str | None, int | None]] = {}
         self._mode: Any = None
         self._thread = threading.get_ident()
-        self._watch = watching.when_imported("torch", self._start, self._stop)  # a task may do that
+        self._watch = watching.when_imported("torch", self._start)  # a task may do that
 
     def _start(self) -> None:
         if self._mode is None and self._thread == threading.get_ident():
@@ -345,11 +346,6 @@ class _Followed:
 
             self._mode = Writes(self._hear)
             self._mode.__enter__()
-
-    def _stop(self) -> None:
-        mode, self._mode = self._mode, None
-        if mode is not None:
-            mode.__exit__(None, None, None)
 
     def _hear(self, address: int, region: Region) -> None:
         for index, one in enumerate(self._arrived):
@@ -366,6 +362,9 @@ class _Followed:
     def stop(self, items: Any) -> list[Written] | None:
         """The writes, as the parent is told of them."""
         watching.forget(self._watch)
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.__exit__(None, None, None)
         found = []
         for index, regions in self._regions.items():
             one = self._arrived[index]

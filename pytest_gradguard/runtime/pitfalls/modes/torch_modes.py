@@ -8,7 +8,6 @@ pulls from other threads after the first few.
 
 from __future__ import annotations
 
-import sys
 from typing import Any, NamedTuple
 
 import torch
@@ -105,9 +104,3 @@ def pulled(call: Any, tasks: Any) -> Any:
         return lambda: heard(call, [Lost(mode, did, None) for mode, did in watch.end()])
 
     return pulling.pulled(tasks, begin)
-
-
-def undo() -> None:
-    """Leave torch's own switches as they were."""
-    module: Any = sys.modules[modes.__name__]
-    module.undo()

@@ -18,6 +18,7 @@ from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
 from pytest_gradguard.runtime.kernel import calls, collector, locate, pulling, shipment
 from pytest_gradguard.runtime.kernel.evidence import direction
 from pytest_gradguard.runtime.kernel.probes import After
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import GENERATOR, Task, roots_of, task_of
 from pytest_gradguard.runtime.pitfalls.modes import gg301
 from pytest_gradguard.runtime.pitfalls.modes.gg301 import TRANSFORMS
@@ -32,7 +33,9 @@ _REFUSAL = re.compile(r"INTERNAL ASSERT FAILED.*functorch|escaped.*functorch", r
 """What torch raises for a tensor whose transform this thread lacks, or has another one for."""
 _REFUSAL_OF_VMAP = "being vmapped"
 
-_losses: weakref.WeakValueDictionary[int, transforms.Loss] = weakref.WeakValueDictionary()
+_losses: weakref.WeakValueDictionary[int, transforms.Loss] = dropped_at_end(
+    weakref.WeakValueDictionary()
+)
 
 
 class Asked(NamedTuple):
@@ -270,8 +273,3 @@ def _cannot_be_pickled(name: str, given: str, evidence: gg301.Evidence) -> str:
         f"{given} belongs to {name}, which is active in the calling thread only: torch cannot "
         f"pickle it for the {evidence.backend} workers that run `{evidence.first.name}`."
     )
-
-
-def undo() -> None:
-    """Leave torch's own functions as they were, and follow no more."""
-    transforms.undo()

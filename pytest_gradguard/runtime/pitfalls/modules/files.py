@@ -5,6 +5,7 @@ Python cannot remove an audit hook: worker processes alone have one, once a modu
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from threading import get_ident
@@ -17,41 +18,53 @@ from pytest_gradguard.runtime.kernel import probes
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 
 _WRITES = os.O_WRONLY | os.O_RDWR
 _MANY = 1_000
-_written: set[Any] = set()
-_saved: list[bool] = []
-"""Whether the tasks have saved something, copied a module or read its state."""
-_threads: list[int] = []
-"""That of the tasks: libraries connect workers to each other in threads of their own."""
-_hooked: list[bool] = []
+
+
+class _State(GuardState):
+    """What the tasks of a batch have done.
+
+    Attributes:
+        written: the files that they have opened to write.
+        saved: they have saved something, copied a module or read its state.
+        thread: theirs: libraries connect workers to each other in threads of their own.
+    """
+
+    def __init__(self) -> None:
+        self.written: set[Any] = set()
+        self.saved = False
+        self.thread = get_ident()
+
+
+_state = dropped_at_end(_State())
 
 
 def watch() -> None:
     """Note, from now on, where the tasks of a batch may leave a module."""
-    _written.clear()
-    _saved.clear()
-    _threads[:] = [get_ident()]
+    _state.clear()
     _patches.apply()
-    if _copied not in torch_modules.copied:
-        torch_modules.copied.append(_copied)
-    if not _hooked:
-        _hooked.append(True)
-        sys.addaudithook(_hear)
+    torch_modules.copied.subscribe(_copied)
+    _hook()
+
+
+@functools.cache
+def _hook() -> None:
+    sys.addaudithook(_hear)
 
 
 def rest() -> None:
     """Note it no longer."""
     _patches.undo()
-    if _copied in torch_modules.copied:
-        torch_modules.copied.remove(_copied)
+    torch_modules.copied.unsubscribe(_copied)
 
 
 def note_saved(*args: Any, **kwargs: Any) -> None:
     """Say that the tasks may have left a module somewhere."""
-    if not _saved:
-        _saved.append(True)
+    if not _state.saved:
+        _state.saved = True
         probes.note_change()
 
 
@@ -72,7 +85,7 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
         return
     if event == "open":
         attempt(_opened, *args)
-    elif event == "socket.connect" and _threads == [get_ident()]:
+    elif event == "socket.connect" and _state.thread == get_ident():
         attempt(_connected, *args)
 
 
@@ -84,13 +97,14 @@ def _connected(connection: Any, address: Any) -> None:
 def _opened(path: Any, mode: Any, flags: Any) -> None:
     if type(path) is int or (type(path) is str and ".pyc" in path):
         return  # it was opened before, or by an import
-    if type(flags) is int and flags & _WRITES and len(_written) < _MANY:
-        _written.add(path)
+    if type(flags) is int and flags & _WRITES and len(_state.written) < _MANY:
+        _state.written.add(path)
 
 
 def may_hold(size: int) -> bool:
     """Whether so many numbers may be in what the tasks have written or saved."""
-    return bool(_saved) or len(_written) == _MANY or any(_has(path, size) for path in _written)
+    written = _state.written
+    return _state.saved or len(written) == _MANY or any(_has(path, size) for path in written)
 
 
 def _has(path: Any, size: int) -> bool:

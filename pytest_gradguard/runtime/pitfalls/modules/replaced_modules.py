@@ -14,11 +14,12 @@ import torch
 
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.copies import GradientState, all_zero, gradient_state
-from pytest_gradguard.runtime.kernel import callsite, collector, watching
+from pytest_gradguard.runtime.kernel import callsite, collector
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.references import Reference, refer
+from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task
 from pytest_gradguard.runtime.pitfalls.modules import gg112
 
@@ -60,7 +61,7 @@ class _Twin:
         self.originals: list[tuple[str, _Original]] = []
         for name, one in sent.named_parameters():
             self.originals.append((name, _Original(refer(one), gradient_state(one))))
-            earlier, known = _by_parameter.get(id(one), (None, ""))
+            earlier, known = _state.by_parameter.get(id(one), (None, ""))
             if earlier is not None and earlier.parameter(known) is one:  # it had come back itself
                 self.originals += [(name, old) for n, old in earlier.originals if n == known]
         self._sent = refer(sent)
@@ -70,16 +71,16 @@ class _Twin:
         for name, one in module.named_parameters():
             reference = self._copies[name] = refer(one, functools.partial(self._freed, id(one)))
             self._versions[id(one)] = one._version
-            _by_parameter[id(one)] = (self, name)
+            _state.by_parameter[id(one)] = (self, name)
             if tensors.requires_grad(one):
                 trained.append(reference)
         self._few = trained[:_FEW] + trained[-_FEW:]
 
     def _freed(self, identity: int) -> None:
-        _by_parameter.pop(identity, None)
+        _state.by_parameter.pop(identity, None)
         self._versions.pop(identity, None)
         if not self._versions:
-            _twins.discard(self)
+            _state.twins.discard(self)
 
     def parameter(self, name: str) -> Any:
         """The parameter of that name which came back, or None where it is no more."""
@@ -112,9 +113,17 @@ class _Twin:
 
 
 _FEW = 4
-_twins: set[_Twin] = set()
-_by_parameter: dict[int, tuple[_Twin, str]] = {}
-"""By the id of a parameter that came back."""
+
+
+class _State(GuardState):
+    """The modules that came back, and their parameters by id."""
+
+    def __init__(self) -> None:
+        self.twins: set[_Twin] = set()
+        self.by_parameter: dict[int, tuple[_Twin, str]] = {}
+
+
+_state = dropped_at_end(_State())
 
 
 def remember(call: Call, sent: Any, task: Task, module: Any) -> None:
@@ -128,20 +137,9 @@ def remember(call: Call, sent: Any, task: Task, module: Any) -> None:
     """
     if "GG112" in call.dropped:
         return
-    _twins.add(_Twin(call, task, sent, module))
+    _state.twins.add(_Twin(call, task, sent, module))
     steps.after.subscribe(_stepped)
     _patches.apply()
-
-
-def undo() -> None:
-    """Stop looking at optimizers."""
-    _twins.clear()
-    _by_parameter.clear()
-    _patches.undo()
-    steps.after.unsubscribe(_stepped)
-
-
-watching.at_end(undo)
 
 
 # -- who holds the parameters --------------------------------------------------------------------
@@ -153,7 +151,7 @@ def _held(optimizer: Any) -> set[int]:
 
 def _note_holder(held: set[int]) -> None:
     """Leave alone, from now on, what came back and is held by an optimizer."""
-    for twin in list(_twins):
+    for twin in list(_state.twins):
         twin.settled = twin.settled or twin.are_in(held)
 
 
@@ -170,7 +168,7 @@ _patches = Patches([observe(torch.optim.Optimizer, "add_param_group", after=_add
 def _stepped(optimizer: Any) -> None:
     held = _held(optimizer)
     _note_holder(held)
-    for twin in list(_twins):
+    for twin in list(_state.twins):
         if twin.settled or not twin.has_gradient():
             continue
         replaced = _replaced(twin, held)

@@ -19,12 +19,13 @@ from pytest_gradguard.runtime.kernel import callsite, collector
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.parsing import parsed
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.modules import gg111
 
 _MODULE = "torch.nn.parallel.data_parallel"
 _FEW = 8
 """How many forward passes of a module are looked at."""
-_left: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_left: weakref.WeakKeyDictionary[Any, int] = dropped_at_end(weakref.WeakKeyDictionary())
 """How many more of each `DataParallel` are."""
 
 
@@ -145,11 +146,4 @@ def _make() -> list[Patch]:
     return [] if kind is None else [observe(kind, "parallel_apply", before=_before, after=_after)]
 
 
-_patches = LatePatches(_make)
-apply = _patches.apply
-
-
-def undo() -> None:
-    """Leave `DataParallel` as it was."""
-    _patches.undo()
-    _left.clear()
+apply = LatePatches(_make).apply

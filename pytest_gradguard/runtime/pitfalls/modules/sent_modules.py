@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
-from pytest_gradguard.runtime.kernel import calls, frameworks, shipped_modules, watching
+from pytest_gradguard.runtime.kernel import calls, frameworks, shipped_modules
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import telling
 from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patches
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
 from pytest_gradguard.runtime.pitfalls.modules import replaced_modules
 from pytest_gradguard.runtime.pitfalls.modules.buffers import parameters_of, text_of
@@ -66,12 +67,12 @@ def watch(function: Any, tell: Callable[[SentModule], object]) -> None:
             tell(SentModule(task_of(function), *about))
 
     frameworks.watch_reductions()
-    torch_modules.copied.append(copied)
+    torch_modules.copied.subscribe(copied, lasting=True)
 
 
 # -- in the parent ---------------------------------------------------------------------------------
 
-_sent: deque[tuple[Call, SentModule]] = deque(maxlen=64)
+_sent: deque[tuple[Call, SentModule]] = dropped_at_end(deque(maxlen=64))
 
 
 def expect() -> None:
@@ -99,12 +100,3 @@ def _built(result: Any, module: Any, *args: Any) -> None:
 
 
 _patches = Patches([observe(torch.nn.Module, "__setstate__", after=_built)])
-
-
-def undo() -> None:
-    """Look at them no longer."""
-    _patches.undo()
-    _sent.clear()
-
-
-watching.at_end(undo)

@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
-from pytest_gradguard.runtime.kernel import probes, shipped_modules, watching
+from pytest_gradguard.runtime.kernel import probes, shipped_modules
 from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.shipped_modules import Copy
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.kept import backwards, returned
 from pytest_gradguard.runtime.pitfalls.modules import files, gg114, kept_buffers
 from pytest_gradguard.runtime.pitfalls.modules.buffers import parameters_of, same
 from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers
 
-_stepped: set[int] = set()
+_stepped: set[int] = dropped_at_end(set())
 """The ids of the parameters that an optimizer has stepped in the tasks of this batch."""
 
 
@@ -49,7 +50,8 @@ def _steps(optimizer: Any) -> None:
 
 def _after(items: Any, results: Any, error: BaseException | None) -> list[KeptBuffers] | None:
     """Which modules that are here the tasks `items` have trained, and left here."""
-    _rest()
+    files.rest()
+    steps.after.unsubscribe(_steps)
     found = _trained_by(items, results) if error is None else []
     returned = functools.partial(_returns, results)
     found += kept_buffers.returned_later(gg114.CODE, items, found, returned)
@@ -122,11 +124,3 @@ def heard(call: Any, note: list[KeptBuffers]) -> None:
     from pytest_gradguard.runtime.pitfalls.modules import worker_buffers
 
     worker_buffers.remember(call, note, gg114.Evidence)
-
-
-def _rest() -> None:
-    files.rest()
-    steps.after.unsubscribe(_steps)
-
-
-watching.at_end(_rest)

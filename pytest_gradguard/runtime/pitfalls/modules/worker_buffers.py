@@ -167,10 +167,9 @@ def _is_what_was_sent(module: Any, kept: KeptBuffers) -> bool:
 
 
 def _listen() -> None:
-    if not _patches.applied:
-        _patches.apply()
-        steps.after.subscribe(_stepped)
-        torch_modules.copied.append(_copied)
+    _patches.apply()
+    steps.after.subscribe(_stepped)
+    torch_modules.copied.subscribe(_copied)
     waiting = [(one, one.module) for one in _waiting]
     if not _forward and any(
         module is not None and (one.is_trained or not module.training) for one, module in waiting
@@ -188,8 +187,7 @@ def undo() -> None:
 
 def _rest() -> None:
     _patches.undo()
-    if _copied in torch_modules.copied:
-        torch_modules.copied.remove(_copied)
+    torch_modules.copied.unsubscribe(_copied)
     steps.after.unsubscribe(_stepped)
     while _forward:
         _forward.pop().remove()

@@ -15,6 +15,7 @@ from pytest_gradguard.runtime.kernel.checks import TORCH, Probe, forked_for_task
 from pytest_gradguard.runtime.kernel.dispatch import children
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
 from pytest_gradguard.runtime.kernel.probes import After
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task, reseeds, task_of
 from pytest_gradguard.runtime.pitfalls.random import random_states
 
@@ -49,7 +50,9 @@ class Drawn(NamedTuple):
 # -- in the parent ---------------------------------------------------------------------------------
 
 _MOST = 1_000
-_drawn: weakref.WeakKeyDictionary[Any, dict[tuple[str, bytes], Drawn]] = weakref.WeakKeyDictionary()
+_drawn: weakref.WeakKeyDictionary[Any, dict[tuple[str, bytes], Drawn]] = dropped_at_end(
+    weakref.WeakKeyDictionary()
+)
 
 
 def ship(call: Any, items: Any) -> int | None:
@@ -95,7 +98,7 @@ class Evidence(TaskEvidence):
 
 # -- in the worker ---------------------------------------------------------------------------------
 
-_looked_at: set[tuple[int, int]] = set()
+_looked_at: set[tuple[int, int]] = dropped_at_end(set())
 
 
 def begin(asked: int | None, process: bool) -> After | None:

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime.kernel import locate, probes, transfer, used_globals
+from pytest_gradguard.runtime.kernel import locate, probes, transfer, used_globals, watching
 from pytest_gradguard.runtime.kernel.checks import Probe, copied, forked_for_tasks, in_pools
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
 from pytest_gradguard.runtime.kernel.faults import attempt, fault
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 from pytest_gradguard.runtime.kernel.probes import After
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import (
     Task,
     code_of,
@@ -88,8 +89,12 @@ class Drawn(NamedTuple):
 # -- in the parent ---------------------------------------------------------------------------------
 
 _registered: dict[type, Callable[[Any], Any]] = {}
-_shipped: weakref.WeakKeyDictionary[Any, dict[int, tuple[int, Any]]] = weakref.WeakKeyDictionary()
-_drawn: weakref.WeakKeyDictionary[Any, list[tuple[int, Drawn]]] = weakref.WeakKeyDictionary()
+_shipped: weakref.WeakKeyDictionary[Any, dict[int, tuple[int, Any]]] = dropped_at_end(
+    weakref.WeakKeyDictionary()
+)
+_drawn: weakref.WeakKeyDictionary[Any, list[tuple[int, Drawn]]] = dropped_at_end(
+    weakref.WeakKeyDictionary()
+)
 """What was drawn, with the number of the call that it was drawn in."""
 
 
@@ -102,13 +107,15 @@ def ask(call: Any) -> None:
     _patches.apply()
 
 
-def undo() -> None:
+def _undo() -> None:
     """Take the reports out again."""
     for kind in list(_registered):
         if copyreg.dispatch_table.get(kind) is _reduce:
             del copyreg.dispatch_table[kind]
         del _registered[kind]
-    _patches.undo()
+
+
+watching.at_end(_undo)
 
 
 def _reduce(generator: Any) -> Any:

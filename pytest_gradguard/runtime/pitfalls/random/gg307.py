@@ -16,6 +16,7 @@ from pytest_gradguard.runtime.kernel.checks import Probe, apart_for_tasks
 from pytest_gradguard.runtime.kernel.dispatch import children
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
 from pytest_gradguard.runtime.kernel.probes import After
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import names_in, task_of
 from pytest_gradguard.runtime.kernel.travelling import PLAIN
 from pytest_gradguard.runtime.pitfalls.random import random_states, seeding
@@ -30,7 +31,9 @@ _MOST = 1_000
 
 # -- in the parent ---------------------------------------------------------------------------------
 
-_drawn: weakref.WeakKeyDictionary[Any, dict[bytes, Drawn]] = weakref.WeakKeyDictionary()
+_drawn: weakref.WeakKeyDictionary[Any, dict[bytes, Drawn]] = dropped_at_end(
+    weakref.WeakKeyDictionary()
+)
 
 
 def ship(call: Any, items: Any) -> tuple[int, list[str]] | None:
@@ -90,7 +93,7 @@ class Evidence(TaskEvidence):
 
 # -- in the worker ---------------------------------------------------------------------------------
 
-_looked_at: set[int] = set()
+_looked_at: set[int] = dropped_at_end(set())
 
 
 def begin(asked: tuple[int, list[str]], process: bool) -> After | None:

@@ -20,6 +20,7 @@ from pytest_gradguard.runtime.kernel.checks import Probe, threads
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.probes import After
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
 from pytest_gradguard.runtime.pitfalls.random import random_states, seed_calls, seeding
 
@@ -81,7 +82,7 @@ def ship(call: Any, items: Any) -> Asked | None:
 
 # -- where they run --------------------------------------------------------------------------------
 
-_left_by_seeds: dict[tuple[int, str], set[bytes]] = {}
+_left_by_seeds: dict[tuple[int, str], set[bytes]] = dropped_at_end({})
 """The states that seeds have left, by families and libraries."""
 
 
@@ -171,7 +172,7 @@ _RLOCK: type[Any] = type(threading.RLock())
 
 # -- back in the parent ----------------------------------------------------------------------------
 
-_seeded: weakref.WeakKeyDictionary[Any, list[Seeded]] = weakref.WeakKeyDictionary()
+_seeded: weakref.WeakKeyDictionary[Any, list[Seeded]] = dropped_at_end(weakref.WeakKeyDictionary())
 
 
 def heard(call: Any, note: Seeded) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.probes import After
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.random import gg305, random_states
 
 _ARGUMENTS = "initargs"
@@ -20,7 +21,7 @@ _FRAMES = 30
 
 # -- in the parent ---------------------------------------------------------------------------------
 
-_known: ByIdentity[dict[str, int]] = ByIdentity()
+_known: ByIdentity[dict[str, int]] = dropped_at_end(ByIdentity())
 """By a pool: the numbers of its generators, by their paths."""
 
 

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.kernel import watching
 from pytest_gradguard.runtime.kernel.observing import observed
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 
@@ -42,15 +41,6 @@ def watch() -> None:
     """Hear of the libraries that are loaded, from now on."""
     for patches in _patches.values():
         patches.apply()
-
-
-def undo() -> None:
-    """Leave the functions as they were."""
-    for patches in _patches.values():
-        patches.undo()
-
-
-watching.at_end(undo)
 
 
 def _make(library: str) -> list[Patch]:

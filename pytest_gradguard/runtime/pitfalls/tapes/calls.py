@@ -16,6 +16,7 @@ import tensorflow as tf
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.kernel import callsite, locate
 from pytest_gradguard.runtime.kernel.evidence import Object
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import roots_of
 from pytest_gradguard.runtime.pitfalls.tapes import following, gg105, inside, own, values
 from pytest_gradguard.runtime.pitfalls.tapes.around import Around, ids_in
@@ -26,7 +27,7 @@ from pytest_gradguard.runtime.pitfalls.tapes.values import Value
 _LATER = 200
 """How many objects in the arguments of one batch are looked at, after the first few batches."""
 
-_arounds: weakref.WeakKeyDictionary[Any, Around] = weakref.WeakKeyDictionary()
+_arounds: weakref.WeakKeyDictionary[Any, Around] = dropped_at_end(weakref.WeakKeyDictionary())
 
 
 def begin(call: Any) -> bool | None:
@@ -194,8 +195,3 @@ def heard(call: Any, note: Note) -> None:
         around.settle()
     elif note.made:
         following.results(around, note.made)
-
-
-def undo() -> None:
-    """Leave TensorFlow as it was."""
-    _arounds.clear()

@@ -16,6 +16,7 @@ from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_t
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.kernel import callsite, collector
 from pytest_gradguard.runtime.kernel.faults import fault, freed
+from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.tapes import own, values
 from pytest_gradguard.runtime.pitfalls.tapes.around import Around, Unanswered, watches
 from pytest_gradguard.runtime.pitfalls.tapes.inside import add, key_of, number_of
@@ -151,13 +152,11 @@ class _Follower:
             del self._shadows[identity]
             shadow.tape.pop()
 
-    def undo(self) -> None:
-        """Stop to listen."""
+    def clear(self) -> None:
+        """Stop following."""
         for shadow in list(self._shadows.values()):
             shadow.tape.pop()
         self._shadows.clear()
-        tensorflow_tapes.stop(self)
-        own.undo(self)
 
     def shadow_of(self, recorder: Any) -> _Shadow | None:
         """The shadow of a tape, if it has one."""
@@ -297,7 +296,7 @@ def _pairs(asked: _Asked, around: Around, gradients: Any) -> list[tuple[Any, Any
     ]
 
 
-_follower = _Follower()
+_follower = dropped_at_end(_Follower())
 
 
 def opened(tape: Any) -> None:
@@ -342,8 +341,3 @@ def keep(around: Around, tensor: Any) -> bool:
 def _shadows_of(around: Around) -> list[_Shadow]:
     found = [_follower.shadow_of(one) for ref in around.recorders if (one := ref()) is not None]
     return [shadow for shadow in found if shadow is not None]
-
-
-def undo() -> None:
-    """Leave TensorFlow as it was."""
-    _follower.undo()

@@ -10,9 +10,7 @@ from typing import Any
 
 from pytest_gradguard.runtime.kernel import collector
 from pytest_gradguard.runtime.kernel.observing import observe
-from pytest_gradguard.runtime.kernel.patching import Patches
-
-_patches: Patches | None = None
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 
 
 def _opened(result: Any, tape: Any) -> None:
@@ -22,22 +20,9 @@ def _opened(result: Any, tape: Any) -> None:
         following.opened(tape)
 
 
-def apply() -> None:
-    """Hear of every gradient tape that records."""
-    global _patches
-    if _patches is None:
-        tape = sys.modules["tensorflow.python.eager.backprop"].GradientTape
-        _patches = Patches([observe(tape, "_push_tape", after=_opened)])
-    _patches.apply()
+def _make() -> list[Patch]:
+    tape = sys.modules["tensorflow.python.eager.backprop"].GradientTape
+    return [observe(tape, "_push_tape", after=_opened)]
 
 
-def undo() -> None:
-    """Leave TensorFlow as it was."""
-    if _patches is not None:
-        _patches.undo()
-    following: Any = sys.modules.get("pytest_gradguard.runtime.pitfalls.tapes.following")
-    if following is not None:
-        following.undo()
-    own: Any = sys.modules.get("pytest_gradguard.runtime.pitfalls.tapes.own")
-    if own is not None:
-        own.undo(own.TASKS)
+apply = LatePatches(_make).apply

@@ -29,6 +29,7 @@ from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.faults import Beside, fault
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 from pytest_gradguard.runtime.pitfalls.tapes import traced_functions
 from pytest_gradguard.runtime.pitfalls.tapes.notes import Flow
 
@@ -323,7 +324,7 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
             ours = backward
             if _of_user(backward):
                 ours = functools.partial(_ones_for, list(inputs))
-                for listener in _listening:
+                for listener in _listeners.now:
                     if callable(listener):
                         listener(str(kind))
             _record(kind, outputs, inputs, ours)
@@ -379,34 +380,21 @@ class _Reading(threading.local):
 reading = _Reading()
 """How many look at which variables are read in this thread."""
 
-_patches = Patches(
-    [
-        Patch(record, "could_possibly_record", _recording),
-        Patch(record, "record_operation", _noting),
-        Patch(gradients_util, "PossibleTapeGradientTypes", _not_for_ours),
-        Patch(ops, "_gradient_registry", _Gradients),
-        observe(concrete_function.ConcreteFunction, "_call_flat", after=_ran),
-    ]
+
+_listeners: Subscribers[Any] = Subscribers(
+    Patches(
+        [
+            Patch(record, "could_possibly_record", _recording),
+            Patch(record, "record_operation", _noting),
+            Patch(gradients_util, "PossibleTapeGradientTypes", _not_for_ours),
+            Patch(ops, "_gradient_registry", _Gradients),
+            observe(concrete_function.ConcreteFunction, "_call_flat", after=_ran),
+        ],
+        lasting=True,
+    )
 )
-
-
-_listening: list[Any] = []
+"""For whom TensorFlow is asked whether anything records: a function is called with the name of each
+custom gradient of the program's."""
 TASKS = "what looks at tasks"
 """A listener that nobody ends before the guard ends."""
-
-
-def listen(listener: Any) -> None:
-    """Be asked where TensorFlow asks whether anything records, for `listener`.
-
-    If it is a function, it is called with the name of each custom gradient of the program's.
-    """
-    if all(one is not listener for one in _listening):
-        _listening.append(listener)
-    _patches.apply()
-
-
-def undo(listener: Any) -> None:
-    """Undo `listen`; the last one leaves TensorFlow as it was."""
-    _listening[:] = [one for one in _listening if one is not listener]
-    if not _listening:
-        _patches.undo()
+listen, undo = _listeners.subscribe, _listeners.unsubscribe

@@ -60,12 +60,5 @@ def heard(call: Any, note: Note) -> None:
     tapes.heard(call, note)
 
 
-def undo() -> None:
-    """Leave TensorFlow as it was."""
-    tapes: Any = sys.modules.get("pytest_gradguard.runtime.pitfalls.tapes.calls")
-    if tapes is not None:
-        tapes.undo()
-
-
 def _loaded() -> bool:
     return hasattr(sys.modules.get("tensorflow"), "GradientTape")
