@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from pytest_gradguard.callbacks.training import OnMissing, TrainingWatch
+from pytest_gradguard.callbacks.training import TrainingCallback
 
 __all__ = ["WatchGradients"]
 
@@ -35,7 +34,7 @@ def _bases() -> tuple[Any, ...]:
 _Callback: Any = type("_Callback", _bases(), {})
 
 
-class WatchGradients(_Callback):  # type: ignore[misc]
+class WatchGradients(TrainingCallback, _Callback):  # type: ignore[misc]
     """Watches the gradients of the first optimizer steps of a fit.
 
     Every parameter of the module must have received one by then. If one has not, `GradGuardError`
@@ -52,18 +51,6 @@ class WatchGradients(_Callback):  # type: ignore[misc]
     Raises:
         TypeError, ValueError: an option is none of the allowed values.
     """
-
-    def __init__(
-        self,
-        steps: int = 1,
-        *,
-        allow_none: str | Iterable[str] = (),
-        finite: bool = True,
-        nonzero: bool = False,
-        on_missing: OnMissing = "error",
-    ) -> None:
-        super().__init__()
-        self._watch = TrainingWatch(steps, allow_none, finite, nonzero, on_missing)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch."""

@@ -87,3 +87,19 @@ class TrainingWatch:
             raise GradGuardError(findings)
         for finding in findings:
             warn(finding)
+
+
+class TrainingCallback:
+    """What the callbacks of all libraries are; its constructor says what they take."""
+
+    def __init__(
+        self,
+        steps: int = 1,
+        *,
+        allow_none: str | Iterable[str] = (),
+        finite: bool = True,
+        nonzero: bool = False,
+        on_missing: OnMissing = "error",
+    ) -> None:
+        super().__init__()
+        self._watch = TrainingWatch(steps, allow_none, finite, nonzero, on_missing)

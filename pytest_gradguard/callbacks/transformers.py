@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from pytest_gradguard.callbacks.training import OnMissing, TrainingWatch
+from pytest_gradguard.callbacks.training import TrainingCallback
 
 __all__ = ["WatchGradients"]
 
@@ -19,7 +18,7 @@ if find_spec("transformers") is None:
 _Callback: Any = import_module("transformers").TrainerCallback
 
 
-class WatchGradients(_Callback):  # type: ignore[misc]
+class WatchGradients(TrainingCallback, _Callback):  # type: ignore[misc]
     """Watches the gradients of the first optimizer steps of `Trainer.train()`.
 
     Every parameter of the model must have received one by then. If one has not, `GradGuardError`
@@ -35,18 +34,6 @@ class WatchGradients(_Callback):  # type: ignore[misc]
     Raises:
         TypeError, ValueError: an option is none of the allowed values.
     """
-
-    def __init__(
-        self,
-        steps: int = 1,
-        *,
-        allow_none: str | Iterable[str] = (),
-        finite: bool = True,
-        nonzero: bool = False,
-        on_missing: OnMissing = "error",
-    ) -> None:
-        super().__init__()
-        self._watch = TrainingWatch(steps, allow_none, finite, nonzero, on_missing)
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any

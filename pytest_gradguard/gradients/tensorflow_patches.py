@@ -15,7 +15,7 @@ from pytest_gradguard import keras_variables
 from pytest_gradguard.gradients.tensorflow_log import Listener, Log, noted, recorder
 from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_tapes
 from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.pitfalls.tapes import own
 
 _MACHINERY = tuple(f"{sep}{name}{sep}" for sep in "/\\" for name in ("tensorflow", "keras"))
@@ -244,49 +244,47 @@ _COMPARISONS = {
 """Comparisons of two values, with the operator methods that also hold them."""
 
 
-def _make() -> Patches:
+def _make() -> list[Patch]:
     from tensorflow.python.eager.polymorphic_function import polymorphic_function
     from tensorflow.python.framework import ops, tensor
     from tensorflow.python.ops import gen_math_ops, resource_variable_ops
 
     eager = ops._EagerTensorBase
     variable = resource_variable_ops.BaseResourceVariable
-    return Patches(
-        [
-            Patch(threading.Thread, "start", _beginning),
-            Patch(variable, "_read_variable_op", _reading),
-            Patch(polymorphic_function.Function, "__call__", _running),
-            *_to_python(eager),
-            *_to_python(variable),
-            *(
-                Patch(owner, name, _leaving(f"{name}()", _written, operand=1))
-                for name in ("assign", "assign_add", "assign_sub")
-                for owner in (variable, resource_variable_ops.ResourceVariable)
-                if name in vars(owner)
-            ),
-            Patch(resource_variable_ops.ResourceVariable, "__init__", _making),
-            Patch(tf, "stop_gradient", _leaving("tf.stop_gradient()")),
-            Patch(tf, "numpy_function", _leaving("tf.numpy_function()", operand=1)),
-            Patch(gen_math_ops, "cast", _casting),
-            *(
-                Patch(module, name, _leaving(how, _written))
-                for group, names in _WITHOUT_GRADIENT.items()
-                if (module := _generated(group)) is not None
-                for name, how in names.items()
-                if hasattr(module, name)
-            ),
-            *(
-                Patch(owner, method, _comparing(name, sign))
-                for name, (sign, operator) in _COMPARISONS.items()
-                for owner, method in (
-                    (gen_math_ops, name),
-                    (tensor.Tensor, operator),
-                    (tf.Variable, operator),
-                )
-                if method is not None
-            ),
-        ]
-    )
+    return [
+        Patch(threading.Thread, "start", _beginning),
+        Patch(variable, "_read_variable_op", _reading),
+        Patch(polymorphic_function.Function, "__call__", _running),
+        *_to_python(eager),
+        *_to_python(variable),
+        *(
+            Patch(owner, name, _leaving(f"{name}()", _written, operand=1))
+            for name in ("assign", "assign_add", "assign_sub")
+            for owner in (variable, resource_variable_ops.ResourceVariable)
+            if name in vars(owner)
+        ),
+        Patch(resource_variable_ops.ResourceVariable, "__init__", _making),
+        Patch(tf, "stop_gradient", _leaving("tf.stop_gradient()")),
+        Patch(tf, "numpy_function", _leaving("tf.numpy_function()", operand=1)),
+        Patch(gen_math_ops, "cast", _casting),
+        *(
+            Patch(module, name, _leaving(how, _written))
+            for group, names in _WITHOUT_GRADIENT.items()
+            if (module := _generated(group)) is not None
+            for name, how in names.items()
+            if hasattr(module, name)
+        ),
+        *(
+            Patch(owner, method, _comparing(name, sign))
+            for name, (sign, operator) in _COMPARISONS.items()
+            for owner, method in (
+                (gen_math_ops, name),
+                (tensor.Tensor, operator),
+                (tf.Variable, operator),
+            )
+            if method is not None
+        ),
+    ]
 
 
 def _generated(name: str) -> Any:
@@ -296,24 +294,22 @@ def _generated(name: str) -> Any:
         return None
 
 
-def _make_keras() -> Patches | None:
-    """Patches of Keras; None until it is imported."""
+def _make_keras() -> list[Patch]:
+    """Patches of Keras; none until it is imported."""
     kind = keras_variables.variable_class()
     if kind is None:
-        return None
+        return []
     import keras
 
     convert = _leaving("keras.ops.convert_to_numpy()", _from_outside)
-    return Patches(
-        [
-            *_to_python(kind),
-            Patch(keras.ops, "convert_to_numpy", convert),
-            *(
-                Patch(keras.Model, name, _predicting, inherited=True)
-                for name in ("predict", "predict_on_batch")
-            ),
-        ]
-    )
+    return [
+        *_to_python(kind),
+        Patch(keras.ops, "convert_to_numpy", convert),
+        *(
+            Patch(keras.Model, name, _predicting, inherited=True)
+            for name in ("predict", "predict_on_batch")
+        ),
+    ]
 
 
 @noted
@@ -344,17 +340,13 @@ def _custom(name: str) -> None:
         recorder.log.custom(name)
 
 
-_patches: Patches | None = None
-_keras_patches: Patches | None = None
+_patches = LatePatches(_make, owned=True)
+_keras_patches = LatePatches(_make_keras, owned=True)
 
 
 def _patch(log: Log) -> None:
-    global _patches, _keras_patches
-    _patches = _patches or _make()
     _patches.apply()
-    _keras_patches = _keras_patches or _make_keras()
-    if _keras_patches is not None:
-        _keras_patches.apply()
+    _keras_patches.apply()
     own.listen(_custom, lasting=True)
     tensorflow_tapes.start(_tapes, lasting=True)
     log.begin()
@@ -363,8 +355,7 @@ def _patch(log: Log) -> None:
 def _undo(log: Log) -> None:
     attempt(tensorflow_tapes.stop, _tapes)
     for patches in (_patches, _keras_patches):
-        if patches is not None:
-            attempt(patches.undo)
+        attempt(patches.undo)
     attempt(log.end)
     attempt(own.undo, _custom)
 

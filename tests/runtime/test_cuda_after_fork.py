@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import pickle
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_gradguard.runtime.kernel import probes  # noqa: E402
-from pytest_gradguard.runtime.kernel.pipes import Pipes  # noqa: E402
+from pytest_gradguard.runtime.kernel import plain_data, probes  # noqa: E402
+from pytest_gradguard.runtime.kernel.dispatch.telling import Teller  # noqa: E402
 from pytest_gradguard.runtime.kernel.tasks import Task  # noqa: E402
 from pytest_gradguard.runtime.pitfalls.cuda import attempts, errors, gg201, gg203  # noqa: E402  # noqa: E402
-from pytest_gradguard.runtime.pitfalls.cuda.process_cuda import Run  # noqa: E402
 
 REFUSED = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you …"
 
@@ -124,41 +122,41 @@ def test_what_is_forgotten() -> None:
     assert attempts.take_lost() == ()
 
 
+class _Told(Teller):
+    """What a process would tell."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.notes: list[Any] = []
+
+    def tell(self, name: str, note: Any, certain: bool | None = None, about: int = 0) -> None:
+        assert (name, certain) == ("gg203", None)  # it has happened
+        self.notes += plain_data.loads(plain_data.dumps(note), gg201.Used).attempts
+
+
 @pytest.mark.parametrize(("was_up", "by_fork"), [(True, False), (False, True), (False, False)])
-def test_what_a_process_tells(was_up: bool, by_fork: bool) -> None:
-    read, write = os.pipe()
-    run = Run(None, write, Task("work", None, None), was_up)
+def test_what_a_process_tells(monkeypatch: pytest.MonkeyPatch, was_up: bool, by_fork: bool) -> None:
+    monkeypatch.setattr(Teller, "here", None)
+    told = _Told()
+    gg203.begin((was_up, Task("work", None, None)), True)
     made = attempts.Attempt(None, None, None, "failed", True, "torch", by_fork)
-    run._tell(pickle.loads(pickle.dumps(made)))
-    os.close(write)
-    pipes = Pipes(tuple[int, Task, attempts.Attempt])
-    pipes.add(read)
-    assert [told[2] for told in pipes.take()] == ([made] if was_up or by_fork else [])
-
-
-class _Process:
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def run(self) -> None:
-        raise self._error
+    assert attempts.state.told is not None
+    attempts.state.told(made)
+    assert told.notes == ([made] if was_up or by_fork else [])
 
 
 @pytest.mark.parametrize(
     ("said", "count"), [("CUDA error: initialization error", 1), ("CUDA out of memory", 0)]
 )
-def test_a_process_that_fails_on_what_it_inherited(said: str, count: int) -> None:
+def test_a_process_that_fails_on_what_it_inherited(
+    monkeypatch: pytest.MonkeyPatch, said: str, count: int
+) -> None:
     """It comes to no initialisation of CUDA that could be noted: the first kernel fails."""
-    read, write = os.pipe()
-    error = RuntimeError(said)
-    process = _Process(error)
-    with pytest.raises(RuntimeError, match=said) as raised:
-        Run(process, write, Task("work", None, None), True)()
-    assert [it.name for it in raised.traceback][1:] == ["run"]
-    os.close(write)
-    pipes = Pipes(tuple[int, Task, attempts.Attempt])
-    pipes.add(read)
-    assert [told[2].failed for told in pipes.take()] == [f"RuntimeError: {said}"] * count
+    monkeypatch.setattr(Teller, "here", None)
+    told = _Told()
+    after = gg203.begin((True, Task("work", None, None)), True)
+    assert after([], None, RuntimeError(said)) is None
+    assert [made.failed for made in told.notes] == [f"RuntimeError: {said}"] * count
 
 
 @pytest.mark.parametrize(
@@ -168,7 +166,7 @@ def test_a_process_that_fails_on_what_it_inherited(said: str, count: int) -> Non
 def test_what_is_said(by_fork: bool, said: str) -> None:
     evidence = gg203.Evidence(None, "multiprocessing", framework="torch", device="cuda")
     made = attempts.Attempt("train.py", 3, "work", "no CUDA", True, "torch", by_fork)
-    evidence.hear((7, Task("work", None, None), made))
+    evidence.hear(7, Task("work", None, None), made)
     assert evidence.message().startswith(said)
     assert "`work`" in evidence.message()
     assert ("no CUDA" in evidence.message()) is by_fork

@@ -28,15 +28,12 @@ from pytest_gradguard.runtime.kernel.collector import Collector, allowed_now
 from pytest_gradguard.runtime.kernel.evidence import NOWHERE, Evidence, Object, TransferEvidence
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.references import Reference, refer
-from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.tallies import Tally
 
 tokens = itertools.count(1)
-_by_token: weakref.WeakValueDictionary[int | str, Call] = dropped_at_end(
-    weakref.WeakValueDictionary()
-)
-
-initial: ByIdentity[Call] = dropped_at_end(ByIdentity())
+_by_token: weakref.WeakValueDictionary[int | str, Call] = weakref.WeakValueDictionary()
+"""Those that live; it lasts, as results may come when the guard has ended."""
+initial: ByIdentity[Call] = ByIdentity()
 """By a worker's process that was not forked: the call of its start, which shipped parameters."""
 _SEARCHES = 8
 """How many batches of one call are searched for the paths of their objects; all are counted."""

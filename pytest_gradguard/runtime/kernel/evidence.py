@@ -7,7 +7,7 @@ first few objects, a description. Each check says in a class of its own what its
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.details import Details, Direction, FindingDetails, Sample
@@ -16,7 +16,6 @@ from pytest_gradguard.runtime.kernel import frameworks
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.framework import Framework
 from pytest_gradguard.runtime.kernel.locks import Lock
-from pytest_gradguard.runtime.kernel.pipes import Pipes
 from pytest_gradguard.runtime.kernel.quoting import Quoted, quoted
 from pytest_gradguard.runtime.kernel.tasks import Task
 
@@ -92,7 +91,6 @@ class Evidence:
         self._steps: list[TraceStep] = []
         self._quoted: dict[int, Quoted] = {}
         self._lock = Lock()
-        self._pipes: Pipes | None = None
 
     @classmethod
     def of(
@@ -164,22 +162,6 @@ class Evidence:
             if step not in self._steps:
                 self._steps.append(step)
 
-    def wait_for(self, pipe: int) -> None:
-        """Hear, from now on, what a process writes to `pipe`."""
-        if self._pipes is None:
-            self._pipes = Pipes(get_type_hints(self.hear)["told"])
-        self._pipes.add(pipe)
-
-    def listen(self) -> None:
-        """Take what processes have told up to now; the pipes of those that have ended go."""
-        if self._pipes is not None:
-            for told in self._pipes.take():
-                self.hear(told)
-
-    def hear(self, told: Any) -> None:
-        """Take what a process has written to its pipe."""
-        raise NotImplementedError
-
     def message(self) -> str:
         """What the finding says."""
         raise NotImplementedError
@@ -198,7 +180,6 @@ class Evidence:
 
     def build(self) -> Finding | None:
         """The finding as it stands now; None while there is nothing to say."""
-        self.listen()
         with self._lock:
             if not self.count:
                 return None

@@ -24,7 +24,7 @@ def capture() -> Restore:
     """A function that puts every global generator back into its present state."""
     undo = [_set_later(random.setstate, random.getstate())]
     undo += [_set_later(one.set_state, one.get_state()) for one in _torch()]
-    numpy = _numpy()
+    numpy = of_library("numpy")
     if numpy is not None:
         undo.append(_set_later(numpy.set_state, numpy.get_state(legacy=False)))
     undo += _tensorflow()
@@ -87,13 +87,22 @@ def _torch() -> Iterator[Any]:
             yield from module.default_generators
 
 
-def _numpy() -> Any:
-    numpy: Any = sys.modules.get("numpy.random.mtrand")
-    return getattr(numpy, "_rand", None)
+def of_library(library: str) -> Any:
+    """The generator that all of this process shares, of a library that is loaded; else None."""
+    if library == "random":
+        return random._inst
+    if library == "torch":
+        return next(_torch(), None)
+    if library == "numpy":
+        return getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
+    context: Any = sys.modules.get("tensorflow.python.eager.context")
+    if library == "tensorflow" and context is not None:
+        return getattr(context.context(), "_rng", None)
+    return None
 
 
 def _seed_numpy(number: int) -> None:
-    numpy = _numpy()
+    numpy = of_library("numpy")
     if numpy is not None:
         numpy.seed([number % _WORDS, number // _WORDS])
 
@@ -158,6 +167,6 @@ def seed_worker(number: int, words: list[int]) -> None:
     random._inst.seed(number)
     for generator in _torch():
         generator.manual_seed(number)
-    numpy = _numpy()
+    numpy = of_library("numpy")
     if numpy is not None:
         numpy.seed(words)

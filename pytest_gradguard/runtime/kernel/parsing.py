@@ -13,6 +13,7 @@ import re
 import warnings
 from typing import Any
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NAME = "<source that gradguard reads>"
 _IGNORED: Any = ("ignore", None, Warning, re.compile(re.escape(_NAME)), 0)
 """A filter for this name alone. It is put first for a moment, and no other warning notices: that
@@ -49,3 +50,14 @@ def _tree(source: str) -> ast.Module | None:
         return parsed(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+def scope_at(tree: ast.Module, line: int) -> ast.AST:
+    """The innermost function around `line`, with its decorators; else the module."""
+    found: ast.AST = tree
+    for node in ast.walk(tree):
+        if isinstance(node, FUNCTIONS):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            if first <= line <= (node.end_lineno or 0):
+                found = node  # outer functions come first
+    return found

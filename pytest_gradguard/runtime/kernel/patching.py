@@ -203,12 +203,15 @@ class LatePatches:
     Args:
         make: makes them; of what is not loaded, or is built otherwise than we know it, it makes
             none, and is asked again.
-        lasting: as for `Patches`.
+        lasting, owned: as for `Patches`.
     """
 
-    def __init__(self, make: Callable[[], list[Patch]], *, lasting: bool = False) -> None:
+    def __init__(
+        self, make: Callable[[], list[Patch]], *, lasting: bool = False, owned: bool = False
+    ) -> None:
         self._make = make
         self._lasting = lasting
+        self._owned = owned
         self._patches: Patches | None = None
 
     @property
@@ -222,7 +225,7 @@ class LatePatches:
             made = self._make()
             if not made:
                 return
-            self._patches = Patches(made, lasting=self._lasting)
+            self._patches = Patches(made, lasting=self._lasting, owned=self._owned)
         self._patches.apply()
 
     def undo(self) -> None:

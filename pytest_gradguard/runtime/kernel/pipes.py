@@ -11,7 +11,6 @@ left out.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
@@ -22,9 +21,6 @@ from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.locks import Lock
 
 _ENOUGH = 65_536
-_MANY = 16
-"""How many pipes wait unread before it is looked whether some have told."""
-
 _SPARE = 32
 """How many files the program can still open where the guard opens one of its own."""
 
@@ -151,43 +147,6 @@ class Listeners:
         with self._lock:
             while self._open:
                 self._open.pop()[0].pipe.close()
-
-
-class Pipes:
-    """The reading ends of the pipes of several processes, each of which tells once.
-
-    Args:
-        kind: the type of what they tell.
-    """
-
-    def __init__(self, kind: Any) -> None:
-        self._kind = kind
-        self._waiting: dict[int, Any] = {}
-        self._told: list[Any] = []
-
-    def add(self, pipe: int) -> None:
-        """Look, from now on, whether something comes out of `pipe`."""
-        HERE.set_blocking(pipe, False)
-        if len(self._waiting) >= _MANY:
-            self._read()
-        self._waiting[pipe] = weakref.finalize(self, os.close, pipe)
-        self._waiting[pipe].atexit = False  # findings are asked for at the very end
-
-    def take(self) -> list[Any]:
-        """What the processes have told since this was asked last."""
-        self._read()
-        told, self._told = self._told, []
-        return told
-
-    def _read(self) -> None:
-        for pipe, close in list(self._waiting.items()):
-            try:
-                told = os.read(pipe, _ENOUGH)
-            except BlockingIOError:
-                continue
-            del self._waiting[pipe]
-            close()
-            self._told += _read(told, self._kind)
 
 
 class Address(NamedTuple):

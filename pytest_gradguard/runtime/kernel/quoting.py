@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_gradguard.runtime.kernel.callsite import Site
-from pytest_gradguard.runtime.kernel.parsing import tree_of
+from pytest_gradguard.runtime.kernel.parsing import scope_at, tree_of
 from pytest_gradguard.runtime.kernel.tasks import ARGUMENT
 
 _CAPTURED = r"(?:closure|globals)\['(?P<name>\w+)'\](?P<rest>.*)"
@@ -108,22 +108,12 @@ def _inside(given: ast.expr, rest: str) -> tuple[ast.expr, str]:
 
 
 def _scopes(tree: ast.Module, line: int) -> Iterator[ast.AST]:
-    """The statement at `line`, and then the function around it."""
-    around: ast.AST = tree
-    statement: ast.AST | None = None
-    pending: list[ast.AST] = [tree]
-    while pending:
-        node = pending.pop()
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or 0):
-                statement = child
-                if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    around = child
-                pending.append(child)
-            elif isinstance(child, (ast.ExceptHandler, ast.match_case)):
-                pending.append(child)
-    if statement is not None:
-        yield statement
+    """The innermost statement at `line`, and then the function around it."""
+    around = scope_at(tree, line)
+    statements = (node for node in ast.walk(around) if isinstance(node, ast.stmt))
+    at_line = [one for one in statements if one.lineno <= line <= (one.end_lineno or 0)]
+    yield from at_line[-1:]
+    if at_line or around is not tree:  # the line of a decorator is that of no statement inside
         yield around
 
 

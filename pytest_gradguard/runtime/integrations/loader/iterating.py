@@ -33,7 +33,6 @@ from pytest_gradguard.runtime.kernel.faults import Beside, attempt, without_this
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch, not_counted
 from pytest_gradguard.runtime.kernel.registry import UnknownLayout
-from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.loaders import gg206
 from pytest_gradguard.runtime.pitfalls.random import gg305
 
@@ -46,7 +45,7 @@ class _Starting(threading.local):
 
 
 _starting = _Starting()
-_families: weakref.WeakKeyDictionary[Any, Family] = dropped_at_end(weakref.WeakKeyDictionary())
+_families: weakref.WeakKeyDictionary[Any, Family] = weakref.WeakKeyDictionary()
 
 
 def patches(module: ModuleType) -> list[Patch]:

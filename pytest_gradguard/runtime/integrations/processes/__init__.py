@@ -19,5 +19,5 @@ INTEGRATION = Integration(
     },
     packages=("torch.distributed.elastic", "torch.distributed.launcher"),
     transparent=True,
-    runners={"pytest_gradguard.runtime.pitfalls.forks.process": {}},
+    runners={"pytest_gradguard.runtime.integrations.processes.process_notes": {}},
 )

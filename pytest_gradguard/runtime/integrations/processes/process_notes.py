@@ -178,7 +178,7 @@ class _Watched:
     def __init__(self, run: Run) -> None:
         self._inner = run._inner
         self._items = items = run._items
-        self._teller = teller = Teller(run._write)
+        self._teller = teller = Teller(run._write, run._process)
         self._gradients: Any = None
         self._standing: list[tuple[str, Any]] = []
         self._package = package_of(run._process)

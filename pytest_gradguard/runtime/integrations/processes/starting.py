@@ -33,10 +33,8 @@ from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.registry import Workers
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import code_of
-from pytest_gradguard.runtime.pitfalls.cuda import process_cuda
 from pytest_gradguard.runtime.pitfalls.ddp import ranks
 from pytest_gradguard.runtime.pitfalls.forks import forks
-from pytest_gradguard.runtime.pitfalls.forks.process import ForkedProcess
 from pytest_gradguard.runtime.pitfalls.loaders import process_loaders
 
 _PICKLING = ("spawn", "forkserver")
@@ -102,19 +100,14 @@ def _begin(workers: Workers, process: Any) -> Call | None:
 
 def _start_forked(start: Callable[[], Any], process: Any, call: Call) -> Any:
     with (
-        Beside(_telling, process, call),
         Beside(_rank, process, call, forked=True),
         Beside(_loaders, process, call),
         Beside(_notes, process, call, forked=True),
-        Beside(_forking, process, call),
+        Beside(_forking),
     ):
         outcome = start()
     attempt(_started.__setitem__, process, (call, ()))
     return outcome
-
-
-def _telling(process: Any, call: Call) -> Any:
-    return process_cuda.of_cuda(process, call, _task(process)[0] or type(process).run)
 
 
 def _loaders(process: Any, call: Call) -> Any:
@@ -129,10 +122,8 @@ def _notes(process: Any, call: Call, *, forked: bool) -> Any:
     return process_notes.told(process, call, _whole_task(process), forked=forked)
 
 
-def _forking(process: Any, call: Call) -> Any:
-    if not forks.may_hang():
-        return None
-    return forks.forking(ForkedProcess(process, call))
+def _forking() -> Any:
+    return forks.forking() if forks.may_hang() else None
 
 
 def _shipping(process: Any, call: Call) -> Any:
@@ -168,8 +159,6 @@ def _announce_more(process: Any) -> None:
         return
     call, before = started
     evidence = list(call.evidence.values())
-    for one in evidence:
-        one.listen()
     if process.exitcode is None:  # it may be joined again
         _started[process] = call, [id(one) for one in evidence if one.count]
     collector.announce(call.collector, [one for one in evidence if id(one) not in before])

@@ -9,7 +9,6 @@ from types import FrameType
 from pytest_gradguard.runtime.kernel import calls, callsite, frameworks, packages
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.registry import Workers
-from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 
 class Family:
@@ -19,9 +18,7 @@ class Family:
         self.token = next(calls.tokens)
 
 
-_families: weakref.WeakValueDictionary[tuple[int, int], Family] = dropped_at_end(
-    weakref.WeakValueDictionary()
-)
+_families: weakref.WeakValueDictionary[tuple[int, int], Family] = weakref.WeakValueDictionary()
 
 
 _NONE: frozenset[str] = frozenset()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime.kernel import calls, plain_data, probes, watching
@@ -122,9 +122,17 @@ class Teller:
 
     Args:
         write: the end of a pipe to tell by.
+        process: the program's object that stands for this process, if there is one.
+
+    Attributes:
+        here: the one of this process.
     """
 
-    def __init__(self, write: Any) -> None:
+    here: ClassVar[Teller | None] = None
+
+    def __init__(self, write: Any, process: Any = None) -> None:
+        Teller.here = self
+        self.process = process
         self._write = write
         self._process = os.getpid()
         self._told: dict[_Subject, Any] = {}

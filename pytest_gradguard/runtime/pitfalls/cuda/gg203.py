@@ -7,11 +7,14 @@ driver, the worker that fails for it tells.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from pytest_gradguard.runtime.kernel.checks import CUPY, TENSORFLOW, TORCH, Probe, forked_for_tasks
 from pytest_gradguard.runtime.kernel.dispatch import children
+from pytest_gradguard.runtime.kernel.dispatch.telling import Teller
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
+from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
 from pytest_gradguard.runtime.pitfalls import cuda
 from pytest_gradguard.runtime.pitfalls.cuda import Attempt, errors
@@ -24,6 +27,7 @@ PROBES = (
         asks=(TORCH, TENSORFLOW, CUPY),
         ships=forked_for_tasks,
         by_error=True,
+        starts=True,
     ),
 )
 
@@ -50,8 +54,8 @@ class Evidence(TaskEvidence):
             if start is not None:
                 self.add_step(_BEGINS[start.by], start.path, start.line, "parent")
 
-    def hear(self, told: tuple[int, Task, Attempt]) -> None:
-        process, task, attempt = told
+    def hear(self, process: int, task: Task, attempt: Attempt) -> None:
+        """Count one attempt of `task` in a process."""
         self.only_driver = self.only_driver or attempt.by_fork
         self.begin()
         self.details["framework"] = attempt.framework
@@ -76,7 +80,7 @@ def heard(call: Any, note: Used) -> None:
     evidence = Evidence.of(call, framework=note.attempts[0].framework, device="cuda")
     if evidence is not None:
         for attempt in dict.fromkeys(note.attempts):
-            evidence.hear((note.process, note.task, attempt))
+            evidence.hear(note.process, note.task, attempt)
 
 
 def ship(call: Any, items: Any) -> None:
@@ -89,6 +93,46 @@ def ship(call: Any, items: Any) -> None:
             task = task_of(*items[0])
             evidence.begin()
             evidence.add(task, f"`{task.name}` runs in a forked worker")
+
+
+def start(call: Any, task: Any, forked: bool) -> tuple[bool, Task] | None:
+    """Whether CUDA is up here, as a process is forked that may use GPUs, and what it runs.
+
+    Nothing is said of CUDA in other processes of the program's own: one process for each GPU is
+    how GPUs are shared (GG201 is for the workers of pools).
+    """
+    is_up = cuda.is_up()
+    return (is_up, task_of(task[0])) if forked and (is_up or _has_gpus()) else None
+
+
+def _has_gpus() -> bool:
+    """Whether a torch is loaded that can use GPUs: this process may have started the driver."""
+    return hasattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_getDeviceCount")
+
+
+# -- in a process of the program's own -------------------------------------------------------------
+
+
+def begin(asked: tuple[bool, Task] | None, process: bool) -> After:
+    """Tell, as soon as CUDA fails in this forked process, that it does."""
+    if asked is None:  # a worker of a pool, roused by its tasks
+        return roused
+    was_up, task = asked
+    told = []
+
+    def tell(made: Attempt) -> None:
+        if Teller.here is not None and (was_up or made.by_fork):
+            told.append(made)
+            Teller.here.tell("gg203", Used(os.getpid(), task, (made,)))
+
+    def after(items: Any, results: Any, error: BaseException | None) -> None:
+        if error is not None and not told:  # what inherited a tensor comes to no initialisation
+            asked = errors.after_fork if was_up else errors.by_fork
+            for made in errors.attempt_behind(error, asked):
+                tell(made)
+
+    cuda.tell(tell)
+    return after
 
 
 # -- in the worker -------------------------------------------------------------------------------

@@ -7,8 +7,11 @@ turned into an error (`stuck`).
 
 from __future__ import annotations
 
+import sys
+import traceback
 from typing import Any
 
+from pytest_gradguard.runtime.kernel.dispatch.telling import Teller
 from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import task_of
@@ -18,17 +21,23 @@ from pytest_gradguard.runtime.pitfalls.forks.gg303 import Hang
 
 def ship(call: Any, items: Any) -> tuple[int, str, str] | None:
     """The call's number, its place and the case of its advice, for the worker to name."""
-    if not forks.bequeathed:
-        return None
-    place = "" if call.site is None else f"{call.site.path}:{call.site.line}"
-    return call.token, place, call.case(gg303.CODE)
+    return (call.token, _place(call), call.case(gg303.CODE)) if forks.bequeathed else None
+
+
+def start(call: Any, task: Any, forked: bool) -> tuple[int, str, str] | None:
+    """The same for a process of the program's own, which is no call's worker: its number is 0."""
+    return (0, _place(call), "multiprocessing") if forked and forks.may_hang() else None
+
+
+def _place(call: Any) -> str:
+    return "" if call.site is None else f"{call.site.path}:{call.site.line}"
 
 
 _told: set[int] = dropped_at_end(set())
 
 
 def begin(asked: tuple[int, str, str] | None, process: bool) -> After | None:
-    """Begin to look at the tasks of a batch in a forked worker."""
+    """Begin to look at the tasks of a batch in a forked process."""
     inherited = forks.inherited
     if not process or asked is None or inherited is None:
         return None
@@ -37,7 +46,7 @@ def begin(asked: tuple[int, str, str] | None, process: bool) -> After | None:
     if inherited.runtime or inherited.torch_kept:
         from pytest_gradguard.runtime.pitfalls.forks import stuck
 
-        watcher = stuck.watch(token, place, case=case)
+        watcher = stuck.watch(token, place, None if token else _end, case)
 
     def after(items: Any, results: Any, error: BaseException | None) -> Hang | None:
         if watcher is not None:
@@ -48,6 +57,17 @@ def begin(asked: tuple[int, str, str] | None, process: bool) -> After | None:
         return None
 
     return after
+
+
+def _end(hang: Hang, error: BaseException) -> bool:
+    """Take that this process waits forever: it ends as one does that raises `error`."""
+    teller = Teller.here
+    if teller is None:
+        return False
+    teller.tell("gg303", hang)
+    print(f"Process {teller.process.name}:", file=sys.stderr)
+    traceback.print_exception(error)
+    return True
 
 
 def heard(call: Any, note: Hang) -> None:

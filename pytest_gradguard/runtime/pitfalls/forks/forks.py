@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pytest_gradguard.runtime.kernel import frameworks, registry
 from pytest_gradguard.runtime.kernel.fork_hook import ForkHook
@@ -36,22 +36,9 @@ class Inherited(NamedTuple):
     runtime: bool
 
 
-class Forked(Protocol):
-    """A process that is about to be forked, and hears of the fork."""
-
-    def before(self) -> None:
-        """In the parent, where compute threads are up."""
-
-    def in_parent(self) -> None:
-        """In the parent, after the fork."""
-
-    def in_child(self, inherited: Inherited | None) -> None:
-        """In the forked process, which has inherited that."""
-
-
 class _Forking(threading.local):
     inherited: Inherited | None = None
-    process: Forked | None = None
+    watched: bool = False
     ended_pool: bool = False  # once started, a pool stays: each later fork would inherit it, too
 
 
@@ -65,9 +52,7 @@ bequeathed = False
 def _before() -> None:
     global bequeathed
     torch = kept = False
-    process = _forking.process
-    watched = process is not None or _by_a_pool(sys._getframe(3))
-    if watched and "torch.nn.parameter" in sys.modules:
+    if (_forking.watched or _by_a_pool(sys._getframe(3))) and "torch.nn.parameter" in sys.modules:
         library = openmp.loaded()
         if library is not None and library.pause is None:
             kept = bool(openmp.candidates())
@@ -78,37 +63,30 @@ def _before() -> None:
     if torch or kept or runtime:
         _forking.inherited = Inherited(torch, kept, runtime)
         bequeathed = True
-        if process is not None:
-            process.before()
 
 
 def _after_in_parent() -> None:
     _forking.inherited = None
-    process, _forking.process = _forking.process, None
-    if process is not None:
-        process.in_parent()
+    _forking.watched = False
 
 
 def _after_in_child() -> None:
     global inherited
     inherited = _forking.inherited
-    _forking.inherited = None
-    process, _forking.process = _forking.process, None
-    if process is not None:
-        process.in_child(inherited)
+    _after_in_parent()
 
 
 apply = ForkHook(_before, _after_in_parent, _after_in_child).apply
 
 
 @contextmanager
-def forking(process: Forked) -> Iterator[None]:
-    """A block in which this thread forks `process`."""
-    _forking.process = process
+def forking() -> Iterator[None]:
+    """A block in which this thread forks a process whose function is looked at."""
+    _forking.watched = True
     try:
         yield
     finally:
-        _forking.process = None
+        _forking.watched = False
 
 
 def _by_a_pool(frame: FrameType | None) -> bool:

@@ -21,6 +21,7 @@ PROBES = (
         "pytest_gradguard.runtime.pitfalls.forks.forked",
         asks=frameworks.modules,
         ships=forked,
+        starts=True,
     ),
     Probe(
         "gg303_autograd",

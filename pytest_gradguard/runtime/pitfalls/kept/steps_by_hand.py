@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.kernel import callsite
-from pytest_gradguard.runtime.kernel.parsing import tree_of
+from pytest_gradguard.runtime.kernel.parsing import FUNCTIONS, scope_at, tree_of
 
 _DEPTH = 4
 """How many functions a gradient is followed through."""
@@ -24,7 +24,6 @@ _ROUNDS = 8
 _LOADING = frozenset({"load_state_dict", "vector_to_parameters"})
 _STORING = frozenset({"add", "append", "extend", "insert", "setdefault"})
 _NO_UPDATE = frozenset({"requires_grad_", "detach_", "zero_", "retain_grad"})
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _ENDING = (ast.Continue, ast.Return, ast.Raise, ast.Break)
 
@@ -117,10 +116,10 @@ def _resolved(frame: types.FrameType, name: tuple[str, ...]) -> Any:
 @functools.lru_cache(maxsize=256)
 def _flow_at(code: types.CodeType, path: str, line: int, reader: str | None) -> _Flow:
     """Where what is read at `line` goes: `.grad`, or what the function called `reader` returns."""
-    scope = _scope_at(path, line)
-    if scope is None:
+    tree = tree_of(path)
+    if tree is None:
         return _Flow()
-    flow = _Following(scope, line)
+    flow = _Following(scope_at(tree, line), line)
     for node in flow.nodes:
         is_at_line = _first_line(node) <= line <= (getattr(node, "end_lineno", None) or 0)
         if is_at_line and (_is_read(node) if reader is None else _is_call_of(node, reader)):
@@ -131,24 +130,13 @@ def _flow_at(code: types.CodeType, path: str, line: int, reader: str | None) -> 
 @functools.lru_cache(maxsize=256)
 def _flow_into(code: types.CodeType, path: str, names: tuple[str, ...]) -> _Flow:
     """Where the arguments called `names` go in a function."""
-    scope = _scope_at(path, code.co_firstlineno)
-    if not isinstance(scope, _FUNCTIONS):
+    tree = tree_of(path)
+    scope = None if tree is None else scope_at(tree, code.co_firstlineno)
+    if not isinstance(scope, FUNCTIONS):
         return _Flow()
     flow = _Following(scope, 0)
     flow.names.update(dict.fromkeys(names, _Kind.GRADIENT))
     return flow.follow()
-
-
-def _scope_at(path: str, line: int) -> ast.AST | None:
-    """The innermost function around `line`, or the module."""
-    tree = tree_of(path)
-    found: ast.AST | None = tree
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, _FUNCTIONS):
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            if first <= line <= (node.end_lineno or 0):
-                found = node  # outer functions come first
-    return found
 
 
 def _nodes_of(scope: ast.AST) -> Iterator[ast.AST]:
@@ -157,7 +145,7 @@ def _nodes_of(scope: ast.AST) -> Iterator[ast.AST]:
     while stack:
         node = stack.pop()
         yield node
-        if not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
+        if not isinstance(node, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
             stack += ast.iter_child_nodes(node)
 
 

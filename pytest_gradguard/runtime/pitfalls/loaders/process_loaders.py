@@ -6,14 +6,14 @@ It writes to a pipe as it ends with that error (see `pipes`), which nobody else 
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from contextlib import AbstractContextManager
 from typing import Any
 
 from pytest_gradguard.daemon_process import DaemonProcess
-from pytest_gradguard.runtime.kernel import callsite, pipes
+from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.calls import Call
+from pytest_gradguard.runtime.kernel.dispatch import telling
 from pytest_gradguard.runtime.kernel.dispatch.process_start import hearing
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
 from pytest_gradguard.runtime.pitfalls.loaders import gg206
@@ -32,15 +32,8 @@ def told(process: Any, call: Call, function: Any) -> AbstractContextManager[None
     return hearing(
         process,
         lambda inner, write: DaemonProcess(process, inner, write, task),
-        functools.partial(_hear, call),
+        functools.partial(telling.expect, call),
     )
-
-
-def _hear(call: Call, read: Any) -> None:
-    evidence = gg206.Evidence.of(call, about="process", framework="torch", type="DataLoader")
-    if evidence is not None:
-        evidence.wait_for(os.dup(read.fileno()))
-    read.close()
 
 
 def tell(error: AssertionError, task: tuple[Any, ...], write: Any) -> None:
@@ -54,6 +47,6 @@ def tell(error: AssertionError, task: tuple[Any, ...], write: Any) -> None:
             if failed is not None:
                 path, line = callsite.line_of(error)
                 failed = failed._replace(task=Task(*task), path=path, line=line)
-                pipes.tell(write.fileno(), failed)
+                telling.Teller(write).tell("gg206", failed)
             return
         traceback = traceback.tb_next

@@ -11,6 +11,7 @@ import weakref
 from typing import Any, NamedTuple
 
 from pytest_gradguard.findings import Severity
+from pytest_gradguard.runtime.kernel import generators
 from pytest_gradguard.runtime.kernel.checks import TORCH, Probe, forked_for_tasks
 from pytest_gradguard.runtime.kernel.dispatch import children
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
@@ -127,5 +128,5 @@ def begin(asked: int | None, process: bool) -> After | None:
 
 def _generators() -> dict[str, Any]:
     """The global generators of the libraries that are loaded."""
-    found = {name: random_states.global_generator(name) for name in ("numpy", "torch")}
+    found = {name: generators.of_library(name) for name in ("numpy", "torch")}
     return {name: generator for name, generator in found.items() if generator is not None}

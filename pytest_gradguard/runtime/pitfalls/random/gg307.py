@@ -11,7 +11,7 @@ import os
 import weakref
 from typing import Any
 
-from pytest_gradguard.runtime.kernel import used_globals
+from pytest_gradguard.runtime.kernel import generators, used_globals
 from pytest_gradguard.runtime.kernel.checks import Probe, apart_for_tasks
 from pytest_gradguard.runtime.kernel.dispatch import children
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
@@ -123,7 +123,7 @@ def begin(asked: tuple[int, list[str]], process: bool) -> After | None:
 
 def _unseeded(library: str) -> random_states.State | None:
     """The state of a global generator that has no seed of the program's, as far as is known."""
-    generator = random_states.global_generator(library)
+    generator = generators.of_library(library)
     if generator is None or seeding.is_seeded(library):
         return None
     return random_states.state(generator)

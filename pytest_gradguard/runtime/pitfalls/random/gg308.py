@@ -15,7 +15,7 @@ import types
 import weakref
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime.kernel import callsite
+from pytest_gradguard.runtime.kernel import callsite, generators
 from pytest_gradguard.runtime.kernel.checks import Probe, threads
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
 from pytest_gradguard.runtime.kernel.faults import attempt
@@ -115,7 +115,7 @@ class _Seeding:
 
 
 def _state(library: str) -> bytes | None:
-    generator = random_states.global_generator(library)
+    generator = generators.of_library(library)
     state = None if generator is None else random_states.state(generator)
     return None if state is None else state.digest
 

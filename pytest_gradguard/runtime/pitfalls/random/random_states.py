@@ -73,20 +73,6 @@ def titled(libraries: Sequence[str]) -> str:
 _TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
 
 
-def global_generator(library: str) -> Any:
-    """The generator that all of this process shares, of a library that is loaded; else None."""
-    if library == "random":
-        return random._inst
-    if library == "torch" and "torch.nn.parameter" in sys.modules:
-        return sys.modules["torch"].default_generator
-    if library == "numpy" and "numpy.random.mtrand" in sys.modules:
-        return sys.modules["numpy.random.mtrand"]._rand
-    context: Any = sys.modules.get("tensorflow.python.eager.context")
-    if library == "tensorflow" and context is not None:
-        return getattr(context.context(), "_rng", None)
-    return None
-
-
 def _library(generator: Any) -> str:
     """The library whose generator this is, if only by its base class."""
     if isinstance(generator, random.Random):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_gradguard.runtime.kernel import used_globals
+from pytest_gradguard.runtime.kernel import generators, used_globals
 from pytest_gradguard.runtime.kernel.attributes import plain_attribute
 from pytest_gradguard.runtime.kernel.tasks import code_of, function_of, names_in
-from pytest_gradguard.runtime.pitfalls.random import random_states, seed_calls
+from pytest_gradguard.runtime.pitfalls.random import seed_calls
 
 _CHOSEN = 1 << 32
 """Torch's own seeds are beyond it, but for one of two million; those of programs are not."""
@@ -17,7 +17,7 @@ _may_seed: dict[tuple[Any, type], bool] = {}
 
 def is_seeded(library: str) -> bool:
     """Whether the program has seeded the global generator of a library that is loaded."""
-    generator = random_states.global_generator(library)
+    generator = generators.of_library(library)
     if library == "torch" and generator is not None:
         return bool(generator.initial_seed() < _CHOSEN)
     if library == "numpy" and generator is not None:
