@@ -41,6 +41,8 @@ SLOWEST = 2.0
 """Tests that take more seconds of CPU time judge nothing."""
 LIMIT = 120
 """The seconds after which a test is ended that waits for ever."""
+MOST = 20.0
+"""The seconds of CPU time of the tests that judge one mutation: those that take least."""
 TOGETHER = 12
 """How many tests share a process to tell what they reach: only the first reaches what is cached."""
 MEMORY = 4 << 30
@@ -97,9 +99,12 @@ class Judge:
             f"{time.monotonic() - began:.0f} s"
         )
         tests: defaultdict[int, list[str]] = defaultdict(list)
+        seconds: defaultdict[int, float] = defaultdict(float)
         for test in sorted(judging, key=lambda test: (judging[test].seconds, test)):
             for number in judging[test].numbers:
-                tests[number].append(test)
+                seconds[number] += judging[test].seconds
+                if seconds[number] <= MOST:
+                    tests[number].append(test)
         killers: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
         def started(number: int) -> Callable[[], str]:
