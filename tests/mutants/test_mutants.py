@@ -90,6 +90,9 @@ def test_heavy():
     assert scales.is_heavy(3, 2)
     assert not scales.is_heavy(1, 2)
 
+def test_heavy_again():
+    assert scales.is_heavy(3, 2)
+
 def test_emptied():
     assert scales.emptied(scales.Box([1])) == []
 """
@@ -154,6 +157,7 @@ def test_what_tests_notice_and_what_they_do_not(tmp_path: Path) -> None:
         "0  ->  1": (6, "survived"),
         "return box  ->  return None": (16, "not reached"),
     }, done.stdout + done.stderr
+    assert "    test_scales.py::test_heavy_again" in done.stdout  # though its result is cached
     assert "5 of 10 mutations killed; 4 survived, 1 not reached, 1 could not" in done.stdout
 
 
