@@ -115,9 +115,6 @@ def _simpler(node: Any) -> Iterator[ast.expr]:
     elif isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute):
             yield node.func.value
-        for place in range(len(node.args)):
-            fewer = node.args[:place] + node.args[place + 1 :]
-            yield ast.Call(node.func, fewer, node.keywords)
         for place in range(len(node.keywords)):
             named = node.keywords[:place] + node.keywords[place + 1 :]
             yield ast.Call(node.func, node.args, named)

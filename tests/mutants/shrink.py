@@ -2,8 +2,8 @@
 
 A part of a program is left out where all that is announced of the rest stays true, where every
 mutation that no other program reaches is still reached, and where those that few programs reach are
-still noticed if the whole program notices them. It writes a diff, for somebody to read: a program
-has to tell a story, too.
+still noticed if the whole program notices them. Each call that starts tasks stays, reported or not.
+It writes a diff, for somebody to read: a program has to tell a story, too.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import judging
 from mutations import PROBE, mutations_in
@@ -75,8 +75,11 @@ class Shrinker:
 
     def __init__(self, lanes: int) -> None:
         sys.path.insert(0, str(PAGES.parent))
-        self._check: Callable[[dict[str, str], Path], None]
-        self._check = importlib.import_module("test_engine").check
+        self._engine: Any = importlib.import_module("test_engine")
+        self._interpret = self._engine.interpret
+        vars(self._engine)["interpret"] = self._counting
+        self._calls = 0
+        """How many calls of the last program start tasks in workers."""
         self._lanes = lanes
         self._mutations = mutations_in(LINTER)
         self._live = judging.loaded("gradguard_lint")
@@ -112,23 +115,32 @@ class Shrinker:
     def _after_one_pass(self, place: Place, alone: set[int], killed: list[int]) -> str:
         """What is left of a program once each of its parts was tried."""
         at = 0
+        self._passes(place)
+        calls = self._calls  # those of which nothing is reported are what a program is about, too
         while (fewer := next(islice(shorter(place.text), at, None), None)) is not None:
             other = place._replace(text=fewer)
-            if self._passes(other) and self._keeps(other, alone, killed):
+            same = self._passes(other) and self._calls == calls
+            if same and self._keeps(other, alone, killed):
                 place = other
             else:
                 at += 1
         return place.text
 
+    def _counting(self, *args: Any) -> Any:
+        program = self._interpret(*args)
+        self._calls += len(program.calls)
+        return program
+
     def _passes(self, place: Place) -> bool:
         """Whether all that the text announces is so."""
+        self._calls = 0
         page = place.page.read_text(encoding="utf-8")
         imports = page[: page.index("\n## ")]
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder, "page.md")
             copy.write_text(f"{imports}\n## x\n\n```python\n{place.text}```\n", encoding="utf-8")
             try:
-                self._check(page_programs(copy)[0].files, Path(folder, "files"))
+                self._engine.check(page_programs(copy)[0].files, Path(folder, "files"))
             except Exception:  # whatever the linter makes of a program that is none
                 return False
         return True
