@@ -241,6 +241,9 @@ def test_what_is_said_of_it(project):
         "This comment silences `GG101` and `GG103`, which are not found here.",
         "`# gradguard: ignore` silences nothing: no finding is here.",
     ]
+    found = project.lint("--min-severity", "info", json_output=True).json["findings"]
+    spans = [(it["location"]["column"], it["location"]["end_column"]) for it in found]
+    assert spans == [(8, 28), (8, 27)]
     assert project.lint("--add-noqa", "--min-severity", "info").err == ""
 
 

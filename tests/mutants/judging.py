@@ -41,8 +41,10 @@ SLOWEST = 2.0
 """Tests that take more seconds of CPU time judge nothing."""
 LIMIT = 120
 """The seconds after which a test is ended that waits for ever."""
-TOGETHER = 12
-"""How many tests share a process to tell what they reach: only the first reaches what is cached."""
+MOST = 20.0
+"""The seconds of CPU time of the tests that judge one mutation: those that take least."""
+TOGETHER = 24
+"""How many tests share a process to tell what they reach."""
 MEMORY = 4 << 30
 """The bytes that the data of a process may have."""
 ANSWER = "answer"
@@ -72,6 +74,12 @@ def loaded(package: str) -> Live:
     return Live(f"{os.sep}{package}{os.sep}")
 
 
+def caches(package: str) -> list[Any]:
+    """The functions of a package that keep their results."""
+    kind = type(functools.cache(lambda: None))
+    return [it for it in gc.get_objects() if type(it) is kind and it.__module__.startswith(package)]
+
+
 class Judge:
     """A plugin of pytest that runs the tests for each mutation, in place of running them once."""
 
@@ -85,6 +93,7 @@ class Judge:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Judge all mutations."""
         live = loaded(self._package)
+        self._caches = caches(self._package)
         gc.freeze()  # its pages stay shared with the processes that are forked
         items = {item.nodeid: item for item in session.items}
         began = time.monotonic()
@@ -97,9 +106,12 @@ class Judge:
             f"{time.monotonic() - began:.0f} s"
         )
         tests: defaultdict[int, list[str]] = defaultdict(list)
+        seconds: defaultdict[int, float] = defaultdict(float)
         for test in sorted(judging, key=lambda test: (judging[test].seconds, test)):
             for number in judging[test].numbers:
-                tests[number].append(test)
+                seconds[number] += judging[test].seconds
+                if seconds[number] <= MOST:
+                    tests[number].append(test)
         killers: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
         def started(number: int) -> Callable[[], str]:
@@ -133,6 +145,8 @@ class Judge:
             found = {}
             for test in tests:
                 numbers.clear()
+                for cache in self._caches:  # or only the first test would reach what is behind it
+                    cache.cache_clear()
                 began = time.process_time()
                 passed = _passes(items[test])
                 found[test] = (passed, time.process_time() - began, sorted(numbers))

@@ -10,6 +10,7 @@ import copies
 import pytest
 from children import run_python
 from mutations import drawn, instrumented, mutated, mutations, mutations_in
+from reductions import shorter
 
 HERE = Path(__file__).parent
 SOURCE = '''\
@@ -90,6 +91,9 @@ def test_heavy():
     assert scales.is_heavy(3, 2)
     assert not scales.is_heavy(1, 2)
 
+def test_heavy_again():
+    assert scales.is_heavy(3, 2)
+
 def test_emptied():
     assert scales.emptied(scales.Box([1])) == []
 """
@@ -154,6 +158,7 @@ def test_what_tests_notice_and_what_they_do_not(tmp_path: Path) -> None:
         "0  ->  1": (6, "survived"),
         "return box  ->  return None": (16, "not reached"),
     }, done.stdout + done.stderr
+    assert "    test_scales.py::test_heavy_again" in done.stdout  # though its result is cached
     assert "5 of 10 mutations killed; 4 survived, 1 not reached, 1 could not" in done.stdout
 
 
@@ -178,3 +183,39 @@ def test_cases_judge_a_changed_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     verdicts = copies.judged(package, sample, known, 2)
     assert {mutation.shown: verdict[:2] for mutation, verdict in verdicts} == wanted
     assert (package / "scales.py").read_text() == TOY
+
+
+LONG = """\
+import torch
+
+
+@traced
+def work(k):
+    if k > 1:
+        value = torch.ones(3, device="cuda").sum() * k  # GG201
+    return value
+
+
+reveal(work(1 + 2))  # reveals: torch tensor, none
+# file: other.py
+with here():
+    print("a", end="")
+"""
+
+
+def test_what_can_be_left_out_of_a_program() -> None:
+    found = list(shorter(LONG))
+    for gone, instead in (
+        ("@traced\n", ""),
+        ("    return value\n", ""),
+        ("    if k > 1:\n        value", "    value"),
+        (".sum()", ""),
+        ('torch.ones(3, device="cuda")', "torch.ones(3)"),
+        (" * k", ""),
+        ("1 + 2", "2"),
+        ("with here():\n    print", "print"),
+        ('print("a", end="")', "print('a')"),
+    ):
+        assert LONG.replace(gone, instead) in found, gone
+    assert all("  # GG201\n" in text and "  # reveals: torch" in text for text in found)
+    assert all(len(text) < len(LONG) for text in found)

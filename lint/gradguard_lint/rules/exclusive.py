@@ -21,7 +21,7 @@ def excludes(first: Effect, other: Effect) -> bool:
         return one.message != two.message
     if (one.site.module, one.site.function) != (two.site.module, two.site.function):
         return True  # the task is one of several functions
-    return one.site.module is two.site.module and any(
+    return any(
         _on_two_branches(node, one.site.line, two.site.line)
         if isinstance(node, ast.If)
         else _in_two_arms(_arms(node), one.site.node, two.site.node)
