@@ -50,8 +50,10 @@ def page() -> str:
         *_table(("library", "oldest", "newest in the matrix"), _oldest()),
         "\n## What was run\n",
         "Passed, skipped and failed are numbers of tests. Skipped is what a release does not\n"
-        "have, such as joblib's generators before 1.3, and tests beside plugins that no cell\n"
-        "installs. The ordinary builds of torch, for GPUs, were run without a GPU.\n",
+        "have, such as joblib's generators before 1.3 and Keras's wrappers for scikit-learn\n"
+        "before 3.8, and tests beside plugins that no cell installs. Up to torch 2.8, allowing\n"
+        "TF32 on GPUs also sets the float32 matmul precision. The ordinary builds of torch, for\n"
+        "GPUs, were run without a GPU.\n",
         *_table(
             ("cell", "Python", "with", "passed", "skipped", "failed"),
             (_row(cell, recorded[cell.name]) for cell in cells if cell.name in recorded),
