@@ -26,7 +26,7 @@ class Posix(Platform):
     forks = polls_pipes = locks_files = True
 
     def start_method(self, python: tuple[int, int] | None) -> str:
-        """Python forks here, from 3.14 on from a server that has no threads."""
+        """Python forks here, from 3.14 on from a server that imports the program."""
         return "forkserver" if (python or sys.version_info) >= (3, 14) else "fork"
 
     def at_fork(self, **functions: Callable[[], object]) -> None:

@@ -94,6 +94,7 @@ ALONE = (
     "case_failures",
     "case_doors",
     "case_event_loop",
+    "case_interpreters",
     "case_dask",
     "case_keras_torch",
 )

@@ -1,6 +1,7 @@
 """Interpreters of Python 3.14, each in a thread of this process: they share no objects with it.
 
-Whatever needs torch or NumPy is refused on its way to them, and cannot be imported there.
+Whatever needs torch or NumPy is refused on its way to them, and cannot be imported there. Backward
+passes of the process fail from then on.
 """
 
 import asyncio
