@@ -36,8 +36,9 @@ is too old to be watched: of that the guard says so in one warning, and leaves i
 
 The free-threaded builds of Python (3.13t, 3.14t) have not been run yet; a corner for 3.14t is in
 continuous integration. CPython 3.14.10 was run by hand on Linux, with torch 2.15, NumPy 2.5 and
-joblib 1.6: the tests of the linter, of `gradguard doctor`, of the simulated platforms and of the
-facts about Python 3.14 pass. The guard cases and the plugin's tests have not been run to their end there.
+joblib 1.6: the tests of the linter, `gradguard doctor`, the simulated platforms and the facts
+about Python 3.14 pass. The guard cases and the tests of the plugin have not been run to their end
+there.
 """
 
 

@@ -28,6 +28,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
@@ -100,6 +101,8 @@ ALONE = (
 )
 AT_ONCE = 9
 """How many files share a child at most."""
+FORKS = {"JOBLIB_START_METHOD": "fork"} if sys.version_info >= (3, 14) else {}
+"""joblib's multiprocessing backend forks in the programs, as before Python 3.14."""
 CHOSEN = os.environ.get("GRADGUARD_GUARD_CASES", "case_*").split()
 """The programs that are run; the cells of the matrix of versions take some."""
 ALL_PROGRAMS = {
@@ -169,7 +172,7 @@ def run_child(group: tuple[str, ...], guarded: bool) -> Run:
         forked = "tensorflow" if kind_of(group[0]) == TENSORFLOW else "torch"
         if group[0] in EXECUTED:
             forked = ""
-        done = run_python(*command, folder=folder, limit=LIMIT, forked=forked)
+        done = run_python(*command, folder=folder, limit=LIMIT, forked=forked, environment=FORKS)
         output = done.stdout + done.stderr
         assert done.returncode in (0, 1), output
         outcomes = outcomes_of(Path(folder, "junit.xml"))
