@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,6 @@ def page() -> str:
             (_row(cell, recorded[cell.name]) for cell in cells if cell.name in recorded),
         ),
         *_not_run([cell for cell in cells if cell.name not in recorded]),
-        *_differs(recorded),
         "\n## Which tests\n",
         *_table(("tests", "in the cells of"), _tests()),
     ]
@@ -99,18 +97,6 @@ def _not_run(cells: list[matrix.Cell]) -> Iterator[str]:
     later = [cell.name for cell in cells if cell.python not in matrix.ABSENT]
     if later:
         yield f"\nIn the matrix and not run yet: {', '.join(later)}."
-
-
-def _differs(recorded: dict[str, Any]) -> Iterator[str]:
-    counts: Counter[tuple[str, str, str]] = Counter(
-        (name, test.partition("::")[0], matrix.why_failed(name, test) or "not known yet")
-        for name, result in recorded.items()
-        for test in result["failed"]
-    )
-    rows = [(cell, f"`{file}`", str(count), why) for (cell, file, why), count in counts.items()]
-    if rows:
-        yield "\n## What differs, and why\n"
-        yield from _table(("cell", "file", "tests that fail", "why"), iter(rows))
 
 
 def _tests() -> Iterator[tuple[str, ...]]:

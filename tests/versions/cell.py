@@ -123,7 +123,7 @@ def main() -> int:
         result = run(cell, given.processes)
     if not given.only_check:
         write({**(recorded() if RECORDED.exists() else {}), cell.name: result})
-    return 0 if all(matrix.why_failed(cell.name, test) for test in result["failed"]) else 1
+    return 1 if result["failed"] else 0
 
 
 if __name__ == "__main__":

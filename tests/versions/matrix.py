@@ -118,25 +118,6 @@ UNDECLARED = {("scikit-learn", "1.3.0"): ("numpy<2",), ("joblib", "1.2.0"): ("nu
 """By a release: what it needs without saying so to pip, since that came later."""
 
 
-_FORKS = {
-    "tests/plugin/test_outcomes.py::test_xdist_finds_the_same": (
-        "Python 3.12 and newer warn where a process with threads forks, as pytest-xdist's do"
-    ),
-}
-KNOWN_FAILURES: dict[str, dict[str, str]] = {
-    "newest": _FORKS,
-    "python-3.12": _FORKS,
-    "pre-releases": _FORKS,
-}
-"""By the name of a cell: tests, or files of tests, that fail in it, and why."""
-
-
-def why_failed(cell: str, test: str) -> str | None:
-    """Why a test is known to fail in a cell; None: nobody knows."""
-    known = KNOWN_FAILURES.get(cell, {})
-    return known.get(test) or known.get(test.partition("::")[0])
-
-
 @dataclass(frozen=True)
 class Cell:
     """One environment, and what runs in it.
