@@ -18,6 +18,21 @@ def announced(text: str) -> Counter[str]:
     return Counter(re.findall(r"  # (?:.*GG\d|info|reveals: ).*", text))
 
 
+def unbound(text: str) -> set[str]:
+    """The names that a program reads and binds nowhere: builtins, and what its page imports."""
+    read, bound = set[str](), set[str]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add(node.asname or node.name.partition(".")[0])
+    return read - bound
+
+
 def shorter(text: str) -> Iterator[str]:
     """The texts of a program without one of its parts."""
     parts = FILE.split(text)
@@ -25,7 +40,7 @@ def shorter(text: str) -> Iterator[str]:
         if part and part.isascii() and not FILE.match(part):
             for cut in cuts(part):
                 changed = "".join([*parts[:number], cut.of(part), *parts[number + 1 :]])
-                if announced(changed) == announced(text):
+                if announced(changed) == announced(text) and unbound(changed) <= unbound(text):
                     yield changed
 
 

@@ -219,3 +219,4 @@ def test_what_can_be_left_out_of_a_program() -> None:
         assert LONG.replace(gone, instead) in found, gone
     assert all("  # GG201\n" in text and "  # reveals: torch" in text for text in found)
     assert all(len(text) < len(LONG) for text in found)
+    assert all("def work" in text for text in found if "work(" in text)
