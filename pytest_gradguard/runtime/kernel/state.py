@@ -23,9 +23,8 @@ class GuardState:
     """The state of one module: its constructor, without arguments, sets all fields."""
 
     def clear(self) -> None:
-        """Set all fields again."""
-        vars(self).clear()
-        self.__init__()  # type: ignore[misc]
+        """Set all fields again; no thread sees this without one of them."""
+        vars(self).update(vars(type(self)()))
 
 
 _C = TypeVar("_C", bound=Clearable)

@@ -6,6 +6,7 @@ import pickle
 import tempfile
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from joblib import Parallel, delayed
@@ -289,6 +290,19 @@ def test_trained_in_a_fork():
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 4) == b"done"
+    evaluated(model)
+
+
+KIND = np.dtype
+
+
+def test_trained_in_a_fork_beside_a_type_of_numpy():
+    model = net()
+    child = os.fork()  # -> GG114:warning
+    if child == 0:
+        fit(model)
+        os._exit(KIND("f4").itemsize)
+    os.waitpid(child, 0)
     evaluated(model)
 
 

@@ -302,7 +302,7 @@ def _room(item: Any) -> int:
         return len(item)
     if kind.__module__ == "multiprocessing.shared_memory":
         return int(getattr(item, "size", 0) or len(getattr(item, "shm", b"")))
-    if kind.__module__ != "numpy" or not hasattr(item, "base"):
+    if kind.__module__ != "numpy" or isinstance(item, type) or not hasattr(item, "base"):
         return 0
     base = item
     while type(base) is kind:
