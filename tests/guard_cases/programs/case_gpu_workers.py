@@ -3,6 +3,7 @@
 import copy
 import multiprocessing
 import os
+import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
@@ -323,3 +324,18 @@ def test_generator_of_a_gpu():
     generator = torch.Generator("cuda")
     first, second = Parallel(2)(delayed(drawn)(generator) for _ in range(2))  # -> GG201 GG305
     assert first == second
+
+
+def refuse_and_exit():
+    try:
+        raise RuntimeError("CUDA error: initialization error")
+    except RuntimeError:
+        sys.exit(3)
+
+
+def test_process_that_exits_where_cuda_fails():
+    torch.zeros(1, device="cuda")
+    process = multiprocessing.get_context("fork").Process(target=refuse_and_exit)
+    process.start()  # -> GG203
+    process.join()
+    assert process.exitcode == 3

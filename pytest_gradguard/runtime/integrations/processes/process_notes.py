@@ -224,7 +224,7 @@ class _Watched:
         if self._gradients is not None:
             self._gradients.tell()
         if isinstance(error, SystemExit):
-            error = None
+            error = error.__context__
         names = {name for name, _ in self._standing}
         begun = [one for one in self._begun if one[0] not in names]
         for name, note in probes.end(begun, self._items, None, error, process=True):
