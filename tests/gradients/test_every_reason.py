@@ -54,15 +54,17 @@ def _given(framework: str) -> set[str]:
 
 
 def _bodies(table: Path, decorator: str) -> list[tuple[str, str]]:
-    """Reason and body of each program."""
+    """Reason and body of each program; of one with another reason in old releases, both."""
     found = []
     for node in ast.parse(table.read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.FunctionDef):
             continue
         for call in node.decorator_list:
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") == decorator:
-                reason = ast.literal_eval(call.args[0])
-                found.append((reason, "\n".join(map(ast.dump, node.body))))
+                given = call.args[0]
+                named = (given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,)
+                body = "\n".join(map(ast.dump, node.body))
+                found += [(ast.literal_eval(one), body) for one in named]
     return found
 
 
