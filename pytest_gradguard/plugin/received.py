@@ -76,14 +76,14 @@ class Received:
 
     def add(self, findings: Iterable[Finding], marks: Mapping[tuple[Any, ...], str]) -> None:
         """Take what this process or an xdist worker has found beside its tests' reports."""
-        from pytest_gradguard.findings import merge
-
         for finding in findings:
             if marks.get(finding.key) == FATAL:
                 self._fatal.add(finding.key)
             if finding.test is not None:
                 self._late.append(finding)
                 continue
+            from pytest_gradguard.findings import merge  # only now: most runs have none
+
             # The controller and every worker import the same files: one finding, not one for each.
             known = self._outside_of_tests.get(finding.identity, finding)
             (both,) = merge([known, finding])

@@ -19,7 +19,7 @@ AWAITED = (
     ("torch.serialization", "cuda.loading"),
     ("torch.optim.optimizer", "kept.used_gradients"),
     ("torch.optim.optimizer", "lost.pickled_leaves"),
-    ("subprocess", "lost.subprocesses"),
+    ("torch.optim.optimizer", "lost.subprocesses"),
     ("torch.optim.optimizer", "lost.rpc_results"),  # torch imports its RPC before its modules
     ("torch.optim.optimizer", "kept.hand_forks"),
     ("cupy", "cuda.cupy"),

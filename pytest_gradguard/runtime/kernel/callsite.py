@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest_gradguard
 from pytest_gradguard.dynamic_code import DYNAMIC, identified
-from pytest_gradguard.findings import Location
 from pytest_gradguard.runtime.kernel import packages
+
+if TYPE_CHECKING:
+    from pytest_gradguard.findings import Location
 
 _OURS = os.path.dirname(os.path.abspath(pytest_gradguard.__file__)) + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
@@ -37,6 +39,8 @@ class Site:
 
     def location(self) -> Location:
         """The place with its columns, where this Python knows them (3.11 and later)."""
+        from pytest_gradguard.findings import Location  # only now: most programs have none
+
         function = None if self.function == "<module>" else self.function
         positions = getattr(self.code, "co_positions", None)
         if positions is not None:

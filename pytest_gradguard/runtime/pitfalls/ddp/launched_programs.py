@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest_gradguard
-from pytest_gradguard.runtime.kernel import collector, inline, simulated_devices
+from pytest_gradguard.runtime.kernel import collector, simulated_devices
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.callsite import is_user_file
 from pytest_gradguard.runtime.kernel.collector import Collector
@@ -215,6 +215,8 @@ def _guarded(args: Any, options: Mapping[str, Any]) -> tuple[_Programs, list[str
     command = None if home is None else _guarded_command(args, options)
     if home is None or command is None:
         return None
+    from pytest_gradguard.runtime.kernel import inline  # only now: most programs start none
+
     inline.refuse("a program that it starts")
     ignore = home.ignore | collector.allowed_now()
     of_home = _programs.setdefault(home, {})
