@@ -84,3 +84,19 @@ def test_on_and_nothing_found_leaves_the_report_layout_alone(tmp_path: Path) -> 
     modules = imported(tmp_path, "--gradguard")
     assert "pytest_gradguard.plugin.failure" not in modules
     assert "pytest_gradguard.plugin.summary" not in modules
+
+
+def test_on_and_nothing_found_leaves_findings_alone(tmp_path: Path) -> None:
+    """In a process of its own: the warm one has `multiprocessing`, which is watched."""
+    kernel = "pytest_gradguard.runtime.kernel"
+    wrong = {"pytest_gradguard.findings", f"{kernel}.calls", f"{kernel}.evidence"}
+    (tmp_path / "conftest.py").write_text(
+        f"import sys\ndef pytest_unconfigure(config):\n    assert not {wrong} & set(sys.modules)\n"
+    )
+    (tmp_path / "test_empty.py").write_text("def test_nothing():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "-p", "pytest_gradguard.plugin", "--gradguard"]
+    environment = {**os.environ, **ALONE}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
