@@ -126,11 +126,17 @@ def _sources_of_result(
     only = function.only
     if isinstance(only, External) and only.name.rpartition(".")[::2] in _BUILTIN:
         return sources_of(values)
-    key = only.key if isinstance(only, Unknown) else None
-    if isinstance(key, tuple) and key[0] == "attr" and m.models.computes(key[2]):
-        base = only.identity if isinstance(only, Unknown) else None
-        return frozenset({base[1] if isinstance(base, tuple) else key[1]}).union(sources_of(values))
-    return ANOTHER
+    owner = _computed_from(m, only.subject) if isinstance(only, Unknown) else None
+    return ANOTHER if owner is None else frozenset({owner}).union(sources_of(values))
+
+
+def _computed_from(m: Machine, subject: Key) -> Key:
+    """The unknown thing of which `subject` is a method that computes from it, or a view; None where
+    it is neither."""
+    if isinstance(subject, tuple) and subject[0] == "attr" and m.models.computes(subject[2]):
+        owner: Key = subject[1]
+        return owner
+    return None
 
 
 _BUILTIN = frozenset(("builtins", name) for name in _PURE)
@@ -199,11 +205,12 @@ def prove_graph(m: Machine, value: Value) -> None:
             _prove_result(m, call)
             return
         m.facts.evidence.prove(subject, "graph", m.assumed.facts)
-        if isinstance(subject, tuple) and subject[0] == "attr" and m.models.computes(subject[2]):
-            waiting = frozenset({subject[1]})
-            continue
-        function, operands = m.facts.evidence.operands.get(subject, (UNKNOWN, ()))
-        waiting = _sources_of_result(m, function, operands)
+        owner = _computed_from(m, subject)
+        if owner is not None:
+            waiting = frozenset({owner})
+        else:
+            function, operands = m.facts.evidence.operands.get(subject, (UNKNOWN, ()))
+            waiting = _sources_of_result(m, function, operands)
 
 
 def _prove_result(m: Machine, ident: int) -> None:

@@ -32,7 +32,7 @@ from pytest_gradguard.tallies import Tally
 
 tokens = itertools.count(1)
 _by_token: weakref.WeakValueDictionary[int | str, Call] = weakref.WeakValueDictionary()
-"""Those that live; it lasts, as results may come when the guard has ended."""
+"""The live calls; kept when the guard ends, because results may arrive later."""
 initial: ByIdentity[Call] = ByIdentity()
 """By a worker's process that was not forked: the call of its start, which shipped parameters."""
 _SEARCHES = 8

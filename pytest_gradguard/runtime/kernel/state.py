@@ -32,7 +32,7 @@ _C = TypeVar("_C", bound=Clearable)
 at_end: list[Any] = []
 """Every state of this process."""
 in_forked_child: list[Any] = []
-"""Those that belong to the process in which they came about."""
+"""The states that a forked child drops: they describe its parent."""
 
 
 def dropped_at_end(state: _C, *, in_child: bool = False) -> _C:

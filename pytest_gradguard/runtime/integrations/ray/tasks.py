@@ -42,7 +42,7 @@ from pytest_gradguard.runtime.pitfalls.random import gg305 as generators
 
 
 class _State(GuardState):
-    """What was given to Ray.
+    """The tasks, actors and objects that the program has submitted to Ray.
 
     Attributes:
         kept: the last calls: their results may be asked for at any time.

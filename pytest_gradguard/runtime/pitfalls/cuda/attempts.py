@@ -55,7 +55,7 @@ class Start(NamedTuple):
 
 
 class _State(GuardState):
-    """What was seen in this process.
+    """The uses of CUDA that were observed in this process.
 
     Attributes:
         starts: the first of each kind, in order.

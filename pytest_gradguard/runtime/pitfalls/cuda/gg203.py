@@ -98,8 +98,8 @@ def ship(call: Any, items: Any) -> None:
 def start(call: Any, task: Any, forked: bool) -> tuple[bool, Task] | None:
     """Whether CUDA is up here, as a process is forked that may use GPUs, and what it runs.
 
-    Nothing is said of CUDA in other processes of the program's own: one process for each GPU is
-    how GPUs are shared (GG201 is for the workers of pools).
+    Spawned processes that the program starts itself are not reported: one process for each GPU is
+    the usual way to share GPUs (GG201 is for the workers of pools).
     """
     is_up = cuda.is_up()
     return (is_up, task_of(task[0])) if forked and (is_up or _has_gpus()) else None

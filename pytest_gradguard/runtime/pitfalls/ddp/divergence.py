@@ -143,7 +143,7 @@ class _Set(Followed):
 
 
 class _State(GuardState):
-    """What is compared in this group; another group begins without it.
+    """The parameters that the ranks of one process group compare; a new group starts without.
 
     Attributes:
         modules: the modules of DDP.

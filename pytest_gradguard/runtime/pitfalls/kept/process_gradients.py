@@ -37,9 +37,8 @@ class Watched:
         self._copies = Copies(self._items, shared=True)
         self._told: set[int] = set()
         self._reached = 0
-        torch_engine.subscribe(
-            self._backward, lasting=True
-        )  # first: the last to hear of a pass's end
+        # The first to subscribe is the last to hear of the end of a backward pass.
+        torch_engine.subscribe(self._backward, lasting=True)
         backwards.watch(self._items, self._copies)
         self._arrived = Arrived(self._tell)
         frameworks.watch_reductions()

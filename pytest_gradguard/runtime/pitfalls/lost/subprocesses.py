@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,14 +20,11 @@ from pytest_gradguard.runtime.kernel.registry import Workers
 from pytest_gradguard.runtime.kernel.tasks import Task
 
 SUBPROCESS = Workers("subprocess")
-_TORCH = "torch.optim.optimizer"
 _INTERPRETERS = ("python", "pypy", "torchrun", "accelerate")
 """How the names of programs begin that run Python."""
 
 
 def _started(process: Any, args: Any = (), *rest: Any, **kwargs: Any) -> None:
-    if _TORCH not in sys.modules:
-        return
     words = [str(word) for word in _words(args)]
     if not any(os.path.basename(word).startswith(_INTERPRETERS) for word in words):
         return
