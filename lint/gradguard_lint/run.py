@@ -148,7 +148,11 @@ def _unused_suppressions(
     prefilter: Prefilter,
 ) -> list[Raw]:
     """Comments that silence nothing in any program of the run."""
-    with_comments = [path for path, data in contents.items() if _NAMING_CODES.search(data)]
+    with_comments = [
+        path
+        for path, data in contents.items()
+        if (b"gradguard" in data or b"noqa" in data.lower()) and _NAMING_CODES.search(data)
+    ]
     if not with_comments:
         return []
     from gradguard_lint.batch import LOOPS

@@ -54,6 +54,8 @@ def kept(text, **others):
         "rows.map(f, fn_kwargs={'rng': np.random.default_rng(0)}, num_proc=4)\n",
         "import numpy as np\nimport ray\nrng = np.random.default_rng(0)\n"
         "ray.get([f.remote(rng, k) for k in x])\n",
+        "from multiprocessing import Pool\ndef f(k):\n    return tape.gradient(loss(k), w)\n"
+        "Pool(2).map(f, x)\n",
         "import scipy.stats as st\nfrom multiprocessing import Pool\ndef f(k):\n"
         "    return st.norm.rvs()\nPool(2).map(f, x)\n",
         "import pandas as pd\nfrom multiprocessing import Pool\ndf = pd.DataFrame(d)\ndef f(k):\n"
@@ -99,6 +101,8 @@ def test_what_may_have_a_pitfall_is_kept(text):
         "from joblib import parallel_config\nParallel\nparallel_config(n_jobs=2, backend='dask')\n",
         "from joblib import Parallel, delayed\nParallel(2)(delayed(f)(k, 'dask') for k in x)\n",
         "from joblib import Parallel\nkind = 'dask'\nParallel(2, verbose=kind)\n",
+        "import numpy as np\nfrom multiprocessing import Pool\ndef f(k):\n"
+        "    return np.gradient(k)\nPool(2).map(f, x)\n",
         "import numpy as np\nfrom multiprocessing import Pool\ndef test_f():\n"
         "    x = np.random.rand(3)\n    Pool(2).map(g, x)\n",
         "import pandas as pd\nfrom multiprocessing import Pool\ndf = pd.DataFrame(d)\n"

@@ -285,7 +285,10 @@ class File:
     @cached_property
     def trains(self) -> bool:
         """Whether it takes gradients, or gives a library a loss."""
-        return any(mark in self.data for mark in TRAINS)
+        data = self.data
+        if any(mark in data for mark in TRAINS):
+            return True
+        return b".gradient(" in data and b"tape" in data.lower()  # NumPy and dask have one, too
 
     @property
     def shows_modules(self) -> bool:

@@ -86,8 +86,8 @@ class Mark:
         return any(not re.search(_DEFINED, line) for line in lines)
 
 
-_ROWS: list[tuple[Library, Row, str]] = [
-    (library, row, name.rpartition(".")[2])
+_ROWS: list[tuple[Library, Row, str, str]] = [
+    (library, row, name, name.rpartition(".")[2])
     for library in libraries()
     for row in library.rows
     if row.does in STARTERS and row.does not in _QUIET
@@ -95,8 +95,8 @@ _ROWS: list[tuple[Library, Row, str]] = [
 ]
 
 
-_THREADS = {last.encode() for _, row, last in _ROWS if row.start == "thread"} - {
-    last.encode() for _, row, last in _ROWS if row.start != "thread"
+_THREADS = {last.encode() for _, row, _, last in _ROWS if row.start == "thread"} - {
+    last.encode() for _, row, _, last in _ROWS if row.start != "thread"
 }
 """Starters of threads, and of nothing else."""
 
@@ -139,9 +139,9 @@ def _word(form: bytes) -> bytes:
 
 
 def _marks() -> tuple[Mark, ...]:
-    wrapping = {last for _, row, last in _ROWS if row.does in _BY_ITSELF}
-    extended = {last for _, row, last in _ROWS if row.does in _EXTENSIBLE}
-    called = {last for _, row, last in _ROWS if row.does not in _BY_ITSELF | {"parallel"}}
+    wrapping = {last for _, row, _, last in _ROWS if row.does in _BY_ITSELF}
+    extended = {last for _, row, _, last in _ROWS if row.does in _EXTENSIBLE}
+    called = {last for _, row, _, last in _ROWS if row.does not in _BY_ITSELF | {"parallel"}}
     marks = [(name, rb"\b" + name.encode() + _WRAPPING, name) for name in sorted(wrapping)]
     for name in _shortest(called):
         bound = rb"\b" if name in _COMMON else b""
@@ -158,20 +158,17 @@ def _homes(name: str) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """What the libraries that have a starter called so, or with that ending, are imported as."""
     homes: set[bytes] = set()
     parts: set[bytes] = set()
-    for library, row, last in _ROWS:
+    for library, row, full, last in _ROWS:
         if not name or not last.endswith(name):
             continue
         if row.does in PASSED_ON:
             return (), ()
-        for full in row.names.split():
-            if full.rpartition(".")[2] != last:
-                continue
-            packages = _packages(library, full)
-            homes.update(form for top in packages for form in _forms(top))
-            _, _, rest = full.rpartition(".")[0].partition(".")
-            if rest and not packages:  # as a framework's part
-                homes.add(rest.partition(".")[0].encode())
-                parts.add(f".{rest}".encode())
+        packages = _packages(library, full)
+        homes.update(form for top in packages for form in _forms(top))
+        _, _, rest = full.rpartition(".")[0].partition(".")
+        if rest and not packages:  # as a framework's part
+            homes.add(rest.partition(".")[0].encode())
+            parts.add(f".{rest}".encode())
     return tuple(sorted(homes)), tuple(sorted(parts))
 
 
@@ -213,12 +210,12 @@ _WORKERS = tuple(
     sorted(
         {
             form
-            for library, _, _ in _ROWS
+            for library, _, _, _ in _ROWS
             for top in library.tops
             if not library.framework
             for form in _forms(top)
         }
-        | {last.encode() for _, row, last in _ROWS if row.does in PASSED_ON}
+        | {last.encode() for _, row, _, last in _ROWS if row.does in PASSED_ON}
     )
 )
 """How what hands work to workers is imported."""
@@ -271,7 +268,6 @@ _TRAINERS = {
 TRAINS = (
     b".backward(",
     b".backward)",
-    b".gradient(",
     b".manual_backward(",
     b"autograd.grad(",
     *(
@@ -287,8 +283,8 @@ SHOWS_MODULES = (b".named_parameters(", b".parameters(", b".requires_grad", b".z
 """What else shows that something is a module, or a tensor with a gradient."""
 
 _METHODS = sorted(
-    {f".{method}".encode() for _, row, _ in _ROWS for method in row.methods}
-    | {last.encode() for _, row, last in _ROWS if row.does in ("task", "spawn")}
+    {f".{method}".encode() for _, row, _, _ in _ROWS for method in row.methods}
+    | {last.encode() for _, row, _, last in _ROWS if row.does in ("task", "spawn")}
 )
 
 HANDED_OUT = (
@@ -299,9 +295,9 @@ HANDED_OUT = (
 literals, and their pattern."""
 
 REMOTE = (
-    tuple(sorted({f".{last}".encode() for _, row, last in _ROWS if row.does == "remote"})),
+    tuple(sorted({f".{last}".encode() for _, row, _, last in _ROWS if row.does == "remote"})),
     rb"(?:"
-    + b"|".join(re.escape(f".{last}".encode()) for _, row, last in _ROWS if row.does == "remote")
+    + b"|".join(re.escape(f".{last}".encode()) for _, row, _, last in _ROWS if row.does == "remote")
     + rb")[ \t]*(?=\()",
 )
 """The same of what is marked before it is called by another method of that name."""
@@ -311,17 +307,16 @@ ASKED = tuple(
 )
 """The keywords that hand the work of methods with common names to processes."""
 
-STARTING = frozenset(last for _, _, last in _ROWS)
+STARTING = frozenset(last for _, _, _, last in _ROWS)
 """The names of what starts workers."""
 
 STARTING_PROCESSES = STARTING - {name.decode() for name in _THREADS}
 """Of these, those that do not start threads and nothing else."""
 
 
-_IN = {
-    mark.literal: frozenset(it.literal for it in MARKS if it.literal in mark.literal)
-    for mark in MARKS
-}
+_LITERALS = {mark.literal for mark in MARKS}
+
+_IN = {literal: frozenset(it for it in _LITERALS if it in literal) for literal in _LITERALS}
 """The literals in each literal, itself among them."""
 
 

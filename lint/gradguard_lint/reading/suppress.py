@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from pytest_gradguard.pitfalls import get
 from pytest_gradguard.suggestions import did_you_mean
 
 NOQA = re.compile(rb"#\s*noqa(?P<codes>:\s*[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)?", re.IGNORECASE)
@@ -48,7 +47,11 @@ def _selectors(match: re.Match[bytes]) -> list[str]:
 
 
 def _stands_for(selector: str, code: str) -> bool:
-    return code.startswith(selector) or ("-" in selector and get(code).name.upper() == selector)
+    if "-" not in selector:
+        return code.startswith(selector)
+    from pytest_gradguard.pitfalls import get
+
+    return get(code).name.upper() == selector
 
 
 def unusable(data: bytes, codes: tuple[str, ...]) -> Iterator[tuple[int, str]]:
