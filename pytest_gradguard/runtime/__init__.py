@@ -5,6 +5,7 @@ It watches joblib's own pickling; it imports no framework that the program has n
 
 from __future__ import annotations
 
+import sys as _sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -199,7 +200,8 @@ def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[R
         try:
             yield report
         finally:
-            if collector is not None:
+            # As the interpreter ends, modules have lost their globals.
+            if collector is not None and not _sys.is_finalizing():
                 _attempt(_collector.leave, collector)
                 _attempt(_watching.stop, collector)
 

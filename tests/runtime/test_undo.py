@@ -81,6 +81,18 @@ def test_a_reused_worker_is_quiet_after_the_guard_has_gone() -> None:
     assert not out[0]._backward_hooks
 
 
+def test_a_guard_that_is_never_left_ends_with_the_interpreter() -> None:
+    program = """
+    import torch
+    from joblib import Parallel, delayed
+    from pytest_gradguard import guard
+    never_left = guard("record")
+    never_left.__enter__()
+    Parallel(2)(delayed(abs)(i) for i in range(2))
+    """
+    assert run_python("-c", textwrap.dedent(program)).stderr == ""
+
+
 def test_installing_imports_no_framework_and_waits_for_joblib() -> None:
     out = child(
         """
