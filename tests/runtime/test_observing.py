@@ -49,20 +49,57 @@ def test_observers_see_what_goes_in_and_comes_out(seen: list[Any]) -> None:
     assert vars(Shop)["sell"] is original
 
 
+def test_other_arguments_go_in_and_another_result_comes_out(seen: list[Any]) -> None:
+    def before(shop: Shop, what: str, **given: Any) -> str | None:
+        return None if what == "air" else "green"
+
+    def arguments(kind: str, shop: Shop, what: str, **given: Any) -> Any:
+        seen.append((what, given, caller().f_code.co_name))
+        return None if what == "milk" else ((shop, f"{kind} {what}"), {**given, "price": 3})
+
+    def result(kind: str, outcome: str, shop: Shop, what: str, **given: Any) -> str | None:
+        seen.append((outcome, what, given))
+        return None if what == "milk" else outcome.upper()
+
+    patch = observe(Shop, "sell", before=before, arguments=arguments, result=result)
+    patch.apply()
+    here = "test_other_arguments_go_in_and_another_result_comes_out"
+    try:
+        assert Shop().sell("tea", price=2) == "GREEN TEA FOR 3"
+        assert seen == [
+            ("tea", {"price": 2}, here),
+            ("green tea for 3", "green tea", {"price": 3}),
+        ]
+        del seen[:]
+        assert Shop().sell("milk") == "milk for 1"
+        assert seen == [("milk", {}, here), ("milk for 1", "milk", {})]
+        del seen[:]
+        assert Shop().sell("air") == "air for 1"
+        assert not seen
+    finally:
+        patch.undo()
+
+
 def test_an_error_comes_without_a_frame_of_ours(seen: list[Any]) -> None:
-    patch = observe(Shop, "sell", after=seen.append, failed=lambda *given: seen.append(given))
+    patch = observe(
+        Shop,
+        "sell",
+        arguments=lambda shop, what: ((shop, "nothing"), {}),
+        result=seen.append,
+        failed=lambda *given: seen.append(given),
+    )
     patch.apply()
     shop = Shop()
     try:
         with pytest.raises(LookupError) as raised:
-            shop.sell("nothing")
+            shop.sell("tea")
     finally:
         patch.undo()
     assert [frame.name for frame in traceback.extract_tb(raised.tb)][1:] == ["sell"]
     assert seen == [(raised.value, shop, "nothing")]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "arguments", "after", "result"])
 def test_a_fault_of_an_observer_is_one_warning(
     when: str, monkeypatch: pytest.MonkeyPatch, seen: list[Any]
 ) -> None:
@@ -70,7 +107,9 @@ def test_a_fault_of_an_observer_is_one_warning(
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr(faults, "_reported", False)
-    observers: Any = {"after": lambda *given: seen.append(given), when: fails}
+    observers: Any = {when: fails}
+    if when == "before":
+        observers["after"] = lambda *given: seen.append(given)
     patch = observe(Shop, "sell", **observers)
     patch.apply()
     try:

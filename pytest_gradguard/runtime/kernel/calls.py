@@ -103,6 +103,10 @@ class Call:
         _by_token[self.token] = self
         probes.ask(self)
 
+    def announce(self, /, *_: Any, **__: Any) -> None:
+        """Announce what was found in it; also as the `after` of what observes its function."""
+        collector.announce(self.collector, self.evidence.values())
+
     @property
     def backend(self) -> str:
         """What the findings call its workers."""
@@ -243,6 +247,6 @@ def failed(call: Call, error: BaseException) -> None:
     if UNPICKLED in call.remembered and isinstance(error, pickle.PicklingError):
         error_notes.add(error, call.remembered[UNPICKLED])  # of loky's, which stands for the first
     try:
-        collector.announce(call.collector, call.evidence.values())
+        call.announce()
     except (GradGuardError, GradGuardWarning):
         pass  # the program's own error comes first

@@ -10,15 +10,14 @@ import functools
 import inspect
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime.integrations.dask import WORKERS, opening, scattering, worker
-from pytest_gradguard.runtime.kernel import collector
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
-from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame, theirs_only
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe, observed
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
@@ -32,9 +31,10 @@ _known: dict[Any, deque[Call]] = dropped_at_end({})
 
 def patches(module: ModuleType) -> list[Patch]:
     """Watch the methods of actors."""
+    written_in = module.Actor.__getattr__.__code__.co_filename
     return [
-        Patch(module.Actor, "__getattr__", _watched),
-        Patch(module.ActorFuture, "_set_result", _received),
+        observe(module.Actor, "__getattr__", result=functools.partial(_got, written_in)),
+        observe(module.ActorFuture, "_set_result", arguments=_received),
     ]
 
 
@@ -46,56 +46,35 @@ def made(call: Call, keys: Iterable[Any]) -> None:
         _known[key] = deque([call], maxlen=_SOURCES)
 
 
-def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
-    written_in = original.__code__.co_filename
-
-    @functools.wraps(original)
-    def __getattr__(self: Any, name: str) -> Any:
-        with hidden_frame:
-            found = original(self, name)
-        code = getattr(found, "__code__", None)
-        if not _known or code is None or code.co_filename != written_in:
-            return found  # a value of an attribute
-        return attempt(_method, self, name, found, instead=found)
-
-    return __getattr__
-
-
-def _method(actor: Any, name: str, method: Any) -> Any:
+def _got(written_in: str, found: Any, actor: Any, name: str) -> Any:
+    """The method `found` of an actor, watched; None for the value of an attribute."""
+    code = getattr(found, "__code__", None)
+    if not _known or code is None or code.co_filename != written_in:
+        return None
     written = getattr(actor._cls, name)
     before = _known.get(actor.key)
     if before is None or inspect.iscoroutinefunction(written):
-        return method
+        return None
     if isinstance(written, types.FunctionType):
         written = types.MethodType(written, actor._cls)  # the arguments begin after `self`
-
-    @functools.wraps(method)
-    def func(*args: Any, **kwargs: Any) -> Any:
-        call, named = attempt(_begin, actor._client, before, (written, args, kwargs), instead=_NONE)
-        with hidden_frame:
-            future = method(*args, **kwargs, **named)
-        if call is not None:
-            with theirs_only:
-                attempt(collector.announce, call.collector, call.evidence.values())
-        return future
-
-    return func
+    begin = functools.partial(_begin, actor._client, before, written)
+    return observed(before=begin, arguments=_named, after=_ended)(found)
 
 
-_NONE: tuple[Call | None, dict[str, str]] = (None, {})
+_Begun = tuple[Call, dict[str, str]]
+"""The call of a method, and the keyword that names it to the worker."""
 
 
 def _begin(
-    client: Any, before: deque[Call], item: tuple[Any, Any, Any]
-) -> tuple[Call | None, dict[str, str]]:
-    """The call of a method that begins now, and the keyword that names it to the worker."""
-    if client is None or not item[2].get("separate_thread", True):
-        return _NONE
+    client: Any, before: deque[Call], method: Any, /, *args: Any, **kwargs: Any
+) -> _Begun | None:
+    if client is None or not kwargs.get("separate_thread", True):
+        return None
     call = calling.begin(WORKERS, opening.PASSED, single=client)
     if call is None:
-        return _NONE
+        return None
     opening.opened(client, call)
-    given = scattering.ship(call, item)
+    given = scattering.ship(call, (method, args, kwargs))
     own = bool(call.shipped)
     for earlier in before:
         call.use(earlier)
@@ -105,16 +84,16 @@ def _begin(
     return call, {worker.METHOD: worker.call_named(call.token, given)}
 
 
-def _received(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _set_result(self: Any, out: Any) -> Any:
-        return original(self, attempt(_opened, out, instead=out))
-
-    return _set_result
+def _named(begun: _Begun, /, *args: Any, **kwargs: Any) -> Arguments:
+    return args, {**kwargs, **begun[1]}
 
 
-def _opened(out: Any) -> Any:
+def _ended(begun: _Begun, /, *_: Any, **__: Any) -> None:
+    begun[0].announce()
+
+
+def _received(future: Any, out: Any) -> Arguments | None:
     """What an actor has returned, without the notes that it brought; or its error."""
     value = getattr(out, "_v", None)
     result = worker.received(value)
-    return out if result is value else type(out)(result)
+    return None if result is value else ((future, type(out)(result)), {})

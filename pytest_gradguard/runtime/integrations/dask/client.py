@@ -38,10 +38,10 @@ from pytest_gradguard.runtime.kernel.faults import (
     Beside,
     attempt,
     fault,
-    hidden_frame,
     theirs_only,
     without_this_frame,
 )
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.shipment import Shipment
 
@@ -53,10 +53,10 @@ def patches(module: ModuleType) -> list[Patch]:
     """Watch the clients of `distributed`; those of old releases cannot be."""
     return [
         Patch(module.Client, "_graph_to_futures", _watched_graph),
-        Patch(module.Client, "scatter", scattering.watched(PASSED)),
-        Patch(module.Client, "run", _watched_run),
+        observe(module.Client, "scatter", before=scattering.sending, after=scattering.sent),
+        observe(module.Client, "run", before=_runs, arguments=_with_task, after=_ran),
         Patch(module.Client, "_run", _running),
-        Patch(nodes.task_spec().Task, "__getstate__", _watched_state),
+        observe(nodes.task_spec().Task, "__getstate__", result=_pickled),
     ]
 
 
@@ -207,7 +207,7 @@ def _watched_graph(original: Callable[..., Any]) -> Callable[..., Any]:
             if makes_actors:
                 attempt(actors.made, call, futures)
             with theirs_only:
-                attempt(collector.announce, call.collector, call.evidence.values())
+                attempt(call.announce)
         return futures
 
     return _graph_to_futures
@@ -251,25 +251,16 @@ def _nothing() -> None:
     """Undo nothing."""
 
 
-def _watched_state(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __getstate__(self: Any) -> Any:
-        state = original(self)
-        current = transfer.active.transfer
-        if not isinstance(current, GraphTransfer) or current.call is None:
-            return state
-        try:
-            function = self.func
-            if not is_users(function, current.actors):
-                return state
-            task = current.task_of(current.call, self)
-            current.now(task)
-            return tuple(task if value is function else value for value in state)
-        except Exception as error:
-            fault(error)
-            return state
-
-    return __getstate__
+def _pickled(state: Any, node: Any) -> Any:
+    current = transfer.active.transfer
+    if not isinstance(current, GraphTransfer) or current.call is None:
+        return None
+    function = node.func
+    if not is_users(function, current.actors):
+        return None
+    task = current.task_of(current.call, node)
+    current.now(task)
+    return tuple(task if value is function else value for value in state)
 
 
 def is_users(function: Any, actors: bool = False) -> bool:
@@ -291,29 +282,25 @@ _OPTIONS = frozenset({"workers", "wait", "nanny", "on_error"})
 """The keywords of `Client.run` itself."""
 
 
-def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def run(self: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        task = attempt(_task_for_all, self, function, args, kwargs)
-        with hidden_frame:
-            results = original(self, function if task is None else task, *args, **kwargs)
-        if task is not None:
-            with theirs_only:
-                attempt(collector.announce, task.call.collector, task.call.evidence.values())
-        return results
-
-    return run
-
-
-def _task_for_all(client: Any, function: Any, args: Any, kwargs: Any) -> ShippedDaskTask | None:
-    if not (is_users(function) and callable(function) and takes_notes(client)):
+def _runs(self: Any, function: Any, *args: Any, **kwargs: Any) -> ShippedDaskTask | None:
+    if not (is_users(function) and callable(function) and takes_notes(self)):
         return None
-    call = calling.begin(WORKERS, passing=PASSED, single=client)
+    call = calling.begin(WORKERS, passing=PASSED, single=self)
     if call is None:
         return None
-    opened(client, call)
+    opened(self, call)
     given = {name: value for name, value in kwargs.items() if name not in _OPTIONS}
     return ShippedDaskTask(call, function, [(function, args, given)], arrives=DirectTask)
+
+
+def _with_task(
+    task: ShippedDaskTask, /, self: Any, function: Any, *args: Any, **kwargs: Any
+) -> Arguments:
+    return (self, task, *args), kwargs
+
+
+def _ran(task: ShippedDaskTask, /, *_: Any, **__: Any) -> None:
+    task.call.announce()
 
 
 def _running(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime.integrations.dask import WORKERS, nodes
 from pytest_gradguard.runtime.integrations.dask.client import graph_transfer, prepare
 from pytest_gradguard.runtime.kernel import inline, task_seeds, transfer
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 
 Original = Callable[..., Any]
@@ -43,17 +44,8 @@ def patches(module: ModuleType) -> list[Patch]:
         Patch(module.Client, "_graph_to_futures", _inline_graph),
         Patch(module.Client, "_gather_remote", _inline_gather),
         Patch(module.Client, "_scatter", _inline_scatter),
-        Patch(module.Client, "run", _refused),
+        observe(module.Client, "run", before=lambda *_, **__: inline.refuse("`Client.run`")),
     ]
-
-
-def _refused(original: Original) -> Original:
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        inline.refuse("`Client.run`")
-        return original(*args, **kwargs)
-
-    return run
 
 
 def _inline_graph(original: Original) -> Original:

@@ -13,11 +13,13 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.kernel import plain_data, shipped_modules
 from pytest_gradguard.runtime.kernel.evidence import Object
-from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.observing import observed
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task
@@ -108,36 +110,19 @@ class Registered:
                 table._lookup[kind] = new
 
 
-def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def serialize(item: Any, *args: Any, **kwargs: Any) -> Any:
-        header, frames = original(item, *args, **kwargs)
-        known = _marks.get(id(item))
-        if known is not None and known[0]() is item:
-            header = {**header, _HEADER: known[1]}
-        return header, frames
-
-    return serialize
+def _noted(serialized: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
+    header, frames = serialized
+    known = _marks.get(id(item))
+    if known is None or known[0]() is not item:
+        return None
+    return {**header, _HEADER: known[1]}, frames
 
 
-def _reading(take: Callable[[Any, object], object]) -> Callable[[Any], Callable[..., Any]]:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def deserialize(header: Any, frames: Any) -> Any:
-            item = original(header, frames)
-            try:
-                note = header.get(_HEADER)
-                if note is not None:
-                    take(item, note)
-            except ValueError:  # it is none of the guard's
-                pass
-            except Exception as error:
-                fault(error)
-            return item
-
-        return deserialize
-
-    return wrap
+def _read(take: Callable[[Any, object], object], item: Any, header: Any, frames: Any) -> None:
+    note = header.get(_HEADER)
+    if note is not None:
+        with suppress(ValueError):  # it is none of the guard's
+            take(item, note)
 
 
 def _take_tensor(tensor: Any, note: object) -> None:
@@ -155,10 +140,10 @@ def _take_module(module: Any, note: object) -> None:
 
 
 serializers = (
-    Registered("Tensor", "dask_serialize", _noting),
-    Registered("nn.Module", "dask_serialize", _noting),
+    Registered("Tensor", "dask_serialize", observed(result=_noted)),
+    Registered("nn.Module", "dask_serialize", observed(result=_noted)),
 )
 deserializers = (
-    Registered("Tensor", "dask_deserialize", _reading(_take_tensor)),
-    Registered("nn.Module", "dask_deserialize", _reading(_take_module)),
+    Registered("Tensor", "dask_deserialize", observed(after=partial(_read, _take_tensor))),
+    Registered("nn.Module", "dask_deserialize", observed(after=partial(_read, _take_module))),
 )

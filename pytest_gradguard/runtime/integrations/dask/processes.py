@@ -6,17 +6,16 @@ that function pickles a node, a transfer is active, and the node goes as a `node
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime.integrations.dask import PROCESSES, nodes
-from pytest_gradguard.runtime.kernel import collector, probes, transfer
+from pytest_gradguard.runtime.kernel import probes, transfer
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
-from pytest_gradguard.runtime.kernel.faults import Beside, attempt, fault, hidden_frame, theirs_only
+from pytest_gradguard.runtime.kernel.faults import Beside, fault
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.shipment import Shipment
 
@@ -26,26 +25,17 @@ _DASK = frozenset({"dask"})
 def patches(module: ModuleType) -> list[Patch]:
     """Watch what `dask.multiprocessing` runs."""
     nodes.task_spec()
-    return [Patch(module, "get_async", _watched)]
+    return [observe(module, "get_async", before=_begin, arguments=_arguments, after=Call.announce)]
 
 
-def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def get_async(*args: Any, **kwargs: Any) -> Any:
-        dumps = kwargs.get("dumps")
-        call = None if dumps is None else attempt(calling.begin, PROCESSES, passing=_DASK)
-        if sys.modules.setdefault(nodes.__name__, nodes) is not nodes:
-            call = None  # somebody has imported the guard twice: ours cannot be pickled
-        if call is not None:
-            kwargs["dumps"] = attempt(_Dumps, dumps, call, instead=dumps)
-        with hidden_frame:
-            result = original(*args, **kwargs)
-        if call is not None:
-            with theirs_only:
-                attempt(collector.announce, call.collector, call.evidence.values())
-        return result
+def _begin(*args: Any, dumps: Any = None, **kwargs: Any) -> Call | None:
+    if sys.modules.setdefault(nodes.__name__, nodes) is not nodes:
+        return None  # somebody has imported the guard twice: ours cannot be pickled
+    return None if dumps is None else calling.begin(PROCESSES, passing=_DASK)
 
-    return get_async
+
+def _arguments(call: Call, /, *args: Any, dumps: Any, **kwargs: Any) -> Arguments:
+    return args, {**kwargs, "dumps": _Dumps(dumps, call)}
 
 
 class _Dumps:

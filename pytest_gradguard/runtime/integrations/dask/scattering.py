@@ -6,19 +6,17 @@ handed over.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gradguard.runtime.integrations.dask import WORKERS
-from pytest_gradguard.runtime.integrations.dask.opening import in_this_process
+from pytest_gradguard.runtime.integrations.dask.opening import PASSED, in_this_process
 from pytest_gradguard.runtime.integrations.dask.worker import Given
 from pytest_gradguard.runtime.kernel import collector, locate, task_seeds
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
-from pytest_gradguard.runtime.kernel.faults import attempt, theirs_only, without_this_frame
 from pytest_gradguard.runtime.kernel.shipment import Shipment
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import roots_of
@@ -45,33 +43,6 @@ _sent: deque[_Sending] = dropped_at_end(deque(maxlen=64))
 """The last that sent something that requires grad, or modules."""
 
 
-def watched(passing: frozenset[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Wraps `Client.scatter`.
-
-    Args:
-        passing: the packages through which the program reaches dask.
-    """
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def scatter(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-            call = attempt(_sending, self, data, passing)
-            try:
-                futures = original(self, data, *args, **kwargs)
-            except BaseException as error:
-                without_this_frame(error)
-                raise
-            if call is not None:
-                attempt(_keep, call, data, futures)
-                with theirs_only:
-                    attempt(collector.announce, call.collector, call.evidence.values())
-            return futures
-
-        return scatter
-
-    return wrap
-
-
 class _Sent(Shipment):
     """What one call of `scatter` sends."""
 
@@ -80,14 +51,14 @@ class _Sent(Shipment):
         return sample._replace(parameter="data")  # the client is not among the arguments
 
 
-def _sending(client: Any, data: Any, passing: frozenset[str]) -> Call | None:
+def sending(client: Any, data: Any, *args: Any, **kwargs: Any) -> Call | None:
     """The call that sends `data`, if there is something to know of in it."""
     if collector.innermost() is None or in_this_process(client):
         return None
     items: list[tuple[Any, Any, Any]] = [(type(client).scatter, (data,), {})]
     wanted = _wanted_in(items)
     with task_seeds.unnumbered():
-        call = calling.begin(WORKERS, passing) if wanted else None
+        call = calling.begin(WORKERS, PASSED) if wanted else None
     if call is not None:
         _note(_Sent(call, items), wanted)
     return call
@@ -144,7 +115,8 @@ def _note(shipment: Shipment, tensors: list[Any]) -> None:
     shipment.ended()
 
 
-def _keep(call: Call, data: Any, futures: Any) -> None:
+def sent(call: Call, futures: Any, client: Any, data: Any, *args: Any, **kwargs: Any) -> None:
+    """Know what a call has sent by the keys of `futures`, and announce what was found in it."""
     if isinstance(futures, dict):
         pairs = [(data[name], future) for name, future in futures.items()]
     elif isinstance(futures, (list, tuple)) and isinstance(data, (list, tuple)):
@@ -157,6 +129,7 @@ def _keep(call: Call, data: Any, futures: Any) -> None:
     }
     if call.shipped and numbers:
         _sent.append(_Sending(call, numbers))
+    call.announce()
 
 
 def use(call: Call, items: Iterable[tuple[Any, Any, Any]]) -> Given:

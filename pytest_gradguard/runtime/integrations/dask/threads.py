@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime.integrations.dask import nodes
-from pytest_gradguard.runtime.kernel import collector, probes, running, task_seeds
+from pytest_gradguard.runtime.kernel import probes, running, task_seeds
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling
 from pytest_gradguard.runtime.kernel.faults import (
     attempt,
     carried,
     fault,
-    hidden_frame,
-    theirs_only,
 )
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.registry import THREADS
 
@@ -31,28 +29,15 @@ _DASK = frozenset({"dask"})
 def patches(module: ModuleType) -> list[Patch]:
     """Watch what `dask.threaded` runs."""
     nodes.task_spec()
-    return [Patch(module, "get_async", _watched)]
+    return [observe(module, "get_async", before=_begin, arguments=_arguments, after=Call.announce)]
 
 
-def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def get_async(submit: Any, num_workers: Any, *args: Any, **kwargs: Any) -> Any:
-        call = attempt(_begin, submit, num_workers)
-        with hidden_frame:
-            if call is None:
-                return original(submit, num_workers, *args, **kwargs)
-            result = original(
-                functools.partial(_submit, submit, call), num_workers, *args, **kwargs
-            )
-        with theirs_only:
-            attempt(collector.announce, call.collector, call.evidence.values())
-        return result
-
-    return get_async
-
-
-def _begin(submit: Any, num_workers: Any) -> Call | None:
+def _begin(submit: Any, num_workers: Any, *args: Any, **kwargs: Any) -> Call | None:
     return calling.begin(THREADS, passing=_DASK) if _has_threads(submit, num_workers) else None
+
+
+def _arguments(call: Call, /, submit: Any, *args: Any, **kwargs: Any) -> Arguments:
+    return (functools.partial(_submit, submit, call), *args), kwargs
 
 
 def _has_threads(submit: Any, num_workers: Any) -> bool:

@@ -36,7 +36,8 @@ from pytest_gradguard.runtime.kernel.faults import (
     fault,
     without_this_frame,
 )
-from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
+from pytest_gradguard.runtime.kernel.patching import LatePatches
 from pytest_gradguard.runtime.kernel.tasks import task_of
 
 _LOOKED_AT = 2_000
@@ -198,15 +199,12 @@ def call_named(token: int, given: Given) -> str:
     return plain_data.dumps((here(), token, given))
 
 
-def _watched_method(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _run_actor(func: Any, args: Any, kwargs: Any, *more: Any, **options: Any) -> Any:
-        call = kwargs.pop(METHOD, None)
-        if call is not None:
-            func = attempt(_of_call, call, func, instead=func)
-        return original(func, args, kwargs, *more, **options)
-
-    return _run_actor
+def _of_call(method: Any, args: Any, kwargs: Any, *more: Any, **options: Any) -> Arguments | None:
+    call = kwargs.pop(METHOD, None)
+    if call is None:
+        return None
+    origin, token, given = plain_data.loads(call, tuple[str, int, dict[int | str, tuple[int, int]]])
+    return (_MethodTask(origin, token, {}, method, given), args, kwargs, *more), options
 
 
 class _MethodTask(DirectTask):
@@ -216,19 +214,13 @@ class _MethodTask(DirectTask):
         return [*super()._roots(result), *_attributes(self._gradguard[3].__self__)]
 
 
-def _of_call(call: object, method: Any) -> _MethodTask:
-    kind = tuple[str, int, dict[int | str, tuple[int, int]]]
-    origin, token, given = plain_data.loads(call, kind)
-    return _MethodTask(origin, token, {}, method, given)
-
-
 def _attributes(actor: Any) -> list[tuple[str, Any]]:
     named = getattr(actor, "__dict__", {})
     return [(f"result.{name}", value) for name, value in list(named.items())]
 
 
 _methods = LatePatches(
-    lambda: [Patch(sys.modules["distributed.worker"], "_run_actor", _watched_method)]
+    lambda: [observe(sys.modules["distributed.worker"], "_run_actor", arguments=_of_call)]
 )
 
 
