@@ -52,7 +52,7 @@ class DaemonProcess:
         for _ in range(_CHAINED):
             if isinstance(error, AssertionError):
                 module = import_module(f"{_RUNTIME}.pitfalls.loaders.process_loaders")
-                module.tell(error, self._task, self._write)
+                module.report(error, self._task, self._write)
             following = error.__cause__ or error.__context__
             if following is None:
                 break

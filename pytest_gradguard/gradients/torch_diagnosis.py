@@ -321,7 +321,7 @@ def _at_worker(tensor: Any, backwards: list[Backward]) -> reasons.Reason | None:
 def _left_in_worker(tensor: Any) -> reasons.Reason | None:
     """The reason if a worker computed the gradient for a copy and kept it."""
     kept: Any = sys.modules.get("pytest_gradguard.runtime.pitfalls.kept.worker_gradients")
-    known = None if kept is None or tensor is None else kept.of(tensor)
+    known = None if kept is None or tensor is None else kept.find_kept(tensor)
     if known is None:
         return None
     call, left = known

@@ -181,7 +181,7 @@ ENDINGS: dict[str, Callable[[collector.Collector], Any]] = {
     "something is noticed": lambda one: one.evidence("key", lambda: None),  # type: ignore[arg-type, return-value]
     "a collector is opened": collector.enter,
     "a collector is opened below": collector.enter_first,
-    "a probe is roused": lambda one: probes.rouse("gg106"),
+    "a probe is active": lambda one: probes.activate("gg106"),
 }
 
 
@@ -189,7 +189,7 @@ ENDINGS: dict[str, Callable[[collector.Collector], Any]] = {
 def test_what_ends_the_quiet(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "stack", [])
     monkeypatch.setattr(collector._thread, "scopes", [])  # what is opened here, nobody closes
-    monkeypatch.setattr(probes, "roused", {})
+    monkeypatch.setattr(probes, "active", {})
     monkeypatch.setattr(collector.here, "quiet", True)
     ENDINGS[way](collector.Collector())
     assert not collector.here.quiet

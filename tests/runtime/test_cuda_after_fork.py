@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_gradguard.runtime.kernel import plain_data, probes  # noqa: E402
-from pytest_gradguard.runtime.kernel.dispatch.telling import Teller  # noqa: E402
+from pytest_gradguard.runtime.kernel.dispatch.reporting import Reporter  # noqa: E402
 from pytest_gradguard.runtime.kernel.tasks import Task  # noqa: E402
 from pytest_gradguard.runtime.pitfalls.cuda import attempts, errors, gg201, gg203  # noqa: E402  # noqa: E402
 
@@ -33,7 +33,7 @@ def _in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(attempts, "inherited", set())
     yield
     attempts.state.clear()
-    probes.roused.clear()
+    probes.active.clear()
 
 
 def fails(said: str = REFUSED, framework: str = "torch") -> bool:
@@ -71,8 +71,8 @@ def test_errors_of_another_reason() -> None:
     assert not fails("No CUDA GPUs are available")
     assert errors.by_fork(ValueError(REFUSED)) is None
     assert errors.by_fork(RuntimeError("CUDA out of memory")) is None
-    assert not gg203.roused_by(RuntimeError("no"))
-    assert gg203.roused_by(RuntimeError(REFUSED))
+    assert not gg203.activated_by(RuntimeError("no"))
+    assert gg203.activated_by(RuntimeError(REFUSED))
 
 
 def test_a_parent_that_had_initialised_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,24 +94,24 @@ BATCH = [(work, (1,), {})]
 def test_attempts_are_told_apart() -> None:
     attempts.note("torch", RuntimeError(REFUSED))
     attempts.note("torch", RuntimeError("No CUDA GPUs are available"))
-    assert {"gg201", "gg203"} <= set(probes.roused)
-    lost = gg203.roused(BATCH, None, None)
-    used = gg201.roused(BATCH, None, None)
+    assert {"gg201", "gg203"} <= set(probes.active)
+    lost = gg203.inspect_batch(BATCH, None, None)
+    used = gg201.inspect_batch(BATCH, None, None)
     assert lost is not None
     assert used is not None
     assert [it.by_fork for it in lost.attempts] == [True]
     assert [it.by_fork for it in used.attempts] == [False]
     assert (lost.process, lost.task.name) == (os.getpid(), "work")
-    assert gg203.roused(BATCH, [1], None) is None
+    assert gg203.inspect_batch(BATCH, [1], None) is None
 
 
 def test_an_error_that_nobody_noted() -> None:
     error = RuntimeError(REFUSED)
-    told = gg203.roused(BATCH, None, error)
+    told = gg203.inspect_batch(BATCH, None, error)
     assert told is not None
     assert [it.failed for it in told.attempts] == [f"RuntimeError: {REFUSED}"]
     attempts.note("torch", error)
-    again = gg203.roused(BATCH, None, error)
+    again = gg203.inspect_batch(BATCH, None, error)
     assert again is not None
     assert len(again.attempts) == 1
 
@@ -122,26 +122,26 @@ def test_what_is_forgotten() -> None:
     assert attempts.take_lost() == ()
 
 
-class _Told(Teller):
+class _Reported(Reporter):
     """What a process would tell."""
 
     def __init__(self) -> None:
         super().__init__(None)
         self.notes: list[Any] = []
 
-    def tell(self, name: str, note: Any, certain: bool | None = None, about: int = 0) -> None:
+    def report(self, name: str, note: Any, certain: bool | None = None, about: int = 0) -> None:
         assert (name, certain) == ("gg203", None)  # it has happened
         self.notes += plain_data.loads(plain_data.dumps(note), gg201.Used).attempts
 
 
 @pytest.mark.parametrize(("was_up", "by_fork"), [(True, False), (False, True), (False, False)])
 def test_what_a_process_tells(monkeypatch: pytest.MonkeyPatch, was_up: bool, by_fork: bool) -> None:
-    monkeypatch.setattr(Teller, "here", None)
-    told = _Told()
+    monkeypatch.setattr(Reporter, "here", None)
+    told = _Reported()
     gg203.begin((was_up, Task("work", None, None)), True)
     made = attempts.Attempt(None, None, None, "failed", True, "torch", by_fork)
-    assert attempts.state.told is not None
-    attempts.state.told(made)
+    assert attempts.state.listener is not None
+    attempts.state.listener(made)
     assert told.notes == ([made] if was_up or by_fork else [])
 
 
@@ -152,8 +152,8 @@ def test_a_process_that_fails_on_what_it_inherited(
     monkeypatch: pytest.MonkeyPatch, said: str, count: int
 ) -> None:
     """It comes to no initialisation of CUDA that could be noted: the first kernel fails."""
-    monkeypatch.setattr(Teller, "here", None)
-    told = _Told()
+    monkeypatch.setattr(Reporter, "here", None)
+    told = _Reported()
     after = gg203.begin((True, Task("work", None, None)), True)
     assert after([], None, RuntimeError(said)) is None
     assert [made.failed for made in told.notes] == [f"RuntimeError: {said}"] * count
@@ -166,7 +166,7 @@ def test_a_process_that_fails_on_what_it_inherited(
 def test_what_is_said(by_fork: bool, said: str) -> None:
     evidence = gg203.Evidence(None, "multiprocessing", framework="torch", device="cuda")
     made = attempts.Attempt("train.py", 3, "work", "no CUDA", True, "torch", by_fork)
-    evidence.hear(7, Task("work", None, None), made)
+    evidence.add_attempt(7, Task("work", None, None), made)
     assert evidence.message().startswith(said)
     assert "`work`" in evidence.message()
     assert ("no CUDA" in evidence.message()) is by_fork

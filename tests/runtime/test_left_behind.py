@@ -76,7 +76,7 @@ def test_a_module_lives_as_long_as_it_is_looked_at():
         gc.collect()
         assert not list(shipped_modules.copies())
     finally:
-        probes.rest("gg111")
+        probes.deactivate("gg111")
 
 
 PLACES = [

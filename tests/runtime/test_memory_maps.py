@@ -17,7 +17,7 @@ from children import run_python
 from pytest_gradguard.runtime.kernel.pipes import Mailbox, post
 from pytest_gradguard.runtime.pitfalls.maps import write_faults
 
-pytestmark = pytest.mark.skipif(not write_faults.can_be_heard(), reason="signals as Linux has them")
+pytestmark = pytest.mark.skipif(not write_faults.can_detect(), reason="signals as Linux has them")
 
 PROGRAM = """\
 import ctypes, os, signal

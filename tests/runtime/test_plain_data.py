@@ -93,7 +93,7 @@ def test_a_huge_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", [probe.name for probe in probes._all()])
 def test_the_notes_of_each_probe_have_a_closed_type(name: str) -> None:
-    if not hasattr(probes._module(name), "heard"):
+    if not hasattr(probes._module(name), "on_note"):
         with pytest.raises(ValueError, match="no probe"):
             probes.note_type(name)
         return

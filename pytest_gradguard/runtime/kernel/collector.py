@@ -114,10 +114,10 @@ class Collector:
         self._others.append(others)
         self.empty = False
 
-    def told(self) -> list[Finding]:
+    def reported(self) -> list[Finding]:
         """What other processes have told so far, equal findings merged."""
-        told = (attempt(others, instead=[]) for others in list(self._others))
-        return _merged(itertools.chain.from_iterable(told))
+        reports = (attempt(others, instead=[]) for others in list(self._others))
+        return _merged(itertools.chain.from_iterable(reports))
 
     @property
     def findings(self) -> list[Finding]:
@@ -125,7 +125,7 @@ class Collector:
         for hear in list(self._first):
             attempt(hear)
         built = (_built(evidence) for evidence in list(self._evidence.values()))
-        found = itertools.chain(filter(None, built), list(self._made), self.told())
+        found = itertools.chain(filter(None, built), list(self._made), self.reported())
         return [replace(finding, test=self.test) for finding in _merged(found)]
 
 

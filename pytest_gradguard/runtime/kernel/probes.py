@@ -1,42 +1,42 @@
-"""What is looked at where a parallel call begins, and again where its tasks run.
+"""What is inspected where a parallel call begins, and again where its tasks run.
 
 Pickling shows what is transferred; a probe shows what the tasks do with it. Checks declare theirs
 (`checks.Probe`); the module of a probe has those of these functions that it needs:
 
 ``ask(call)``
-    In the calling thread, as the call begins. What it returns travels to the tasks and has to be
-    picklable; None: there is nothing to look at. It runs in every call, so it costs next to
-    nothing.
+    In the calling thread, as the call begins. Its result is sent to the tasks, so it has to be
+    picklable; None: nothing to inspect. It runs in every call, so it has to be cheap.
 ``ship(call, items)``
-    The same for one batch, given its tasks, as the batch leaves: in any thread of the parent.
+    As `ask`, for one batch and its tasks, as the batch leaves: in any thread of the parent.
 ``start(call, task, forked)``
-    The same for a process that the program starts itself, given its function and arguments, and
-    whether it inherits them. Where the process is not forked, the answer has to be picklable.
+    As `ask`, for a process that the program starts itself, its function and arguments, and
+    whether it inherits them. Unless the process is forked, the result has to be picklable.
 ``begin(asked, process)``
     Where the tasks of a batch run, before them: in a worker process, or in a thread. Returns
-    ``after(items, results, error)``, or None: nothing to look at. That function hears what the
-    tasks returned (None where one raised, and then what it raised) and returns a note, which has to
-    be picklable, or None. Without it, `after` is ``roused``.
-``roused(items, results, error)``
-    What `after` is where a probe that nobody asks for was roused in a worker process by the tasks
-    of a batch themselves (see `rouse`), or by what one of them raised; for every later batch there,
-    `begin` is called with None.
-``roused_by(error)``
-    Whether the error of a task rouses the probe.
-``heard(call, note)``
-    Back in the parent: what `after` noted. Some libraries bring it as plain data (`plain_data`):
-    the annotation of `note` says what it may be.
-``so_far(items)``
-    In a process that the program starts itself, given its function and arguments: how things stand
-    now, as a note that takes the place of the earlier ones. It holds once the process has ended.
-``sent(item)``
+    ``after(items, results, error)``, or None: nothing to inspect. That function gets the results
+    of the tasks (None, and the error, if one raised) and returns a note, which has to be picklable,
+    or None. Without `begin`, `after` is ``inspect_batch``.
+``inspect_batch(items, results, error)``
+    The `after` of a probe without an `ask`, if the tasks of a batch in a worker process activate
+    it (see `activate`), or an error of one does; for later batches there, `begin` is called with
+    None.
+``activated_by(error)``
+    Whether the error of a task activates the probe.
+``on_note(call, note)``
+    Back in the parent: the note that `after` returned. Some libraries send it as plain data
+    (`plain_data`), typed by the annotation of `note`.
+``current_note(items)``
+    In a process that the program starts itself, with its function and arguments: the current
+    state, as a note that replaces the earlier ones. It holds once the process has ended.
+``on_sent(item)``
     There: the process sends `item` to another one.
-``replaced(call, note, earlier, running)``
-    Back in the parent: a note of how things stand, the one that it takes the place of, or None, and
-    whether the process goes on. Without it, `heard` hears of the note as the process has ended.
-``pulled(call, tasks)``
-    The tasks that the caller gave, where the probe has asked: they may be wrapped, for joblib pulls
-    a generator from threads of its own.
+``on_replaced(call, note, earlier, running)``
+    Back in the parent: a note on the current state, the note that it replaces, or None, and
+    whether the process goes on. Without it, `on_note` gets the last note once the process has
+    ended.
+``wrap_tasks(call, tasks)``
+    The caller's tasks, if the probe has asked; they may be wrapped, since joblib pulls a generator
+    from threads of its own.
 
 A fault in any of them becomes one warning, and the call goes on.
 """
@@ -215,11 +215,11 @@ def starts(name: str) -> bool:
     return _probe(name).starts
 
 
-def pulled(call: Any, tasks: Any) -> Any:
+def wrap_tasks(call: Any, tasks: Any) -> Any:
     """The `tasks` of `call` as the probes want them pulled."""
     for name in call.asked:
         try:
-            wrap = getattr(_module(name), "pulled", None)
+            wrap = getattr(_module(name), "wrap_tasks", None)
             if wrap is not None:
                 tasks = wrap(call, tasks)
         except Exception as error:
@@ -231,7 +231,7 @@ def hear(call: Any, notes: Notes) -> None:
     """Take what the probes noted where tasks of `call` ran."""
     for name, note in notes:
         try:
-            _module(name).heard(call, note)
+            _module(name).on_note(call, note)
         except Exception as error:
             fault(error)
 
@@ -244,7 +244,7 @@ def replace(call: Any, name: str, note: Any, earlier: Any, *, running: bool) -> 
         earlier: the note that it takes the place of, or None.
         running: the process goes on.
     """
-    replaced = getattr(_module(name), "replaced", None)
+    replaced = getattr(_module(name), "on_replaced", None)
     if replaced is not None:
         attempt(replaced, call, note, earlier, running)
     elif not running:
@@ -252,7 +252,7 @@ def replace(call: Any, name: str, note: Any, earlier: Any, *, running: bool) -> 
 
 
 def read(texts: Sequence[tuple[str, str]]) -> Notes:
-    """Notes out of plain data, each of the type that `heard` of its probe takes.
+    """Notes out of plain data, each of the type that `on_note` of its probe takes.
 
     Raises:
         ValueError: one is not.
@@ -267,38 +267,38 @@ def note_type(name: str) -> Any:
     Raises:
         ValueError: no probe of that name hears of notes.
     """
-    if name not in {probe.name for probe in _all()} or not hasattr(_module(name), "heard"):
+    if name not in {probe.name for probe in _all()} or not hasattr(_module(name), "on_note"):
         raise ValueError(f"no probe that hears of notes: {name!r}")
-    return get_type_hints(_module(name).heard)["note"]
+    return get_type_hints(_module(name).on_note)["note"]
 
 
 # -- where the tasks run -------------------------------------------------------------------------
 
 
 _Begin = Callable[[Any, bool], "After | None"]
-roused: dict[str, _Begin] = dropped_at_end({})
+active: dict[str, _Begin] = dropped_at_end({})
 _NOTHING: Sequence[Any] = ()
 
 
-def rouse(name: str) -> None:
+def activate(name: str) -> None:
     """Have a probe that nobody asks for look at this and every later batch in this worker process.
 
     Most tasks give it no cause, and it costs them nothing.
     """
     here.quiet = False
-    if name not in roused:
+    if name not in active:
         try:
-            roused[name] = _begins(name)
+            active[name] = _begins(name)
         except Exception as error:
             fault(error)
 
 
-def rest(name: str) -> None:
-    """Let a probe that was roused rest again, until there is cause."""
-    roused.pop(name, None)
+def deactivate(name: str) -> None:
+    """Let a probe that was active rest again, until there is cause."""
+    active.pop(name, None)
 
 
-def _rouse_by(error: BaseException | None) -> None:
+def _activate_by(error: BaseException | None) -> None:
     """Rouse the probes to which the error of a task may tell something."""
     probes = [probe.name for probe in _all() if probe.by_error]
     for _ in range(_CHAINED):
@@ -306,8 +306,8 @@ def _rouse_by(error: BaseException | None) -> None:
             return
         for name in probes:
             try:
-                if _module(name).roused_by(error):
-                    rouse(name)
+                if _module(name).activated_by(error):
+                    activate(name)
             except Exception as mistake:
                 fault(mistake)
         error = error.__cause__ or error.__context__
@@ -324,7 +324,7 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, Aft
         asked: what the parent asked.
         process: whether this is a worker process; else a thread of the parent.
     """
-    if not asked and not (process and roused):
+    if not asked and not (process and active):
         return _NOTHING
     begun: list[tuple[str, After]] = []
     for name in asked:
@@ -332,7 +332,7 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, Aft
         if needs is None or needs in sys.modules:
             _begin(begun, name, _begins(name), asked[name], process)
     if process:
-        for name, begins in list(roused.items()):
+        for name, begins in list(active.items()):
             if name not in asked:
                 _begin(begun, name, begins, None, process)
     return begun
@@ -341,7 +341,7 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, Aft
 def standing(begun: Sequence[tuple[str, After]]) -> list[tuple[str, Any]]:
     """The names and modules of the begun probes that report a present state."""
     modules = [(name, _module(name)) for name, _ in begun]
-    return [(name, module) for name, module in modules if hasattr(module, "so_far")]
+    return [(name, module) for name, module in modules if hasattr(module, "current_note")]
 
 
 changed: list[Callable[[], object]] = []
@@ -355,9 +355,9 @@ def note_change() -> None:
 
 
 def _begins(name: str) -> _Begin:
-    """What the probe of that name does before the tasks; if nothing, they rouse it afterwards."""
+    """How the probe begins; without a `begin`, its `inspect_batch` runs after the tasks."""
     module = _module(name)
-    begins: _Begin = getattr(module, "begin", None) or (lambda asked, process: module.roused)
+    begins: _Begin = getattr(module, "begin", None) or (lambda asked, process: module.inspect_batch)
     return begins
 
 
@@ -384,14 +384,14 @@ def end(
     """What the probes noted, after the tasks have run."""
     notes: Notes = []
     if error is not None and process:
-        _rouse_by(error)
-    if not begun and not (process and roused):
+        _activate_by(error)
+    if not begun and not (process and active):
         return notes
     afters = list(begun)
     if process:
         known = [name for name, _ in begun]
-        for name in list(roused):
-            after = None if name in known else getattr(_module(name), "roused", None)
+        for name in list(active):
+            after = None if name in known else getattr(_module(name), "inspect_batch", None)
             if after is not None:
                 afters.append((name, after))
     for name, after in reversed(afters):

@@ -11,7 +11,7 @@ from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
 Ending = Callable[[], None]
 
 
-def pulled(tasks: Any, begin: Callable[[], Ending | None]) -> Any:
+def wrap_tasks(tasks: Any, begin: Callable[[], Ending | None]) -> Any:
     """`tasks`, looked at in other threads than this one.
 
     What has a length is no generator, and stays itself: progress totals ask for it.

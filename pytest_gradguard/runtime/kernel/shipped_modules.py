@@ -98,8 +98,8 @@ def know(token: int, number: int, module: Any) -> None:
     if known is None or known.module is not module:
         reference = weakref.ref(module, freed(_forget, id(module)))
         _copies[id(module)] = Copy(token, number, reference)
-        probes.rouse("gg111")
-        probes.rouse("gg114")
+        probes.activate("gg111")
+        probes.activate("gg114")
     else:
         known.token = token  # an earlier call may be forgotten
 

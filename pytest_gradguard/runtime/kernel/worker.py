@@ -77,7 +77,7 @@ def take_findings() -> list[Finding]:
 def settle() -> None:
     """See whether small batches of joblib's need no look, as long as nothing new is noticed."""
     here.quiet = True  # first: a thread of the task's may notice something right now
-    if collector.stack or probes.roused or not (here.inside.empty and ready):
+    if collector.stack or probes.active or not (here.inside.empty and ready):
         here.quiet = False
 
 

@@ -32,9 +32,9 @@ def patches(module: ModuleType) -> list[Patch]:
                 rebuild, arguments = reduction
                 if rebuild is made:
                     filename, mode, *_ = arguments
-                    return gg306.told(call, reduction, mode, filename)
+                    return gg306.report_writes(call, reduction, mode, filename)
                 if rebuild is opened:  # the program's own memory map
-                    return gg306.told(call, reduction, arguments[2], None)
+                    return gg306.report_writes(call, reduction, arguments[2], None)
             except Exception as error:
                 fault(error)
             return reduction

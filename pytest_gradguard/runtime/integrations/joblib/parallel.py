@@ -63,7 +63,7 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
             with hidden_frame:
                 return original(self, iterable)
         if call.asked:
-            iterable = attempt(probes.pulled, call, iterable, instead=iterable)
+            iterable = attempt(probes.wrap_tasks, call, iterable, instead=iterable)
         attempt(_forget, self)  # another call of it, whose results nobody has asked for
         setattr(self, CALL, call)  # not by its `__dict__`, which Python makes on demand only
         try:

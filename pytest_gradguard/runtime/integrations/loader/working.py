@@ -200,7 +200,7 @@ class _Work:
     def _watched_put(self, item: Any, *args: Any, **kwargs: Any) -> Any:
         self._puts += 1
         count = self._puts
-        if probes.roused or self._error or not count & (count - 1) or not self._inside.empty:
+        if probes.active or self._error or not count & (count - 1) or not self._inside.empty:
             try:
                 item = self._noted(item)
             except Exception as error:

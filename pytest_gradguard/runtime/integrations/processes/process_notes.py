@@ -22,14 +22,14 @@ from pytest_gradguard.runtime.integrations.processes.sending import sends
 from pytest_gradguard.runtime.kernel import collector, probes, running
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.collector import Collector
-from pytest_gradguard.runtime.kernel.dispatch import telling
+from pytest_gradguard.runtime.kernel.dispatch import reporting
 from pytest_gradguard.runtime.kernel.dispatch.process_start import (
     hearing,
     package_of,
     ships_gradients,
     when_loaded,
 )
-from pytest_gradguard.runtime.kernel.dispatch.telling import Teller
+from pytest_gradguard.runtime.kernel.dispatch.reporting import Reporter
 from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame
 from pytest_gradguard.runtime.pitfalls.lost import pickling_errors, queue_puts
 
@@ -81,11 +81,11 @@ def told(
 
 
 def _expect(call: Call, read: Any, results: bool, gradients: bool) -> None:
-    telling.expect(call, read)
+    reporting.expect(call, read)
     if results:
         from pytest_gradguard.runtime.pitfalls.lost import arriving
 
-        arriving.expect(telling.hear)
+        arriving.expect(reporting.receive)
         import_module(_MODULES).expect()
     if gradients:
         import_module(_STEPS).listen()
@@ -178,7 +178,7 @@ class _Watched:
     def __init__(self, run: Run) -> None:
         self._inner = run._inner
         self._items = items = run._items
-        self._teller = teller = Teller(run._write, run._process)
+        self._reporter = reporter = Reporter(run._write, run._process)
         self._gradients: Any = None
         self._standing: list[tuple[str, Any]] = []
         self._package = package_of(run._process)
@@ -187,7 +187,7 @@ class _Watched:
             when_loaded(_TORCH_IS_WHOLE, self._watch_gradients)
         if run._results:
             when_loaded(_TORCH_IS_WHOLE, self._watch_results)
-            queue_puts.tell[:] = [partial(teller.tell, telling.FOUND)]
+            queue_puts.reporters[:] = [partial(reporter.report, reporting.FOUND)]
             if not run._forked:
                 pickling_errors.watch_fresh_process()
         self._begun = probes.begin(run._asked, process=True)
@@ -198,17 +198,17 @@ class _Watched:
             sends(self._package, self._sent).apply()
 
     def _watch_gradients(self) -> None:
-        self._gradients = import_module(_GRADIENTS).Watched(self._items, self._teller)
+        self._gradients = import_module(_GRADIENTS).Watched(self._items, self._reporter)
 
     def _watch_results(self) -> None:
         function = self._items[0][0]
         results: Any = import_module(_RESULTS)
-        results.watch(self._package, function, lambda sent: self._teller.tell(_SENT, [sent]))
-        import_module(_MODULES).watch(function, partial(self._teller.tell, "gg112"))
+        results.watch(self._package, function, lambda sent: self._reporter.report(_SENT, [sent]))
+        import_module(_MODULES).watch(function, partial(self._reporter.report, "gg112"))
 
     def _sent(self, item: Any) -> None:
         for _, module in self._standing:
-            attempt(module.sent, item)
+            attempt(module.on_sent, item)
         if self._gradients is not None:
             self._gradients.sent(item)
         self._look()
@@ -216,7 +216,7 @@ class _Watched:
     def _look(self) -> None:
         """Tell how things stand, where that has changed."""
         for name, module in self._standing:
-            self._teller.stands(name, partial(module.so_far, self._items))
+            self._reporter.report_state(name, partial(module.current_note, self._items))
 
     def end(self, error: BaseException | None) -> None:
         """Tell what there is to tell at the end, where the process has raised `error`, if any."""
@@ -230,11 +230,11 @@ class _Watched:
         for name, note in probes.end(begun, self._items, None, error, process=True):
             started = probes.starts(name)
             if started and not (name in _RANKS_SHARE and is_rank(self._inner)):
-                self._teller.tell(name, note)
+                self._reporter.report(name, note)
 
     def tell_found(self, own: Collector) -> None:
         """Tell what was found in this process."""
         collector.leave(own)
         found = own.findings
         if found:
-            self._teller.tell(telling.FOUND, found)
+            self._reporter.report(reporting.FOUND, found)

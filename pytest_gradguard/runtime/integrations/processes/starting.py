@@ -18,7 +18,7 @@ from pytest_gradguard.runtime.kernel import calls, collector, registry, task_see
 from pytest_gradguard.runtime.kernel.attributes import plain_attribute
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.dispatch import calling, children, process_start, telling
+from pytest_gradguard.runtime.kernel.dispatch import calling, children, process_start, reporting
 from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.kernel.faults import (
     Beside,
@@ -113,7 +113,7 @@ def _start_forked(start: Callable[[], Any], process: Any, call: Call) -> Any:
 def _loaders(process: Any, call: Call) -> Any:
     if is_pools(process):
         return None
-    return process_loaders.told(process, call, _task(process)[0] or type(process).run)
+    return process_loaders.reporting_context(process, call, _task(process)[0] or type(process).run)
 
 
 def _notes(process: Any, call: Call, *, forked: bool) -> Any:
@@ -140,11 +140,11 @@ def _whole_task(process: Any) -> tuple[Any, Any, Any]:
 def _rank(process: Any, call: Call, *, forked: bool) -> Any:
     if is_pools(process):
         return None
-    return ranks.telling(process, call, forked=forked)
+    return ranks.reporting_context(process, call, forked=forked)
 
 
 def _joined(result: Any, process: Any, timeout: float | None = None) -> None:
-    attempt(telling.hear)
+    attempt(reporting.receive)
     attempt(_announce_more, process)
     attempt(ranks.ended, process)
 

@@ -21,7 +21,7 @@ from pytest_gradguard.runtime.integrations.ray import WORKERS, tasks, working
 from pytest_gradguard.runtime.kernel import packages, probes, running, worker
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.checks import TORCH
-from pytest_gradguard.runtime.kernel.dispatch import calling, telling
+from pytest_gradguard.runtime.kernel.dispatch import calling, reporting
 from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.kernel.patching import Patch
@@ -108,7 +108,7 @@ _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 
 def _watched(passing: frozenset[str], function: Any, item: Item) -> Any:
     call = calling.begin(WORKERS, passing) if tasks.is_on_this_machine() else None
-    address = None if call is None else telling.address(call)
+    address = None if call is None else reporting.address(call)
     if call is None or address is None:
         return function
     _calls.append(call)
@@ -166,7 +166,7 @@ class Watched:
             divergence: Any = sys.modules.get(_DIVERGENCE)
             if divergence is not None:
                 divergence.leaving()
-            post(address, telling.of_call(token, notes, _of_this_rank(worker.take_findings())))
+            post(address, reporting.message_of(token, notes, _of_this_rank(worker.take_findings())))
 
         def failed(error: BaseException, notes: probes.Notes) -> None:
             attempt(tell, notes)

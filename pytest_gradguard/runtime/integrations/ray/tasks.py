@@ -26,7 +26,7 @@ from pytest_gradguard.runtime.kernel import (
     transfer,
 )
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.dispatch import calling, telling
+from pytest_gradguard.runtime.kernel.dispatch import calling, reporting
 from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.kernel.faults import (
     Beside,
@@ -281,7 +281,7 @@ def _puts(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _arrived(result: Any, worker: Any, objects: Any, references: Any, *args: Any) -> None:
     """Announce what results brought with them, in the thread that asks for them."""
-    attempt(telling.hear)
+    attempt(reporting.receive)
     for reference in references:
         call = None if reference is None else calls.by_token(reference.task_id().hex())
         if call is not None and call.evidence:

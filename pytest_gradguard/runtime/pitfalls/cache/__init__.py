@@ -1,1 +1,1 @@
-"""GG108: a cache of joblib's keeps tensors that have lost their graph."""
+"""GG108: a joblib cache stores tensors without their graph."""

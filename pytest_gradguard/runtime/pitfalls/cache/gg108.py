@@ -1,8 +1,8 @@
-"""GG108: `joblib.Memory` stores a result by pickling it, and a graph does not survive that.
+"""GG108: `joblib.Memory` stores a result by pickling it, which drops its graph.
 
 The first call returns the live result; a later one, read from the store, a leaf without history.
-What this process has stored itself is known. What an earlier run has stored is known by its
-function: where that makes no leaf of its own, a tensor that requires grad had a graph.
+Results that this process has stored are known. Those of an earlier run are judged by the cached
+function: if it creates no leaves itself, a tensor that requires grad had a graph.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from pytest_gradguard.runtime.pitfalls.cache import makes_leaves
 CODE = "GG108"
 _KEPT = 10_000
 _stored: dict[tuple[str, ...], Object] = {}
-"""By the key of a stored item that had history: the first such tensor in it. Kept as long as the
-process: what one guard sees stored, the next one may see returned."""
+"""The first tensor with history in each stored item, by the item's key.
+
+Kept for the whole process: a later guard may see returned what an earlier one saw stored.
+"""
 _LOOKED_AT = 1_000
-"""How many objects of an item that comes from a store are looked at."""
+"""How many objects of an item read from a store are searched."""
 
 
 def _make() -> list[Patch]:
@@ -50,16 +52,16 @@ def _make() -> list[Patch]:
 
 
 apply = LatePatches(_make).apply
-"""Watch what joblib's caches store and return, where joblib is loaded."""
+"""Watch what joblib's caches store and return, if joblib is loaded."""
 
 
 class _Call:
     """One call of a cached function.
 
     Attributes:
-        function: the function.
+        function: the cached function.
         keywords: the names of the keyword arguments.
-        read: what was found in what a store has given, and who is to hear of it.
+        read: evidence found in results read from a store, with its collector.
     """
 
     def __init__(self, function: Any, keywords: Iterable[str]) -> None:
@@ -90,7 +92,7 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             _running.call = before
-        for home, found in call.read:  # joblib takes what is raised while it reads for its own
+        for home, found in call.read:  # joblib handles errors raised while it reads as its own
             attempt(collector.announce, home, [found])
         return output
 
@@ -98,7 +100,7 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _storing_of(item: Any) -> Storing | None:
-    """What hears of the pickling of a result; None, where nobody listens."""
+    """The transfer that records the pickling of a result; None if no collector is active."""
     if collector.innermost() is None or not (frameworks.loaded() or _tensorflow()):
         return None
     frameworks.watch_reductions()
@@ -121,7 +123,7 @@ def _storing(original: Callable[..., Any]) -> Callable[..., Any]:
             active.transfer = before
         try:
             _stored.pop(_key(self, call_id), None)
-            # What could not be pickled is not there, and joblib has said so.
+            # If pickling failed, the item is missing and joblib has already reported that.
             if storing.found and self.contains_item(call_id):
                 samples = storing.samples()
                 if _note(samples, "stores") and len(_stored) < _KEPT:
@@ -148,8 +150,8 @@ def _severed_in(item: Any, stored: Object | None) -> Object | None:
     """The first tensor in `item`, read from a store, that had history when it was stored.
 
     Args:
-        item: what was read.
-        stored: what is known of it, where this process has stored it.
+        item: the result that was read.
+        stored: what this process knows of it, if it stored it.
     """
     if stored is not None and not stored.framework.backwards:
         return stored
@@ -177,7 +179,7 @@ def _key(store: Any, call_id: Any) -> tuple[str, ...]:
 
 
 class Storing:
-    """Hears of the tensors in one result on its way into a store."""
+    """Records the tensors in one result as it is pickled into a store."""
 
     inside = None
 
@@ -196,26 +198,26 @@ class Storing:
         """A parameter is a leaf: it has no graph to lose."""
 
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
-        """An optimizer in a store goes to no worker."""
+        """Ignored: an optimizer in a store goes to no worker."""
         return reduction
 
     def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
-        """A tensor in a store goes to no worker."""
+        """Ignored: a tensor in a store goes to no worker."""
         return reduction
 
     def differentiated(self, tensor: Any, reduction: Any) -> Any:
-        """A tensor in a store goes to no worker."""
+        """Ignored: a tensor in a store goes to no worker."""
         return reduction
 
     def module(self, module: Any, reduction: Any) -> Any:
-        """A module in a store goes to no worker."""
+        """Ignored: a module in a store goes to no worker."""
         return reduction
 
     def ended(self) -> None:
         """The result is stored."""
 
     def samples(self) -> list[Object]:
-        """The first few of what was found, described; the plainly returned ones first."""
+        """Describe the first few recorded tensors; directly returned ones come first."""
         roots = [("result", self._item)]
         kinds = {id(framework): framework for _, framework in self.found}.values()
         plain = _merged(kind.find(roots, deep=False) for kind in kinds)
@@ -245,7 +247,7 @@ def _merged(found: Iterable[dict[int, str]]) -> dict[int, str]:
 
 
 def _cached_function() -> Any:
-    """The function whose result joblib stores or loads now: found from joblib's own frames."""
+    """The cached function that joblib stores or loads now, found from joblib's frames."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
@@ -257,9 +259,9 @@ def _cached_function() -> Any:
 
 
 def _site(home: Any) -> Site | None:
-    """The user's line; where a thread calls the cached function itself, that of its definition.
+    """The user's line; if a thread calls the cached function directly, its definition.
 
-    In a worker process it is None then: the parent puts the line of its call there.
+    None in that case in a worker process: the parent fills in the line of its call.
     """
     site = callsite.user_site()
     if site is not None or home is collector.here.inside:
@@ -271,7 +273,7 @@ def _site(home: Any) -> Site | None:
 
 
 def _note(samples: list[Object], verb: str) -> bool:
-    """Report `samples`, which a store takes or gives; whether anybody listens."""
+    """Report `samples`, which a store stores or returns; return whether anybody listens."""
     home = collector.innermost()
     if home is None or CODE in home.ignore | collector.allowed_now():
         return False
@@ -287,7 +289,7 @@ def _note(samples: list[Object], verb: str) -> bool:
 
 
 class Evidence(evidence.Evidence):
-    """Results with history that a cache has stored, or returned without it, at one place."""
+    """Results with history that one cache stored, or returned without it, at one line."""
 
     code = CODE
 
@@ -296,7 +298,7 @@ class Evidence(evidence.Evidence):
         self._times = {"stores": 0, "returns": 0}
 
     def add(self, samples: list[Object], verb: str) -> None:
-        """Count one more result that the cache stores or returns here."""
+        """Count one more result that the cache stores or returns at this line."""
         with self._lock:
             self.count += 1
             self._times[verb] += 1

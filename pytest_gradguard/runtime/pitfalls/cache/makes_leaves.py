@@ -1,7 +1,6 @@
-"""Whether a function may hand out a leaf tensor that requires grad, read off its code.
+"""Whether a function may return a leaf tensor that requires grad, judged by its code.
 
-Where it does not, a tensor that requires grad among its results has a graph, or is one that the
-function was given.
+If not, a tensor that requires grad among its results has a graph, or is one of its arguments.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ _known: dict[types.CodeType, bool] = {}
 
 
 def may_make_leaves(function: Any) -> bool:
-    """Whether `function`, or the user's own code that it calls, may make such a tensor.
+    """Whether `function`, or user code that it calls, may make such a tensor.
 
-    Where its code is not the user's, it may.
+    True if its code is not the user's.
     """
     code = code_of(function)
     if code is None:
@@ -58,7 +57,7 @@ def _closed_over(function: types.FunctionType) -> Iterator[Any]:
 
 
 def _words_of(code: types.CodeType) -> Iterator[str]:
-    """The names, the keywords of calls and the words that `code` holds."""
+    """The names, the keywords of calls and the string constants in `code`."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

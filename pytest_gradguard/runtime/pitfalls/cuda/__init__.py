@@ -1,8 +1,8 @@
-"""Sees each attempt to initialise CUDA, in whichever process.
+"""Records each attempt to initialise CUDA, in any process.
 
-`attempts` holds them; `torch`, `loading` (also torch's), `cupy` and `tensorflow` see those of the
-frameworks, `driver` what torch starts the driver by and no more, and `errors` finds them behind the
-error of a task; `earlier` knows of one before the guard; `contexts` asks what contexts cost.
+`attempts` holds them. `torch`, `loading` (also torch), `cupy` and `tensorflow` detect those of the
+frameworks, `driver` the calls by which torch only starts the driver, and `errors` those behind the
+error of a task. `earlier` records an attempt before the guard; `contexts` measures context memory.
 """
 
 from pytest_gradguard.runtime.pitfalls.cuda.attempts import (
@@ -10,13 +10,13 @@ from pytest_gradguard.runtime.pitfalls.cuda.attempts import (
     Attempt,
     first_start,
     is_up,
+    listen,
     needed,
     note_after_fork,
     renew,
     state,
     take,
     take_lost,
-    tell,
     up,
 )
 from pytest_gradguard.runtime.pitfalls.cuda.torch import apply
@@ -27,12 +27,12 @@ __all__ = [
     "apply",
     "first_start",
     "is_up",
+    "listen",
     "needed",
     "note_after_fork",
     "renew",
     "state",
     "take",
     "take_lost",
-    "tell",
     "up",
 ]

@@ -24,10 +24,10 @@ class Attempt(NamedTuple):
     """One attempt to initialise CUDA in this process, in plain values so that it can be pickled.
 
     Attributes:
-        path, line, function: the user's line that needed CUDA, where it is known.
-        failed: what was raised, as one line; None where CUDA was initialised.
-        in_task: a task did it; else an initializer of the worker did.
-        framework: what needed CUDA.
+        path, line, function: the user's line that needed CUDA, if known.
+        failed: the error, as one line; None if CUDA was initialised.
+        in_task: a task needed CUDA; otherwise an initializer of the worker.
+        framework: the framework that needed CUDA.
         by_fork: it failed because this process was forked from one that had started the driver.
     """
 
@@ -41,12 +41,12 @@ class Attempt(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The user's line at which this process began with CUDA.
+    """The user's line at which this process started the driver or initialised CUDA.
 
     Attributes:
         path, line: the line.
-        by: "use", which initialises CUDA; "question" and "backward" start the driver only, which
-            is enough to make CUDA fail in forked children.
+        by: "use", which initialises CUDA; "question" and "backward" only start the driver, which is
+            enough to make CUDA fail in forked children.
     """
 
     path: str
@@ -55,16 +55,16 @@ class Start(NamedTuple):
 
 
 class _State(GuardState):
-    """The uses of CUDA that were observed in this process.
+    """The uses of CUDA observed in this process.
 
     Attributes:
         starts: the first of each kind, in order.
-        attempts: those that nobody has taken yet, in order.
-        lost: those that the fork of this process has made fail, by nothing but itself.
-        first_need: what ``CUDA_VISIBLE_DEVICES`` was, and the framework, at the first need of CUDA.
-        earlier: the children of this process that were there when it initialised CUDA.
-        after_fork: attempts count here though this process was forked while CUDA was up.
-        told: what hears of the first attempt in this process, instead.
+        attempts: attempts not yet taken, in order.
+        lost: attempts that failed only because this process was forked.
+        first_need: ``CUDA_VISIBLE_DEVICES`` and the framework at the first need of CUDA.
+        earlier: the pids of the children that existed when this process initialised CUDA.
+        after_fork: attempts count although this process was forked while CUDA was up.
+        listener: gets the first attempt of this process, which is then not kept.
         home, renewed: who uses a simulated GPU, and whether the next use counts.
     """
 
@@ -75,17 +75,17 @@ class _State(GuardState):
         self.first_need: list[tuple[str | None, str]] = []
         self.earlier: set[int] = set()
         self.after_fork = False
-        self.told: Callable[[Attempt], None] | None = None
+        self.listener: Callable[[Attempt], None] | None = None
         self.home: Any = None
         self.renewed = False
 
 
 state = dropped_at_end(_State(), in_child=True)
 up: set[str] = set()
-"""Which of the others than torch, which says so itself, were seen to have CUDA up here."""
+"""Frameworks other than torch, which reports it itself, with CUDA initialised here."""
 TENSORFLOW.gpu_users = up
 inherited: set[str] = set()
-"""The same of the process that this one was forked from: here their CUDA is of no use."""
+"""Frameworks with CUDA up in the process that this one was forked from; unusable here."""
 _MOST = 1_000
 _LONG = 160
 
@@ -99,24 +99,24 @@ in_child(_in_child)
 
 
 def take() -> tuple[Attempt, ...]:
-    """The attempts of this process since this was asked last."""
-    return _taken(state.attempts)
+    """The attempts of this process since the last call."""
+    return _drain(state.attempts)
 
 
 def take_lost() -> tuple[Attempt, ...]:
-    """The same for the attempts that failed because of the fork alone."""
-    return _taken(state.lost)
+    """The attempts that failed only because of the fork, since the last call."""
+    return _drain(state.lost)
 
 
-def _taken(attempts: list[Attempt]) -> tuple[Attempt, ...]:
-    taken = tuple(attempts)
-    del attempts[: len(taken)]
-    return taken
+def _drain(attempts: list[Attempt]) -> tuple[Attempt, ...]:
+    drained = tuple(attempts)
+    del attempts[: len(drained)]
+    return drained
 
 
-def tell(listener: Callable[[Attempt], None]) -> None:
-    """Let `listener` hear of the first attempt in this process, which has no tasks."""
-    state.told = listener
+def listen(listener: Callable[[Attempt], None]) -> None:
+    """Call `listener` with the first attempt in this process, which has no tasks."""
+    state.listener = listener
 
 
 def note_after_fork() -> None:
@@ -125,42 +125,42 @@ def note_after_fork() -> None:
 
 
 def renew(home: Any) -> None:
-    """Count the next use of a simulated GPU as an attempt, where it serves another test.
+    """Count the next use of a simulated GPU as an attempt if it serves another test.
 
-    A pool that several tests share initialises CUDA once: each of them uses it, in whichever order
-    they run. Real GPUs cannot be asked.
+    A pool that several tests share initialises CUDA once, but each of the tests uses it, in any
+    order. Real GPUs cannot be queried for this.
     """
     state.renewed = state.renewed or state.home not in (None, home)
     state.home = home
 
 
 def note_earlier() -> None:
-    """Note that CUDA was initialised in this worker process before the guard came to it."""
+    """Record that CUDA was initialised in this worker process before the guard started."""
     if state.first_need:
         return  # it was seen, or a tensor arrived on a GPU
-    probes.rouse("gg201")
+    probes.activate("gg201")
     needed("torch")
     state.attempts.append(Attempt(None, None, None, None, False, "torch"))
 
 
 def needed(framework: str) -> None:
-    """Remember what the process was allowed to see when it first needed CUDA."""
+    """Record the visible devices at the first need of CUDA."""
     if not state.first_need:
-        probes.rouse("gg204")
+        probes.activate("gg204")
         state.first_need.append((os.environ.get(VARIABLE), framework))
 
 
 def is_renewed() -> bool:
-    """Whether the next use of CUDA counts, though it is up."""
+    """Whether the next use of CUDA counts although CUDA is initialised."""
     return state.renewed
 
 
 def lost_by_fork(torch: Any) -> bool:
-    """Whether CUDA fails in this process because torch had it up where this one was forked.
+    """Whether CUDA fails here because torch had it initialised before the fork.
 
-    The fork is what is reported then (GG203), unless somebody waits for the attempt.
+    The fork is then reported instead (GG203), unless a listener waits for the attempt.
     """
-    waited_for = state.after_fork or state.told is not None
+    waited_for = state.after_fork or state.listener is not None
     return bool(torch._is_in_bad_fork() and torch._initialized and not waited_for)
 
 
@@ -171,7 +171,7 @@ def is_up() -> bool:
 
 
 def initialised(framework: str) -> None:
-    """Note that another framework than torch has just initialised CUDA in this process."""
+    """Record that a framework other than torch has just initialised CUDA here."""
     if framework in up:
         return
     if not is_up():
@@ -181,9 +181,9 @@ def initialised(framework: str) -> None:
 
 
 def up_already(framework: str) -> None:
-    """Note that `framework` has initialised CUDA here before the guard was there.
+    """Record that `framework` initialised CUDA here before the guard started.
 
-    Which children were there before, nobody knows: none of them is reported.
+    It is unknown which children existed then, so none of them is reported.
     """
     if framework not in up:
         remember_children()
@@ -191,18 +191,18 @@ def up_already(framework: str) -> None:
 
 
 def remember_children() -> None:
-    """Remember the children that there are as CUDA comes up."""
+    """Record the children that exist as CUDA is initialised."""
     state.earlier.update(child.pid for child in children.children())
 
 
 def started(by: str) -> None:
-    """Note the user's line at which `by` has started the driver in this process, once."""
+    """Record, once, the user's line at which `by` started the driver in this process."""
     if first_start(by) is None:
         _started(by, callsite.user_site())
 
 
 def first_start(*kinds: str) -> Start | None:
-    """The first start that was seen in this process of one of these kinds."""
+    """The first recorded start of one of these kinds."""
     return next((start for start in state.starts if start.by in kinds), None)
 
 
@@ -215,15 +215,15 @@ _UNUSABLE = re.compile(
     "Cannot re-initialize CUDA in forked subprocess|CUDA driver initialization failed"
     "|CUDA error: initialization error|cudaErrorInitializationError"
 )
-"""What torch and CuPy say where the driver refuses: in each child of a process that has started it.
+"""The errors of torch and CuPy in each child of a process that has started the driver.
 
-A question such as ``torch.cuda.is_available()`` starts it, without a context, and so does the first
-backward pass where there is a GPU (seen with torch 2.11 and CuPy 14 on an H100).
+``torch.cuda.is_available()`` starts it without a context, and so does the first backward pass
+where there is a GPU (observed with torch 2.11 and CuPy 14 on an H100).
 """
 
 
 def fails_by_fork(framework: str, error: BaseException | None) -> bool:
-    """Whether it is the fork that makes CUDA fail, though the parent had not initialised it."""
+    """Whether only the fork makes CUDA fail: the parent had not initialised it."""
     if error is None or not is_forked() or state.after_fork or framework in inherited:
         return False
     torch: Any = sys.modules.get("torch.cuda")
@@ -233,23 +233,22 @@ def fails_by_fork(framework: str, error: BaseException | None) -> bool:
 
 
 def is_unusable(error: BaseException) -> bool:
-    """Whether `error` says that CUDA is unusable, as it is in a process that was forked from one
-    with CUDA."""
+    """Whether `error` is that of CUDA in a process forked from one with CUDA."""
     return _UNUSABLE.search(str(error)) is not None
 
 
-def told(error: BaseException) -> str:
-    """What was raised, as one line that is not too long."""
+def error_line(error: BaseException) -> str:
+    """The error as one line of limited length."""
     line = f"{type(error).__name__}: {error}".splitlines()[0]
     return line if len(line) <= _LONG else line[:_LONG].rsplit(" ", 1)[0] + " …"
 
 
 def note(framework: str, error: BaseException | None) -> None:
-    """Note an attempt of `framework` at the user's line, and what it raised, if it did."""
+    """Record an attempt of `framework` at the user's line, and its error, if any."""
     state.renewed = False
     try:
         by_fork = fails_by_fork(framework, error)
-        probes.rouse("gg203" if by_fork else "gg201")
+        probes.activate("gg203" if by_fork else "gg201")
         needed(framework)
         in_task = _by_a_task()
         if in_task is None:
@@ -258,19 +257,19 @@ def note(framework: str, error: BaseException | None) -> None:
         if error is None:
             _started("use", site)
         if site is None and not in_task and framework != "torch":
-            return  # values that arrive, rebuilt by functions that programs call, too
+            return  # tensors in transit, unpickled by functions that programs call, too
         attempt = Attempt(
             None if site is None else site.path,
             None if site is None else site.line,
             None if site is None else site.function,
-            None if error is None else told(error),
+            None if error is None else error_line(error),
             in_task,
             framework,
             by_fork,
         )
         attempts = state.lost if by_fork else state.attempts
-        if state.told is not None:
-            listener, state.told = state.told, None
+        if state.listener is not None:
+            listener, state.listener = state.listener, None
             listener(attempt)
         elif len(attempts) < _MOST:
             attempts.append(attempt)
@@ -282,11 +281,11 @@ _REBUILDING = frozenset({"_load_from_bytes", "rebuild_cuda_tensor", "rebuild_arr
     f"_rebuild_{name}"
     for name in ("device_tensor_from_numpy", "device_tensor_from_cpu_tensor", "tensor_v2")
 }
-"""The functions by which pickles of torch's tensors, and of CuPy's arrays, are read."""
+"""The functions that rebuild pickled torch tensors and CuPy arrays."""
 
 
 def _by_a_task() -> bool | None:
-    """Whether a task needs CUDA; None: what needs it is a tensor that arrives on a GPU."""
+    """Whether a task needs CUDA; None if CUDA is needed to unpickle a tensor on a GPU."""
     frame: FrameType | None = sys._getframe(2)
     rebuilding = False
     while frame is not None:

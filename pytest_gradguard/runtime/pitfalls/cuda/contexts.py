@@ -1,8 +1,8 @@
-"""What the CUDA contexts of this process take of the GPUs' memory.
+"""Measures the GPU memory of this process's CUDA contexts.
 
-It is what the driver says that the process holds, less what the frameworks have reserved for their
-tensors. Where one of them does not say, or where that may not be all, nothing is known. Memory that
-is used on the GPU before and after is no measure: several workers start at once.
+It is the memory that the driver reports for the process, less what the frameworks have reserved
+for their tensors; unknown if a framework does not report that, or others may hold memory.
+Comparing the GPU's memory before and after would be wrong: several workers start at once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pytest_gradguard.runtime.pitfalls.cuda import attempts, nvml
 from pytest_gradguard.runtime.pitfalls.cuda.nvml import Unknown
 
 _MOST = 2 << 30
-"""More than a context and its kernels ever take: there is memory of somebody else's in it."""
+"""More than a context and its kernels ever take: the figure includes other memory."""
 _OTHERS = ("jaxlib", "numba.cuda.cudadrv", "onnxruntime", "paddle", "pycuda", "rmm", "tensorrt")
-"""Packages that take GPU memory for themselves, where loaded; how much, nobody asks them."""
+"""Loaded packages that take an unknown amount of GPU memory for themselves."""
 _measured_in: list[int] = [0]
 
 
 def measured() -> int | None:
-    """The bytes that the contexts of this process take; None: not known, or asked before.
+    """The bytes that the contexts of this process take; None if unknown or measured before.
 
-    It touches no framework that has not initialised CUDA, and nothing where GPUs are simulated.
+    It initialises no framework, and measures nothing if GPUs are simulated.
     """
     process = os.getpid()
     if _measured_in[0] == process:
@@ -43,12 +43,12 @@ def measured() -> int | None:
             return None
     except Unknown:
         return None
-    taken = used - before
-    return taken if 0 < taken <= _MOST else None
+    context_bytes = used - before
+    return context_bytes if 0 < context_bytes <= _MOST else None
 
 
 def _reserved() -> int:
-    """What torch and CuPy hold of GPU memory for tensors and arrays, used or not."""
+    """The GPU memory that torch and CuPy reserve for tensors and arrays."""
     return _reserved_by_torch() + _reserved_by_cupy()
 
 
@@ -70,5 +70,5 @@ def _reserved_by_cupy() -> int:
     if cupy.cuda.get_allocator() != pool.malloc:
         raise Unknown
     if "cupy" in attempts.up and cupy.cuda.runtime.getDeviceCount() != 1:
-        raise Unknown  # it tells of the current GPU only
+        raise Unknown  # `total_bytes` covers the current GPU only
     return int(pool.total_bytes())

@@ -1,13 +1,13 @@
-"""Sees when CuPy first takes GPU memory in this process, or fails to for want of a GPU.
+"""Detects when CuPy first allocates GPU memory in this process, or fails to without a GPU.
 
-CuPy's compiled code calls the CUDA runtime directly, where nothing can listen. But what it computes
-lies in memory for which it asks one function, also from compiled code: the one that
-``cupy.cuda.set_allocator`` names. Until the first allocation has succeeded, a function of ours
-stands before it; from then on CuPy is as it was.
+CuPy's compiled code calls the CUDA runtime directly, where nothing can be observed. But it
+allocates memory, also from compiled code, through the one function that
+``cupy.cuda.set_allocator`` sets. Until the first allocation succeeds, a wrapper of ours is set;
+after that, CuPy is left as it was.
 
-Not seen: memory that the program takes by ``cupy.cuda.using_allocator``, and what needs a context
-but no memory, such as a stream. What fails before it comes to ask for memory, such as
-``cupy.asarray`` of a NumPy array, is seen by the error of the task (see `errors`).
+Not detected: memory allocated within ``cupy.cuda.using_allocator``, and uses that need a context
+but no memory, such as a stream. What fails before the allocation, such as ``cupy.asarray`` of a
+NumPy array, is detected from the error of the task (see `errors`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _lock = Lock()
 
 
 class _Watch:
-    """Our function before the allocator of the program."""
+    """Our wrapper of the program's allocator."""
 
     def __init__(self, memory: Any) -> None:
         self.set = memory.set_allocator
@@ -47,13 +47,13 @@ class _Watch:
         self._patches.apply()
 
     def end(self) -> None:
-        """Leave CuPy with the allocator of the program."""
+        """Restore the program's allocator."""
         self._patches.undo()
         if self.get() == self.allocate:
             self.set(self.program)
 
     def allocate(self, size: int) -> Any:
-        """What the program's allocator gives; the first memory that it gives ends the watch."""
+        """Allocate with the program's allocator; the first success ends the watch."""
         try:
             memory = self.program(size)
         except BaseException as error:
@@ -90,7 +90,7 @@ _watch: _Watch | None = None
 
 
 def apply() -> None:
-    """Begin to watch for the first memory, where CuPy is loaded and has taken none yet."""
+    """Watch for CuPy's first allocation, if CuPy is loaded and has made none yet."""
     global _watch
     memory: Any = sys.modules.get("cupy.cuda.memory")
     with _lock:
@@ -120,10 +120,10 @@ def _came_up(watch: _Watch) -> None:
 
 
 def rebuild_array(rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Rebuild, in a worker, an array of CuPy's; called by unpickling.
+    """Rebuild a CuPy array in a worker; called by unpickling.
 
-    CUDA is initialised for it, maybe before anything else is watched in this worker: not by what
-    the tasks do.
+    CUDA may be initialised for it before anything else is watched in this worker; the tasks did
+    not initialise it.
     """
     try:
         apply()

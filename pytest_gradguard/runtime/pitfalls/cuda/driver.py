@@ -1,8 +1,8 @@
-"""Sees where torch starts the CUDA driver in this process, though CUDA is not initialised by it.
+"""Records where torch starts the CUDA driver in this process without initialising CUDA.
 
-A question such as ``torch.cuda.is_available()`` starts it, and so does the first backward pass, on
-the CPU too, where a GPU is visible: autograd starts a thread for each. CUDA, and autograd, are of
-no use in any process that is forked afterwards; the finding there names the line that this found.
+``torch.cuda.is_available()`` starts it, and so does the first backward pass, even on the CPU, if a
+GPU is visible: autograd starts a thread for each GPU. CUDA and autograd are unusable in any process
+forked afterwards; the finding there names the line recorded here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COUNT = "_cuda_getDeviceCount"
 
 
 def apply() -> None:
-    """Begin to look, where torch was built for CUDA; simulated GPUs tell themselves."""
+    """Watch for a driver start, if torch was built with CUDA; simulated GPUs report it."""
     if not (_patches.applied or simulated_devices.pretended()):
         _patches.apply()
         if _patches.applied:

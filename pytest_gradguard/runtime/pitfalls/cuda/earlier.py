@@ -1,4 +1,4 @@
-"""CUDA that an initializer has brought up in a worker process, before the guard came to it."""
+"""CUDA that an initializer brought up in a worker process before the guard started."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pytest_gradguard.runtime.pitfalls.cuda import attempts
 
 
 def apply() -> None:
-    """Note that CUDA was up before any task arrived, if it was."""
+    """Record that CUDA was up before any task arrived, if it was."""
     if worker.cuda_was_up:
         attempts.note_earlier()

@@ -1,8 +1,7 @@
-"""What the error of a task tells of an attempt to use a GPU where there is none.
+"""Detects, from the error of a task, an attempt to use a GPU where there is none.
 
-For CuPy and TensorFlow, most of whose work no Python code sees, and for what torch refuses before
-it comes to initialise CUDA. A task that catches the error itself, and goes on without a GPU, is not
-heard of this way.
+For CuPy and TensorFlow, most of whose work runs no Python code, and for calls that torch refuses
+before it initialises CUDA. A task that catches the error and goes on without a GPU is not detected.
 """
 
 from __future__ import annotations
@@ -17,29 +16,31 @@ from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.pitfalls.cuda.attempts import (
     Attempt,
+    error_line,
     fails_by_fork,
     is_unusable,
-    told,
 )
 
 _CUPY = "cupy_backends.cuda.api.runtime"
 _TENSORFLOW = "tensorflow.python.framework.errors_impl"
 _NO_GPU = frozenset((34, 35, 46, 100, 802, 803, 804))
-"""The states of CUDA's runtime that say: there is no GPU for this process. (A stub instead of the
-driver; none, or one too old; all in use; no device; a system that is not ready; a driver that does
-not fit, twice.) A forked child gets 3, which is not among them: see `by_fork`."""
+"""CUDA runtime status codes for "no usable GPU": a stub driver; none, or one too old; all GPUs
+in use; no device; a system that is not ready; a driver that does not fit (two codes).
+
+A forked child gets 3, which is not included: see `by_fork`.
+"""
 _NO_GPU_SAID = re.compile(
     r"CUDA error: (?:CUDA driver is a stub|CUDA driver version is insufficient"
     r"|all CUDA-capable devices are busy|no CUDA-capable device|system not yet initialized"
     r"|system has unsupported display driver|forward compatibility was attempted)"
 )
-"""The same states, in the words of older releases of torch, whose errors have no code."""
+"""The messages for these codes in older releases of torch, whose errors have no code."""
 _NO_DEVICE = re.compile(
     r"(Could not satisfy device specification|Unable to find any devices for spec"
     r"|Cannot assign a device for operation).*device:GPU:",
     re.DOTALL,
 )
-"""What TensorFlow says where it may not run on the CPU what asks for a GPU."""
+"""TensorFlow's error if it may not run an operation for a GPU on the CPU."""
 _TORCH = (RuntimeError, TypeError)
 _NOT_BUILT = re.compile(
     r"torch\.cuda\.Stream requires CUDA support"
@@ -47,14 +48,14 @@ _NOT_BUILT = re.compile(
     r"|PyTorch is not linked with support for cuda devices"
     r"|type torch\.cuda\.\w+ not available"
 )
-"""What a torch that was built without CUDA says of what would use it."""
+"""The errors of a torch that was built without CUDA."""
 _NO_ACCELERATOR = re.compile(
     r"Cannot access accelerator device when none is available"
     r"|pin_memory=True requires a CUDA or other accelerator backend"
 )
-"""What it says of the device ``0``, and of memory that is pinned for a GPU."""
+"""Its errors for the device ``0``, and for pinned memory."""
 _CHOOSING = frozenset(("set_device", "_exchange_device"))
-"""The functions of ``torch.cuda`` that fail there as they choose a GPU, each with another error."""
+"""Functions of ``torch.cuda`` that fail as they select a GPU, with various errors."""
 _CHAINED = 10
 _COMPILED = (".pyx", ".pxd", ".pxi")
 
@@ -72,8 +73,8 @@ def no_cuda(error: BaseException) -> bool:
         return False
     said = error.args[0] if error.args else None
     if hasattr(compiled, "_cuda_getDeviceCount"):
-        # All that needs CUDA initialises it, or tries to; since torch 2.15 a generator for a GPU
-        # asks the runtime first.
+        # Every use of CUDA initialises it, or tries to; since torch 2.15 a generator for a GPU
+        # queries the runtime first.
         own: Any = getattr(torch, "AcceleratorError", None)
         if own is not None:
             return issubclass(type(error), own) and getattr(error, "error_code", None) in _NO_GPU
@@ -87,13 +88,13 @@ def no_cuda(error: BaseException) -> bool:
 
 
 def by_fork(error: BaseException) -> str | None:
-    """The framework that the driver refused in this process for nothing but its fork, if any."""
+    """The framework whose CUDA the driver refused only because of the fork, if any."""
     framework = _raising(error)
     return framework if framework and fails_by_fork(framework, error) else None
 
 
 def after_fork(error: BaseException) -> str | None:
-    """The framework that the driver refused as it does in a fork of a process with CUDA, if any."""
+    """The framework whose CUDA fails as in a fork of a process with CUDA, if any."""
     framework = _raising(error)
     return framework if framework and is_unusable(error) else None
 
@@ -107,7 +108,7 @@ def _raising(error: BaseException) -> str | None:
 
 
 def _raised_by(error: BaseException) -> str | None:
-    """The function of ``torch.cuda`` that raised `error`, if it was one."""
+    """The function of ``torch.cuda`` that raised `error`, if any."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -119,11 +120,11 @@ def _raised_by(error: BaseException) -> str | None:
 def attempt_behind(
     error: BaseException, asked: Callable[[BaseException], str | None] | None = None
 ) -> Iterator[Attempt]:
-    """The attempt, at most one, that ended in the error of a task, or in what that came from.
+    """Yield the attempt, at most one, behind the error of a task or one in its chain.
 
     Args:
-        error: what the task raised.
-        asked: which framework's attempt an error tells of; by default, one for want of a GPU.
+        error: the error of the task.
+        asked: finds the framework whose attempt an error shows; by default, for lack of a GPU.
     """
     current: BaseException | None = error
     for _ in range(_CHAINED):
@@ -138,7 +139,7 @@ def attempt_behind(
 
 
 def _from_another_process(error: BaseException) -> bool:
-    """Whether a worker of this process raised it: it has been heard of there."""
+    """Whether a worker of this process raised it, which reported the attempt itself."""
     return type(error.__cause__).__name__.endswith("RemoteTraceback")
 
 
@@ -156,7 +157,7 @@ def _attempt(framework: str, error: BaseException) -> Attempt:
         None if frame is None else callsite.file_of(frame),
         line,
         None if frame is None else frame.f_code.co_name,
-        told(error),
+        error_line(error),
         True,
         framework,
         fails_by_fork(framework, error),
@@ -164,12 +165,12 @@ def _attempt(framework: str, error: BaseException) -> Attempt:
 
 
 def _user_line(error: BaseException) -> tuple[FrameType | None, int | None]:
-    """The innermost line of the user's own on the way to `error`."""
+    """The user's innermost line in the traceback of `error`."""
     found: tuple[FrameType | None, int | None] = (None, None)
     traceback = error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
-        # Compiled code names its sources by paths that are nowhere on this machine.
+        # Compiled code names its sources by paths that do not exist on this machine.
         if not frame.f_code.co_filename.endswith(_COMPILED) and callsite.is_users(frame):
             found = (frame, traceback.tb_lineno)
         traceback = traceback.tb_next

@@ -1,7 +1,7 @@
 """GG201: a task, or an initializer, initialises CUDA in a worker process, or tries to.
 
-Every attempt in a process is seen by `cuda`; TensorFlow's and CuPy's, and those of a torch that was
-built without CUDA, also by the error that ends the task.
+`cuda` records every attempt in a process; attempts of TensorFlow, CuPy and a torch built without
+CUDA are also found from the error that ends the task.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PROBES = (Probe("gg201", __name__, by_error=True),)
 
 
 class Used(NamedTuple):
-    """What the tasks of one batch did with CUDA, in plain values so that it can be pickled.
+    """The uses of CUDA by the tasks of one batch, picklable.
 
     Attributes:
         process: the worker's process id.
         task: the function that ran.
         attempts: where they initialised CUDA, or tried to.
-        context_bytes: what its contexts take of the GPUs' memory, once it is known.
+        context_bytes: the GPU memory of its contexts, once it is measured.
     """
 
     process: int
@@ -62,8 +62,8 @@ class Evidence(TaskEvidence):
         )
 
 
-def heard(call: Any, note: Used) -> None:
-    """Report what the tasks of a batch did with CUDA in their worker."""
+def on_note(call: Any, note: Used) -> None:
+    """Report the uses of CUDA by a batch in its worker."""
     evidence = Evidence.of(call, framework=note.attempts[0].framework, device="cuda")
     if evidence is None:
         return
@@ -90,8 +90,8 @@ def count_attempt(evidence: TaskEvidence, process: int, task: Task, attempt: Att
 # -- in the worker -------------------------------------------------------------------------------
 
 
-def roused(items: Any, results: Any, error: BaseException | None) -> Used | None:
-    """What the tasks of a batch did with CUDA, in a worker where it was needed."""
+def inspect_batch(items: Any, results: Any, error: BaseException | None) -> Used | None:
+    """Return the uses of CUDA by a batch, in a worker where CUDA was needed."""
     attempts = list(cuda.take())
     if error is not None and not any(attempt.failed for attempt in attempts):
         for attempt in errors.attempt_behind(error):
@@ -106,11 +106,11 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Used | None
 
 
 _ERRORS = frozenset(("cupy_backends.cuda.api.runtime", "tensorflow.python.framework.errors_impl"))
-"""The modules of the classes of errors that may tell of an attempt."""
+"""The modules of the error classes that may show an attempt."""
 
 
-def roused_by(error: BaseException) -> bool:
-    """Whether the error of a task may tell of an attempt that nobody has seen."""
+def activated_by(error: BaseException) -> bool:
+    """Whether the error of a task may show an attempt not recorded otherwise."""
     kind = type(error).__module__
     if kind in _ERRORS:
         return True
@@ -118,7 +118,7 @@ def roused_by(error: BaseException) -> bool:
 
 
 def _context_bytes() -> int | None:
-    """What the contexts of this worker take; no fault of frameworks and drivers is the user's."""
+    """The memory of this worker's contexts; errors of frameworks and drivers are ignored."""
     try:
         from pytest_gradguard.runtime.pitfalls.cuda import contexts
 
@@ -127,11 +127,11 @@ def _context_bytes() -> int | None:
         return None
 
 
-# -- what is said --------------------------------------------------------------------------------
+# -- messages -------------------------------------------------------------------------------------
 
 
 def _memory(measured: Sequence[int], workers: int) -> str:
-    """What the contexts take, as far as the workers could tell."""
+    """The memory of the contexts, as far as the workers measured it."""
     if not measured:
         return "GPU memory"
     least, most = _size(min(measured)), _size(max(measured))
@@ -143,7 +143,7 @@ def _memory(measured: Sequence[int], workers: int) -> str:
 
 
 def _size(count: int) -> str:
-    """A number of bytes, roughly."""
+    """A rounded number of bytes, with its unit."""
     mib = count / 2**20
     if mib >= 1024:
         return f"{mib / 1024:.1f} GiB"

@@ -1,4 +1,4 @@
-"""GG204: a task changes the visible devices in a worker that has initialised CUDA already."""
+"""GG204: a task changes the visible devices in a worker that has already initialised CUDA."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PROBES = (Probe("gg204", __name__),)
 
 
 class Changed(NamedTuple):
-    """What a task did to ``CUDA_VISIBLE_DEVICES``, in plain values so that it can be pickled.
+    """A task's change of ``CUDA_VISIBLE_DEVICES``, picklable.
 
     Attributes:
         task: the function that ran.
-        before: what it was when CUDA was initialised.
-        after: what it is since.
-        framework: what needed CUDA first in that worker.
+        before: its value when CUDA was initialised.
+        after: its value now.
+        framework: the framework that first needed CUDA in that worker.
     """
 
     task: Task
@@ -45,7 +45,7 @@ class Evidence(TaskEvidence):
         )
 
 
-def heard(call: Any, note: Changed) -> None:
+def on_note(call: Any, note: Changed) -> None:
     """Report a task that changed the visible devices."""
     evidence = Evidence.of(call, framework=note.framework, device="cuda")
     if evidence is not None:
@@ -55,11 +55,11 @@ def heard(call: Any, note: Changed) -> None:
 
 
 _seen: list[str | None] = dropped_at_end([])
-"""What the variable was in this worker after its last tasks, once CUDA was needed there."""
+"""The variable's value after the last tasks of this worker, once CUDA was needed."""
 
 
-def roused(items: Any, results: Any, error: BaseException | None) -> Changed | None:
-    """Whether the tasks of a batch changed the variable, in a worker where CUDA was needed."""
+def inspect_batch(items: Any, results: Any, error: BaseException | None) -> Changed | None:
+    """Return a change of the variable by a batch, in a worker where CUDA was needed."""
     if not cuda.state.first_need:
         return None
     before, framework = cuda.state.first_need[0]

@@ -1,7 +1,7 @@
-"""Sees `torch.load` put what it reads on a GPU where there is none.
+"""Detects `torch.load` mapping data to a GPU where there is none.
 
-Where there is one, torch initialises CUDA for it (see `torch`). Where there is none, it says so
-before it tries, in the function that every way of loading asks whether its device is there.
+Where there is a GPU, torch initialises CUDA for it (see `torch`). Otherwise it raises before it
+tries, in the one function through which every way of loading validates the device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.pitfalls.cuda import attempts
 
 _NAMES = ("_validate_device", "validate_cuda_device")
-"""What asks, in newer and in older versions of torch; the newer has the other call it."""
+"""The validating function, in newer and in older versions of torch; the newer one calls it."""
 
 
 def _make() -> list[Patch]:
@@ -26,7 +26,7 @@ def _make() -> list[Patch]:
 
 _patches = LatePatches(_make)
 apply = _patches.apply
-"""Begin to note attempts, where torch is loaded."""
+"""Record attempts from now on, if torch is loaded."""
 
 
 def _refused(error: BaseException, location: Any, backend_name: str = "cuda") -> None:
@@ -35,7 +35,7 @@ def _refused(error: BaseException, location: Any, backend_name: str = "cuda") ->
 
 
 def _needs_a_gpu() -> bool:
-    """Whether it failed for want of any GPU, in a process that might use one."""
+    """Whether it failed for lack of any GPU, in a process that might use one."""
     torch: Any = sys.modules.get("torch.cuda")
     try:
         return torch is not None and not torch.is_available() and not attempts.lost_by_fork(torch)

@@ -1,8 +1,8 @@
-"""Asks NVIDIA's driver how much GPU memory this process holds; it makes no context of its own.
+"""Queries NVIDIA's driver for the GPU memory of this process, without creating a context.
 
-The driver's own library is asked, as torch does it: every machine with a driver has it. Of the
-calls that list processes it is the second version: its structure, unlike that of the third, has
-never changed from one driver to the next.
+It uses the driver's own library, as torch does: every machine with a driver has it. Processes are
+listed with the second version of the call: unlike that of the third, its structure has never
+changed between drivers.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pytest_gradguard.platforms import HERE
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SECONDS = 2.0
-"""How long the driver may take to answer."""
+"""How long to wait for the driver's answer."""
 _SUCCESS, _NO_PERMISSION, _INSUFFICIENT_SIZE = 0, 4, 7
 _NOT_AVAILABLE = 2**64 - 1
 _NO_INSTANCE = 2**32 - 1
 _MORE = 8
-"""Room for processes that start while we ask."""
+"""Room for processes that start between the two calls."""
 
 
 class Unknown(Exception):
-    """The driver does not tell."""
+    """The driver does not report the memory."""
 
 
 class _Process(ctypes.Structure):
@@ -43,14 +43,14 @@ def used_here() -> int:
     """How many bytes of GPU memory this process holds, on all GPUs together.
 
     Raises:
-        Unknown: there is no such driver, it does not say, or it may mean another process.
+        Unknown: there is no driver, it does not answer, or it may mean another process.
     """
     answer: list[int] = []
 
     def ask() -> None:
         try:
             answer.append(_ask())
-        except (Unknown, OSError, AttributeError):  # no such library, or no such function in it
+        except (Unknown, OSError, AttributeError):  # no such library, or it lacks the function
             pass
 
     thread = threading.Thread(target=ask, name="gradguard asks the driver", daemon=True)
@@ -63,7 +63,7 @@ def used_here() -> int:
 
 def _ask() -> int:
     library = ctypes.CDLL(_LIBRARY)
-    _check(library.nvmlInit_v2())  # counted: the program's own is not ended with ours
+    _check(library.nvmlInit_v2())  # reference-counted: the program's NVML stays initialised
     try:
         count = ctypes.c_uint()
         _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
@@ -81,14 +81,14 @@ def _used_on(library: Any, index: int) -> int:
     device = ctypes.c_void_p()
     status = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
     if status == _NO_PERMISSION:
-        return 0  # nor can this process use that GPU
+        return 0  # this process cannot use that GPU either
     _check(status)
     processes = _processes(library, device)
     if not all(map(_is_here, processes)):
         raise Unknown
     own = [process for process in processes if process.pid == os.getpid()]
     for process in own:
-        # Part of a GPU (MIG) tells nothing about the whole of it.
+        # A part of a GPU (MIG) says nothing about the whole.
         if process.used_memory == _NOT_AVAILABLE or process.gpu_instance != _NO_INSTANCE:
             raise Unknown
     return sum(process.used_memory for process in own)
@@ -110,9 +110,9 @@ def _processes(library: Any, device: ctypes.c_void_p) -> list[_Process]:
 
 
 def _is_here(process: _Process) -> bool:
-    """Whether such a process can be seen from here.
+    """Whether `process` is visible from this process.
 
-    In a container many drivers list the processes by their numbers outside of it. This process is
-    among them, by a number that is not known here, and the one that has its number is another.
+    In a container many drivers list processes by their host pids. This process is then listed under
+    an unknown pid, and the one with its pid is another process.
     """
     return process.pid == 0 or HERE.is_visible(process.pid)

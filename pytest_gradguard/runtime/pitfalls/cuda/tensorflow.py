@@ -1,8 +1,8 @@
-"""Sees when TensorFlow takes the GPUs of this process.
+"""Detects when TensorFlow initialises the GPUs of this process.
 
-TensorFlow makes a context on each GPU that it may see as its own context is initialised, once in a
-process and before the first operation: the list of devices then says whether there were any.
-Without a GPU it runs what asks for one on the CPU, unless the program forbids that: then the
+TensorFlow creates a context on each visible GPU as its own context is initialised, once in a
+process and before the first operation; its list of devices then shows whether there were any.
+Without a GPU it runs operations for one on the CPU, unless the program forbids that: then the
 operation fails (see `errors`).
 """
 
@@ -28,7 +28,7 @@ _patches = LatePatches(_make)
 
 
 def apply() -> None:
-    """Begin to watch for TensorFlow's context, where TensorFlow is loaded."""
+    """Watch for TensorFlow's context, if TensorFlow is loaded."""
     _patches.apply()
     context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
     if context is not None and _NAME not in attempts.inherited and has_gpus(context):

@@ -1,8 +1,7 @@
-"""Sees when torch initialises CUDA in this process, or tries to.
+"""Detects when torch initialises CUDA in this process, or tries to.
 
-torch initialises CUDA when it is first needed, through one function of its own, which its C++ code
-looks up by name as well: an attempt is seen where there is no GPU, too. What fails there before it
-comes to this is seen by `loading` and `errors`.
+torch initialises CUDA on first use through one function, which its C++ code also looks up by name,
+so an attempt is detected even without a GPU. `loading` and `errors` detect what fails earlier.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def _make() -> list[Patch]:
 
 _patches = LatePatches(_make)
 apply = _patches.apply
-"""Begin to note attempts, where torch is loaded."""
+"""Record attempts from now on, if torch is loaded."""
 
 
 def _watched(original: Callable[[], None]) -> Callable[[], None]:

@@ -1,6 +1,6 @@
-"""`torch.distributed`: what is watched once this process belongs to a process group.
+"""`torch.distributed`: watched once this process belongs to a process group.
 
-Every program that imports torch imports that, too: until a group is made, one function is wrapped.
+Every program that imports torch imports it, too: until a group is created, one function is wrapped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """GG502: whether a DistributedDataParallel module averaged the gradients that an optimizer uses.
 
-Each reducer notes when it saw the gradients of a backward, and knows whether it still waits for
-some. Once it has averaged them for a few steps, only the steps are looked at, until there is one
-without it. Parameters that a module got after it was wrapped are none of its reducer's.
+Each reducer records when it saw the gradients of a backward pass, and knows whether it still waits
+for some. Once it has averaged them for a few steps, only steps are inspected, until one lacks
+averaged gradients. Its reducer ignores parameters that a module got after it was wrapped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 from pytest_gradguard.runtime.pitfalls.ddp import by_hand, divergence, gg502
-from pytest_gradguard.runtime.pitfalls.ddp.models import Later, Model, State, state
+from pytest_gradguard.runtime.pitfalls.ddp.models import Added, Model, State, state
 
 _CALM = 5
-"""After how many steps in a row with averaged gradients no backward is looked at any more, at
-first: a step without them was of no use if no backward had been looked at, and makes it more."""
+"""How many averaged steps in a row end the watch on backward passes, at first.
+
+If a step without averaged gradients then shows that the watch ended too early, it gets longer.
+"""
 _MORE = 4
 
 
@@ -34,11 +36,11 @@ class _State(GuardState):
     """The modules of DDP.
 
     Attributes:
-        models: they.
-        stepping: by the id of an optimizer that lives: how many groups of parameters it had, and
-            the modules that share some with it.
+        models: the modules.
+        stepping: by the id of a live optimizer: its number of parameter groups, and the modules
+            that share parameters with it.
         calm: how many steps in a row had averaged gradients.
-        needed: after how many of them no backward is looked at.
+        needed: after how many of them backward passes are no longer watched.
     """
 
     def __init__(self) -> None:
@@ -52,7 +54,7 @@ _state = dropped_at_end(_State())
 
 
 def _all_parameters() -> Iterator[Any]:
-    """All whose gradients are to be averaged."""
+    """All parameters whose gradients are to be averaged."""
     for model in _state.models[:]:
         yield from model.parameters().values()
 
@@ -70,7 +72,7 @@ def _remember(module: Any, *, under_guard: bool) -> None:
 
 
 def _forget(model: Model) -> None:
-    for one in (model, model.later):
+    for one in (model, model.added):
         if one in _state.models:
             _state.models.remove(one)
     _state.stepping.clear()
@@ -80,7 +82,7 @@ def _forget(model: Model) -> None:
 
 
 def _listen() -> None:
-    """Hear of each backward, for as long as there may be something to say."""
+    """Watch backward passes, until enough steps had averaged gradients."""
     _state.calm = 0
     engine.subscribe(_backward)
 
@@ -102,11 +104,11 @@ def _pauses(module: Any, /, *args: Any, **kwargs: Any) -> None:
 
 
 def _backward(run: engine.Backward) -> engine.End | None:
-    _find_later()
+    _find_added()
     every = [model for model in _state.models if run.accumulates or not model.averaged]
     if not every:
         return None
-    heard = by_hand.count()
+    calls = by_hand.count()
     states: dict[int, State] = {}
     if not run.accumulates:
         asked = {id(one) for one in run.inputs}
@@ -115,27 +117,27 @@ def _backward(run: engine.Backward) -> engine.End | None:
             states.update({one: state(given[one]) for one in asked & given.keys()})
 
     def ended(_: Any, raised: BaseException | None) -> None:
-        again = [model for model in every if model.slept]
+        again = [model for model in every if model.missed_backward]
         for model in every:
             model.backward_ended(run)
         without = [one for one in every if one in again or not (one.settled or one.backward)]
         if without and raised is None:
-            _note(without, run, states, heard)
+            _note(without, run, states, calls)
 
     return ended
 
 
-def _find_later() -> None:
+def _find_added() -> None:
     """Look for parameters that modules got after they were wrapped."""
     for model in list(_state.models):
-        if model.later is None and not isinstance(model, Later) and model.parameters_since():
-            model.later = Later(model)
-            _state.models.append(model.later)
+        if model.added is None and not isinstance(model, Added) and model.parameters_since():
+            model.added = Added(model)
+            _state.models.append(model.added)
             _state.stepping.clear()
 
 
-def _note(models: list[Model], run: engine.Backward, states: dict[int, State], heard: int) -> None:
-    """See which of `models` this backward gave gradients that nobody averaged."""
+def _note(models: list[Model], run: engine.Backward, states: dict[int, State], calls: int) -> None:
+    """Find the modules that this backward pass gave gradients that nobody averaged."""
     if run.accumulates:
         reached = {id(one) for one in run.inputs or tensors.leaves_of(run.outputs)}
     else:
@@ -152,13 +154,13 @@ def _note(models: list[Model], run: engine.Backward, states: dict[int, State], h
             states = {one: state(given[one]) for one in given.keys() - reached}
         model.backward = (site, "backward" if run.accumulates else "autograd.grad")
         model.before = states
-        model.heard = heard
+        model.calls = calls
 
 
 def _stepped(optimizer: Any) -> None:
-    """See whether all modules that have parameters of `optimizer` averaged their gradients.
+    """Check whether all modules with parameters of `optimizer` averaged their gradients.
 
-    In a program that does, this runs in each step, and at first its middle.
+    It runs in each step, so the usual case, in which they did, comes first.
     """
     groups, models = _state.stepping.get(id(optimizer), _UNKNOWN)
     if groups != len(optimizer.param_groups):
@@ -184,12 +186,12 @@ def _stepped(optimizer: Any) -> None:
 
 
 def _step(optimizer: Any, models: list[Model]) -> None:
-    """An optimizer has updated the parameters of modules that did not average their gradients."""
+    """Handle a step on parameters of modules that did not average their gradients."""
     if any(model.ever or not model.paused for model in models):
         if _state.calm >= _state.needed:
             _state.needed *= _MORE
         _listen()
-    if any(one.backward and not one.settled and by_hand.count() == one.heard for one in models):
+    if any(one.backward and not one.settled and by_hand.count() == one.calls for one in models):
         _confirm(optimizer, models)
     for model in models:
         if model.stepped_alone():
@@ -203,8 +205,8 @@ _UNKNOWN: tuple[int, list[Model]] = (-1, [])
 
 
 def _with_parameters_of(optimizer: Any) -> list[Model]:
-    """The modules that have parameters of `optimizer`, from now on known by its id."""
-    _find_later()
+    """The modules with parameters of `optimizer`, cached by its id."""
+    _find_added()
     groups = optimizer.param_groups
     held = {id(p) for group in groups for p in group["params"]}
     models = [one for one in _state.models if held & one.parameters().keys()]
@@ -219,18 +221,18 @@ def _confirm(optimizer: Any, models: list[Model]) -> None:
     averaged = {i for one in _state.models if one.averaged for i in one.parameters()}
     found: dict[int, tuple[Model, list[Any]]] = {}
     for model in models:
-        if model.backward is not None and not model.settled and by_hand.count() == model.heard:
+        if model.backward is not None and not model.settled and by_hand.count() == model.calls:
             mine = [i for i in model.parameters() if i in held and i not in averaged]
             own = [held[i] for i in mine if _received(held[i], model)]
             if own and torch.distributed.is_initialized():
                 _, others = found.get(id(model.module), (model, []))
-                found[id(model.module)] = model, others + own  # what came later is the cause
+                found[id(model.module)] = model, others + own  # later parameters are the cause
     for model, own in found.values():
         _report(model, own, len(held))
 
 
 def _received(parameter: Any, model: Model) -> bool:
-    """Whether it has a gradient other than zero, which came after what was seen of it."""
+    """Whether `parameter` got a gradient other than zero since the last record."""
     gradient = parameter.grad
     if gradient is None or model.before.get(id(parameter), ()) == state(parameter):
         return False
@@ -260,7 +262,7 @@ def _report(model: Model, own: list[Any], of_all: int) -> None:
     evidence.count += 1
     gg502.found(model.module, evidence)
     if model.backward is None:
-        evidence.stands = model.is_alone
+        evidence.still_holds = model.is_alone
         return  # the program may average the parameters later
     losses.record(own, evidence, home, site)
     if model.waits:
@@ -280,7 +282,7 @@ _modules = Patches(
 
 
 def apply() -> None:
-    """Watch the modules that are made from now on, and those that there are."""
+    """Watch existing modules, and the modules created from now on."""
     if _modules.applied:
         return
     _modules.apply()

@@ -1,4 +1,4 @@
-"""Collectives by which a program may average gradients itself, instead of by DDP (GG502, GG505)."""
+"""Collectives by which a program may average gradients itself instead of by DDP (GG502, GG505)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _METHODS = (
 )
 _FUNCTIONAL = "torch.distributed._functional_collectives"
 _BATCH_NORM = "torch.nn.modules._functions"
-"""The module of `SyncBatchNorm`, whose backward reduces sums of its own."""
+"""The module of `SyncBatchNorm`, whose backward pass reduces sums of its own."""
 _DEPTH = 6
-"""How many frames above a collective are looked at for it."""
+"""How many frames above a collective are searched for it."""
 _READS = frozenset(name for name in _METHODS if "gather" in name) | {"send"}
-"""Those that leave what they are given as it is."""
+"""Methods that do not change their inputs."""
 Listener = Callable[[str, Any, list[Any]], object]
-"""Called before a collective, with the name of the method, the group and what it is given."""
+"""Called before a collective, with the method's name, the group and its input tensors."""
 listeners: Subscribers[Listener] = Subscribers()
 
 
@@ -39,13 +39,13 @@ class _State(GuardState):
     """The collectives that the program called itself.
 
     Attributes:
-        heard: how many have taken something that may be gradients.
-        written: how many of these may have changed what they were given.
-        parameters: those whose gradients matter.
+        taken_gradients: how many got tensors that may be gradients.
+        written: how many of these may have changed their inputs.
+        parameters: returns the parameters whose gradients matter.
     """
 
     def __init__(self) -> None:
-        self.heard = self.written = 0
+        self.taken_gradients = self.written = 0
         self.parameters: Callable[[], Iterable[Any]] = tuple
 
 
@@ -53,12 +53,12 @@ _state = dropped_at_end(_State())
 
 
 def count() -> int:
-    """How many collectives have taken something that may be gradients."""
-    return _state.heard
+    """How many collectives got tensors that may be gradients."""
+    return _state.taken_gradients
 
 
 def written() -> int:
-    """How many of these may have changed what they were given."""
+    """How many of these may have changed their inputs."""
     return _state.written
 
 
@@ -69,12 +69,12 @@ def _called(name: str, group: Any, *args: Any, **kwargs: Any) -> None:
         for listener in listeners.now:
             listener(name, group, given)
     if any(map(_may_be_gradient, tensors)) and not _is_batch_norm():
-        _state.heard += 1
+        _state.taken_gradients += 1
         _state.written += name not in _READS
 
 
 def _may_be_gradient(tensor: Any) -> bool:
-    """Whether `tensor` may hold gradients: a single number that is no `.grad` is a loss."""
+    """Whether `tensor` may hold gradients; a single number that is not a `.grad` is a loss."""
     if tensor.numel() > 1:
         return bool(tensor.is_floating_point())
     with torch._C.DisableTorchFunctionSubclass():
@@ -97,7 +97,7 @@ def _is_batch_norm() -> bool:
 
 
 def _resolved(*args: Any, **kwargs: Any) -> None:
-    _state.heard += 1
+    _state.taken_gradients += 1
     _state.written += 1
 
 
@@ -128,7 +128,8 @@ def apply(parameters: Callable[[], Iterable[Any]]) -> None:
     """Count the collectives.
 
     Args:
-        parameters: those whose gradients matter; a single number is a gradient of theirs, or none.
+        parameters: returns the parameters whose gradients matter; a tensor with a single number
+            counts only if it is one of these gradients.
     """
     _state.parameters = parameters
     _collectives().apply()

@@ -1,6 +1,6 @@
-"""GG501: what collectives hand out without a graph; `cuts` follows it to where a backward begins.
+"""GG501: outputs of collectives, which have no graph; `cuts` follows them to a backward pass.
 
-Only this rank's own part is followed: usual programs take the parts of the others for constants.
+Only this rank's own part is followed: programs usually treat the others' parts as constants.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _compiling = torch.compiler.is_compiling
 
 
 class _Part(NamedTuple):
-    """The values of a tensor that was given, in an output: that part of so many."""
+    """The part of an output, and of how many, that holds the values of an input."""
 
     given: Any
     output: Any
@@ -32,7 +32,7 @@ class _Part(NamedTuple):
 
 
 _Parts = Callable[..., Iterator[_Part]]
-"""Given the rank, the number of ranks and the arguments: which output has what this rank gave."""
+"""Yields, for the rank, the number of ranks and the arguments, the parts this rank filled."""
 
 
 def _in_lists(rank: int, ranks: int, outputs: Any, inputs: Any, *_: Any) -> Iterator[_Part]:
@@ -70,7 +70,7 @@ _METHODS: dict[str, tuple[str, _Parts]] = {
     "gather": ("gather", _in_lists),
     "alltoall": ("all_to_all", _exchanged),
 }
-"""The methods of a process group, all of which fill their outputs with values alone."""
+"""The methods of a process group that fill their outputs with values only."""
 
 
 def _ended(name: str, parts: _Parts, result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
@@ -80,21 +80,21 @@ def _ended(name: str, parts: _Parts, result: Any, group: Any, *args: Any, **kwar
 
 
 def _gathered(name: str, part: _Part) -> None:
-    """Take what a collective was given, and what it handed out for it."""
-    shadows.forget(part.output)  # a buffer that is used again
-    cut = cuts.of(name, part.given)
+    """Follow an input of a collective into its output."""
+    shadows.forget(part.output)  # a reused buffer
+    cut = cuts.find_cut(name, part.given)
     if cut is not None:
         cuts.follow(cut, part.output, part.part, part.parts)
 
 
 def _replaces(group: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]] | None:
-    """`broadcast` writes the values of one rank over those of the others."""
+    """Save the tensors that `broadcast` overwrites with another rank's values."""
     wanted = torch.is_grad_enabled() and not _compiling()
     return (_to_be_replaced(group, *args) or None) if wanted else None
 
 
 def _to_be_replaced(group: Any, given: Any, options: Any = None, *_: Any) -> list[tuple[Any, Any]]:
-    """The tensors with history that a call writes over at once, and their values."""
+    """The tensors with history that a synchronous call overwrites, and their values."""
     root = getattr(options, "rootRank", None)
     if root is None or root == group.rank() or getattr(options, "asyncOp", False):
         return []
@@ -108,7 +108,7 @@ def _replaced(before: list[tuple[Any, Any]], work: Any, *args: Any, **kwargs: An
     for tensor, values in before:
         with torch._C.DisableTorchFunction():
             same = torch.equal(tensor.detach(), values)
-        cut = None if same else cuts.of("broadcast", tensor)
+        cut = None if same else cuts.find_cut("broadcast", tensor)
         if cut is not None:
             cuts.follow(cut, tensor)
 
@@ -122,7 +122,7 @@ class _Objects(threading.local):
 
 _objects = _Objects()
 _FEW = 1_000
-"""Among how many objects in plain containers tensors are looked for."""
+"""How many objects in plain containers are searched for tensors."""
 
 
 def _sends(obj: Any, *args: Any, **kwargs: Any) -> None:
@@ -144,13 +144,13 @@ def _arrived(obj: Any, *args: Any, **kwargs: Any) -> None:
 def _own_object(sent: Any, arrived: Any) -> None:
     copies = _by_path(arrived)
     for path, tensor in _by_path(sent).items():
-        cut = cuts.of("all_gather_object", tensor)
+        cut = cuts.find_cut("all_gather_object", tensor)
         if cut is not None and path in copies:
             cuts.follow(cut, copies[path])
 
 
 def _by_path(item: Any) -> dict[str, Any]:
-    """The tensors in plain containers."""
+    """The tensors in plain containers, by path."""
     found: dict[int, Any] = {}
 
     def wanted(one: Any) -> bool:
@@ -161,7 +161,7 @@ def _by_path(item: Any) -> dict[str, Any]:
 
 
 def gathered_by_library(name: str, given: Any, output: Any) -> None:
-    """A library has gathered `given`, the parts of the ranks one after the other in `output`."""
+    """Follow `given`, which a library has gathered; `output` holds the parts of all ranks."""
     if not tensors.requires_grad(output):
         group = torch.distributed
         _gathered(name, _Part(given, output, group.get_rank(), group.get_world_size()))
@@ -187,5 +187,5 @@ _patches = functools.cache(_make)
 
 
 def apply() -> None:
-    """Watch the collectives; backward passes only once one has handed out what is followed."""
+    """Watch the collectives; backward passes only once a followed output exists."""
     _patches().apply()

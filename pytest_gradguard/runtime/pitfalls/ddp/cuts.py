@@ -1,6 +1,6 @@
-"""GG501: values that a collective handed out without their graph, followed to the next backward.
+"""GG501: outputs that lost their graph in a collective, followed to the next backward pass.
 
-A function mode follows what this thread computes from this rank's own part, from such a call on.
+From such a call on, a function mode follows what this thread computes from this rank's own part.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pytest_gradguard.runtime.pitfalls.ddp import gg501, shadows
 _compiling = torch.compiler.is_compiling
 
 _FRAMES = 3
-"""In how many functions of the program a tensor's name is looked for."""
+"""How many functions of the program are searched for a tensor's name."""
 
 
 class Cut(shadows.Source):
-    """One tensor with history that a collective was given, and its values that came out of it.
+    """A tensor with history that was passed to a collective, and its values in the output.
 
     Attributes:
         function: the collective.
         site: the line that called it.
-        given: what it was called there, and its description.
+        given: the tensor's name there, and its description.
         settled: it has been reported.
     """
 
@@ -46,7 +46,7 @@ class Cut(shadows.Source):
         _live.add(self)
 
     def wanted(self, inputs: tuple[Any, ...]) -> bool:
-        """Whether one of the tensors whose gradients are asked for lacks something."""
+        """Whether a tensor whose gradient is requested depends on this one."""
         tensor = self._tensor()
         if not inputs:
             return True
@@ -56,7 +56,7 @@ class Cut(shadows.Source):
         return id(tensor) in asked or any(id(one) in asked for one in tensors.leaves_of([tensor]))
 
     def is_missed(self) -> bool:
-        """Whether a gradient other than zero was due to the own values; it is forgotten."""
+        """Whether a nonzero gradient was due to the own values; clears that gradient."""
         gradient = self.take_gradient()
         if gradient is None or self.settled:
             return False
@@ -64,14 +64,14 @@ class Cut(shadows.Source):
             return bool(((gradient != 0) & gradient.isfinite()).any())
 
     def lacking(self) -> list[Any]:
-        """The leaves behind the given tensor that have no gradient."""
+        """The leaves behind the tensor that have no gradient."""
         tensor = self._tensor()
         leaves = () if tensor is None else tensors.leaves_of([tensor])
         return [leaf for leaf in leaves if tensors.gradient_missing(leaf)]
 
 
 def _name_of(tensor: Any, frame: Any) -> str:
-    """What the program calls `tensor` where it hands it to a collective, if it has a name there."""
+    """The program's name for `tensor` where it calls the collective, if any."""
     for one in callsite.user_frames(frame, _FRAMES):
         for name, value in callsite.local_names(one):
             if value is tensor:
@@ -82,8 +82,8 @@ def _name_of(tensor: Any, frame: Any) -> str:
 _live: weakref.WeakSet[Cut] = dropped_at_end(weakref.WeakSet())
 
 
-def of(function: str, given: Any) -> Cut | None:
-    """What to follow of what a collective was given; None where nobody can miss its gradient."""
+def find_cut(function: str, given: Any) -> Cut | None:
+    """The input of a collective to follow; None if nobody can miss its gradient."""
     if not torch.is_grad_enabled() or not tensors.recorded(given) or tensors.spent(given):
         return None
     home = collector.innermost()
@@ -93,7 +93,7 @@ def of(function: str, given: Any) -> Cut | None:
 
 
 def follow(cut: Cut, output: Any, part: int = 0, parts: int = 1) -> None:
-    """Follow what is computed from the own values of `cut`: that part of `output`."""
+    """Follow computations from the own values of `cut`: part `part` of `parts` of `output`."""
     shadows.add(cut, output, part, parts)
     _follow_here()
 
@@ -102,7 +102,7 @@ def follow(cut: Cut, output: Any, part: int = 0, parts: int = 1) -> None:
 
 
 class _Following(TorchFunctionMode):  # type: ignore[misc]
-    """Follows what is computed from values without their graph."""
+    """Follows computations from values without their graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,12 +110,12 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        again = None
+        repeated = None
         if not self.done and not _compiling():
-            again = attempt(shadows.again, func, args, kwargs)
+            repeated = attempt(shadows.repeat, func, args, kwargs)
         result = func(*args, **kwargs)
-        if again is not None:
-            again.made(result)
+        if repeated is not None:
+            repeated.follow_result(result)
         return result
 
 
@@ -127,7 +127,7 @@ _thread = _Thread()
 
 
 def _follow_here() -> None:
-    """Follow what this thread computes, until its next backward."""
+    """Follow this thread's computations until its next backward pass."""
     if _thread.mode is None:
         steps.before.subscribe(_stepping)
         engine.subscribe(_backward, engine.Order.REPORTS)
@@ -137,19 +137,19 @@ def _follow_here() -> None:
 
 
 def _stepping(optimizer: Any) -> None:
-    """Take the mode off the stack: a backward that it is called through puts it back at its end."""
+    """Remove the mode from the stack; a backward pass called through it would restore it."""
     mode = _thread.mode
     if mode is not None and mode.done:
-        _rest()
+        _deactivate()
 
 
-def _rest() -> None:
+def _deactivate() -> None:
     mode, _thread.mode = _thread.mode, None
     if mode is not None:
         take_off(mode)
 
 
-watching.at_end(_rest)
+watching.at_end(_deactivate)
 
 
 # -- the backward --------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ watching.at_end(_rest)
 def _backward(run: engine.Backward) -> engine.End | None:
     live = list(_live)
     for cut in live:
-        cut.take_gradient()  # of a backward pass that failed
+        cut.take_gradient()  # from a backward pass that failed
     if not shadows.backward_begins(run):
         return None
     fails = not any(tensors.requires_grad(one) for one in run.outputs if tensors.is_tensor(one))

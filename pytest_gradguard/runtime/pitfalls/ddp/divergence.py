@@ -1,7 +1,7 @@
-"""GG505, GG506: after some steps, each rank notes its parameters, and compares those of others.
+"""GG505, GG506: each rank records its parameters after some steps, and compares others' records.
 
-No rank waits: whoever notes a step last sees the notes of all. What is compared are the parameters
-of DDP modules, and those whose gradients the program averages itself.
+No rank waits: the last rank to record a step sees the notes of all. Compared are the parameters of
+DDP modules, and those whose gradients the program averages itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Module:
     """A DDP module.
 
     Args:
-        module: it.
+        module: the module.
         number: how many were wrapped before it in its group; None: the guard was off.
 
     Attributes:
@@ -54,7 +54,7 @@ class _Module:
 
     @property
     def module(self) -> Any:
-        """It, as long as it lives."""
+        """The module, while it lives."""
         return self._reference()
 
     def is_compared(self) -> bool:
@@ -65,7 +65,7 @@ class _Module:
         return not any(name.startswith(_MEANT_TO_DIFFER) for name in names)
 
     def parameters(self) -> Iterator[tuple[str, Any]]:
-        """Those whose gradients it averages, or should, by their names."""
+        """The parameters whose gradients it is to average, with their names."""
         module = self.module
         for name, one in module.module.named_parameters():
             if one.requires_grad and name not in module.parameters_to_ignore:
@@ -76,9 +76,9 @@ class _Optimizer:
     """What is compared after the steps of one optimizer.
 
     Attributes:
-        groups: how many groups of parameters it had.
-        looks: how often gradients that the program averages are still looked for.
-        sets: the parameters.
+        groups: its number of parameter groups.
+        looks: how many more steps are searched for gradients that the program averages.
+        sets: the compared parameters.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class _Set(Followed):
     Attributes:
         owner: the DDP module that they belong to; None: the program averages their gradients.
         began_apart: they differed before the first step.
-        found: what was reported.
+        found: the reported evidence.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class _Set(Followed):
         self._collectives = (0, 0)
 
     def header(self) -> dict[str, Any]:
-        """What other ranks are to know beside the parameters."""
+        """What other ranks need in addition to the parameters."""
         module = None if self.owner is None else self.owner.module
         rounds = by_hand.count()
         if module is not None:
@@ -126,12 +126,12 @@ class _Set(Followed):
         }
 
     def differs(self, evidence: gg505.Evidence) -> None:
-        """A difference is reported."""
+        """Record that a difference is reported."""
         self.found = evidence
         self._collectives = by_hand.count(), by_hand.written()
 
     def look(self) -> None:
-        """Before a step: see whether a difference may have been averaged since."""
+        """Before a step, check whether a difference may have been averaged since."""
         if self.found is not None and by_hand.count() != self._collectives[0]:
             self.averaged_later = True
 
@@ -143,16 +143,16 @@ class _Set(Followed):
 
 
 class _State(GuardState):
-    """The parameters that the ranks of one process group compare; a new group starts without.
+    """The parameters that the ranks of one process group compare; reset for a new group.
 
     Attributes:
         modules: the modules of DDP.
-        optimizers: by the id of an optimizer that lives.
-        sets: by their subjects.
-        numbers: count modules, and sets, as other ranks do.
-        reduced: what collectives have taken.
+        optimizers: by the id of a live optimizer.
+        sets: by subject.
+        numbers: counters for modules and sets, equal on all ranks.
+        reduced: the tensors passed to collectives.
         notes: the notes of this rank, if it can share them with others.
-        session: tells these notes from those of earlier times, which may still be there.
+        session: distinguishes these notes from earlier ones, which may still exist.
     """
 
     def __init__(self) -> None:
@@ -174,24 +174,24 @@ _sessions = itertools.count(1)
 
 
 def wrapped(module: Any, *, under_guard: bool) -> None:
-    """A DDP module was made, while the guard was on or before."""
+    """Record a DDP module that was created, while the guard was on or before."""
     ranks = tuple(torch.distributed.get_process_group_ranks(module.process_group))
     if len(ranks) > 1:
         number = next(_state.numbers.setdefault(ranks, itertools.count())) if under_guard else None
         _state.modules.append(_Module(module, number))
-        steps.after.unsubscribe(_stepped)  # to come behind GG502, which may be a cause
+        steps.after.unsubscribe(_stepped)  # to run after GG502, which may be a cause
         steps.after.subscribe(_stepped)
 
 
 def pauses(module: Any) -> None:
-    """The program uses `no_sync`."""
+    """Record that the program uses `no_sync`."""
     for known in _state.modules:
         if known.module is module:
             known.local = True
 
 
 def _look_at(optimizer: Any, known: _Optimizer) -> None:
-    """Find what is to be compared of the parameters of `optimizer`."""
+    """Find the parameters of `optimizer` to compare."""
     held = {id(one): one for one in steps.parameters_of(optimizer) if one.requires_grad}
     if known.groups != len(optimizer.param_groups):
         known.groups = len(optimizer.param_groups)
@@ -225,7 +225,7 @@ def _follow(known: _Optimizer, one: _Set) -> None:
     if home is None or len(_state.sets) >= _MANY or _state.notes is None:
         return
     same = _state.sets.setdefault(one.subject, one)
-    if same is not one:  # nobody can tell them apart
+    if same is not one:  # indistinguishable for other ranks
         same.stop()
         return
     known.sets.append(one)
@@ -235,7 +235,7 @@ def _follow(known: _Optimizer, one: _Set) -> None:
 
 
 def _shared_memory(parameter: Any) -> str | None:
-    """Which memory `parameter` lies in, the same in each process, if others may share it."""
+    """Identifies the shared memory of `parameter`, equally in each process; None if not shared."""
     if parameter.device.type != "cpu" or not tensors.in_shared_memory(parameter):
         return None
     place = parameter.data_ptr()
@@ -350,7 +350,7 @@ def _report(one: _Set, seen: Comparison) -> None:
 
 
 def _causes(one: _Set, seen: Comparison) -> Iterable[gg505.Cause]:
-    """What this rank and the other one have seen to make the parameters differ."""
+    """The reasons for the difference that this rank and the other one recorded."""
     mine, other = seen.header, seen.note.header
     for cause in (*mine["causes"], *_plain_causes(other)):
         yield gg505.Cause(*cause)
@@ -366,7 +366,7 @@ def _causes(one: _Set, seen: Comparison) -> Iterable[gg505.Cause]:
 
 
 def _plain_causes(header: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The causes that another rank has noted, if they are what they should be."""
+    """The causes that another rank has noted, if well-formed."""
     causes = header.get("causes")
     for one in causes if isinstance(causes, list) else ():
         if isinstance(one, list) and len(one) == 3 and all(isinstance(text, str) for text in one):
@@ -383,15 +383,15 @@ def apply() -> None:
         _state.notes = notes.of_this_rank()
     steps.before.subscribe(_stepping)
     steps.after.subscribe(_stepped)
-    by_hand.listeners.subscribe(_hear)
+    by_hand.listeners.subscribe(_record_inputs)
 
 
-def _hear(name: str, group: Any, given: list[Any]) -> None:
-    _state.reduced.hear(name, group, given)
+def _record_inputs(name: str, group: Any, given: list[Any]) -> None:
+    _state.reduced.record(name, group, given)
 
 
 def leaving() -> None:
-    """This process leaves its group, or ends: note the parameters once more, and no others."""
+    """Note the parameters a last time: this process leaves its group, or ends."""
     for one in list(_state.sets.values()):
         if one.is_untouched:
             _note(one, END)

@@ -1,4 +1,4 @@
-"""Parameters that are to be equal on all ranks of a group, and what this rank notes of them."""
+"""Parameters that have to be equal on all ranks of a group, and this rank's notes of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytest_gradguard.runtime.pitfalls.ddp import sketches
 from pytest_gradguard.runtime.pitfalls.ddp.notes import Note, Notes
 
 FIRST = 8
-"""How many steps are compared, before only each power of two is."""
+"""How many steps are compared before only powers of two are."""
 BEGIN, END = 0, -1
-"""The notes before the first step, and at the end; others have the number of steps."""
+"""The notes before the first step and at the end; others have the number of steps."""
 _KEPT = 8
 """How many notes of each kind are kept for ranks that are behind."""
 
@@ -32,15 +32,15 @@ class _Own(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What a note of another rank says beside that of this one.
+    """A note of another rank, compared with this rank's.
 
     Attributes:
         step: after how many steps; or `BEGIN`, `END`.
         rank: the number of this rank.
-        header: what it noted beside the parameters.
-        note: that of the other rank.
+        header: this rank's header of the note.
+        note: the other rank's note.
         differences: the parameters that are not equal.
-        equal_at: the last step after which they were.
+        equal_at: the last step after which they were equal.
     """
 
     step: int
@@ -55,13 +55,13 @@ class Followed:
     """Parameters that one optimizer steps, and whose gradients the ranks of a group average.
 
     Args:
-        parameters: by their names.
-        ranks: those of the group, by their numbers in the whole world.
-        about: tells parameters of the same names and shapes apart, alike on all ranks.
+        parameters: by name.
+        ranks: the group's, as global rank numbers.
+        about: distinguishes parameters of equal names and shapes; equal on all ranks.
 
     Attributes:
         names: those of the parameters.
-        subject: equal for the same parameters of all ranks.
+        subject: equal on all ranks for corresponding parameters.
         steps: how many steps were made.
     """
 
@@ -82,12 +82,12 @@ class Followed:
         self._stopped = False
 
     def parameters(self) -> list[Any]:
-        """The parameters; none where some are no more."""
+        """The parameters; none if some no longer exist."""
         living = [one() for one in self._references]
         return [] if None in living else living
 
     def stepped(self) -> None:
-        """The optimizer has made a step."""
+        """Count a step of the optimizer."""
         self.steps += 1
         self._state = self._state_now()
 
@@ -101,7 +101,7 @@ class Followed:
         return self._state is not None and self._state == self._state_now()
 
     def note(self, notes: Notes, step: int, header: dict[str, Any]) -> None:
-        """Note the parameters as they are after `step`."""
+        """Write a note of the parameters as they are after `step`."""
         parameters = [] if self._stopped else self.parameters()
         if not parameters or not sketches.are_readable(parameters):
             return
@@ -118,7 +118,7 @@ class Followed:
         return f"{self.subject}.{'end' if step == END else step}"
 
     def compare(self, notes: Notes) -> Iterator[Comparison]:
-        """Compare with the notes of others that are there, each once."""
+        """Compare with the present notes of other ranks, each once."""
         present = notes.present() if self._waiting else []
         for step, (header, values) in list(self._waiting.items()):
             heard = 0
@@ -138,6 +138,6 @@ class Followed:
                 self._waiting.pop(step, None)
 
     def stop(self) -> None:
-        """Note nothing more, and compare with nobody."""
+        """Write no more notes, and compare with no rank."""
         self._stopped = True
         self._waiting.clear()

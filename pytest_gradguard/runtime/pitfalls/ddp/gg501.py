@@ -1,6 +1,6 @@
-"""GG501: a backward runs from what a collective handed out without its graph.
+"""GG501: a backward pass runs from a collective's output, which has no graph.
 
-`distributed.collectives` knows these tensors, and follows what is computed from them.
+`collectives` records these outputs; `cuts` follows computations from them.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _ADVICE = {
     "all_gather_object": f"Gather tensors, not objects: {_ALL_GATHER}",
 }
 _ANY = f"For a loss, {_ALL_GATHER}"
-"""What to do, by the collective; the place is for the name of what was gathered."""
+"""The advice, by collective, with a placeholder for the name of the gathered tensor."""
 
 
 class Evidence(evidence.Evidence):
-    """The calls of a collective at one line whose outputs, without a graph, reach a backward.
+    """The calls of a collective at one line whose outputs, without a graph, reach a backward pass.
 
     Args:
         site: the line of the collective.
         function: its name.
-        given: what it was given: its name in the program, and its description.
-        backward: the line of the first backward.
+        given: the input's name in the program, and its description.
+        backward: the line of the first backward pass.
         verb: what the program calls there.
         fails: the loss has no graph at all, and torch refuses.
     """

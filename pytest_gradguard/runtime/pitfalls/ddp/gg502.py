@@ -1,6 +1,6 @@
 """GG502: an optimizer steps with gradients that a DistributedDataParallel module did not average.
 
-`distributed.averaging` hears of the backward passes and of the steps.
+`averaging` watches the backward passes and the steps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Cause(NamedTuple):
 
     Attributes:
         text: the reason, as a clause; `{verb}` and `{line}` are those of the backward pass.
-        advice: what to do, where it is not what the pitfall says.
+        advice: the fix, if not the pitfall's.
     """
 
     text: str
@@ -58,8 +58,8 @@ def waiting(parameters: Sequence[str]) -> Cause:
     )
 
 
-def later(parameters: Sequence[str], unfrozen: bool) -> Cause:
-    """The module got `parameters` after it was wrapped, or they were frozen then."""
+def added_later(parameters: Sequence[str], unfrozen: bool) -> Cause:
+    """`parameters` were added, or unfrozen, after the module was wrapped."""
     was = "was" if len(parameters) == 1 else "were"
     happened = "frozen when" if unfrozen else "replaced or added after"
     return Cause(
@@ -71,7 +71,7 @@ def later(parameters: Sequence[str], unfrozen: bool) -> Cause:
 
 
 def paused(by_accelerate: bool) -> Cause:
-    """All backward passes ran in `no_sync`, which the program or accelerate's `accumulate` uses."""
+    """All backward passes ran in `no_sync`, of the program or of accelerate's `accumulate`."""
     text = "every backward pass before it ran inside `no_sync`, and DDP averages only outside of it"
     if by_accelerate:
         return Cause(
@@ -91,33 +91,33 @@ def _them(parameters: Sequence[str]) -> str:
 
 
 _unfinished: ByIdentity[list[Evidence]] = dropped_at_end(ByIdentity())
-"""By DDP modules: the steps of which their next forward pass may say more (GG504)."""
+"""The steps, by DDP module, whose next forward pass may explain more (GG504)."""
 
 
 def may_fail(ddp: Any, found: Evidence) -> None:
-    """A step was counted in `found`, after which the next forward pass of `ddp` may fail."""
+    """Record a step in `found` after which the next forward pass of `ddp` may fail."""
     _unfinished[ddp] = [*(_unfinished.get(ddp) or ()), found]
 
 
 def has_failed(ddp: Any) -> None:
-    """The next forward pass of `ddp` has failed, and GG504 says why."""
+    """Drop the steps before a forward pass of `ddp` that failed: GG504 reports it."""
     for found in _unfinished.pop(ddp) or ():
         found.count -= 1
 
 
 _of_modules: ByIdentity[list[Evidence]] = dropped_at_end(ByIdentity())
-"""By DDP modules: what was found of them."""
+"""What was found of each DDP module."""
 
 
 def found(ddp: Any, evidence: Evidence) -> None:
-    """Gradients of `ddp` were not averaged."""
+    """Record that gradients of `ddp` were not averaged."""
     known = _of_modules.get(ddp) or []
     if evidence not in known:
         _of_modules[ddp] = [*known, evidence]
 
 
 def causes(ddp: Any) -> list[tuple[str, str, str]]:
-    """What was found of `ddp`: the code, a sentence on the reason, and what to do."""
+    """The findings on `ddp`, each as code, reason as a sentence, and fix."""
     fix = pitfalls.get(CODE).fix
     return [
         (CODE, f"DDP did not average their gradients ({CODE}): {one.reason()}.", one.advice or fix)
@@ -133,13 +133,13 @@ class Evidence(evidence.Evidence):
         backward: the line where the gradients come from.
         verb: what the program calls there.
         cause: why they were not averaged.
-        parameters: the names of the parameters that have such gradients.
+        parameters: the names of the parameters with such gradients.
         of_all: how many parameters the optimizer holds.
         ranks: how many ranks there are.
-        about: the first parameter, described.
+        about: the description of the first parameter.
 
     Attributes:
-        stands: whether it is to be reported, when it is asked for; None: it is.
+        still_holds: tells, as findings are built, whether it holds; None: it does.
     """
 
     code = CODE
@@ -166,7 +166,7 @@ class Evidence(evidence.Evidence):
             }
         )
         self.advice = cause.advice
-        self.stands: Callable[[], bool] | None = None
+        self.still_holds: Callable[[], bool] | None = None
         self._cause = cause.text
         self._line = "" if backward is None else f" at line {backward.line}"
         self._verb = verb
@@ -178,7 +178,7 @@ class Evidence(evidence.Evidence):
             self.add_step(text, backward.path, backward.line, None)
 
     def build(self) -> Finding | None:
-        return super().build() if self.stands is None or self.stands() else None
+        return super().build() if self.still_holds is None or self.still_holds() else None
 
     def reason(self) -> str:
         """Why the gradients were not averaged, as a clause."""
@@ -204,17 +204,17 @@ class Evidence(evidence.Evidence):
 
 
 class ShardsEvidence(evidence.Evidence):
-    """The steps of one line without gradients that `fully_shard` has not reduced.
+    """The steps of one line that lack gradients which `fully_shard` has not reduced.
 
     Args:
         site: the line of the step.
-        paused: where the program has turned the reduction off.
+        paused: where the program turned the reduction off.
         parameters: the names of the parameters.
         of_all: how many parameters the optimizer holds.
         ranks: how many ranks there are.
 
     Attributes:
-        reduced: they were reduced later.
+        reduced: tells whether they were reduced later.
     """
 
     code = CODE

@@ -1,7 +1,7 @@
-"""GG503: a `DistributedSampler` that shuffles begins a further pass with the epoch of the last one.
+"""GG503: a shuffling `DistributedSampler` starts another pass with the epoch of the last one.
 
-That the order repeats does harm in training only. A pass counts as training if an optimizer steps
-while it goes on. Where no optimizer of torch's steps at all, every complete pass counts.
+A repeated order does harm in training only. A pass counts as training if an optimizer steps during
+it. If no optimizer of torch steps at all, every complete pass counts.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ def _make() -> list[Patch]:
 
 
 apply = LatePatches(_make).apply
-"""Watch samplers, where torch is loaded."""
+"""Watch samplers, if torch is loaded."""
 
 
 class _Pass:
     """One pass of a sampler.
 
     Attributes:
-        order: equal for two passes that give the same order.
+        order: equal for two passes that yield the same order.
         place: where in the program it began.
-        learns: gradients were switched on as it began.
-        trains: an optimizer has stepped while it went on.
+        learns: gradients were enabled as it began.
+        trains: an optimizer has stepped during it.
     """
 
     def __init__(self, sampler: Any, indices: Iterator[Any]) -> None:
@@ -68,19 +68,19 @@ class _Pass:
 
     @property
     def complete(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether it is exhausted."""
         return operator.length_hint(self._indices) == 0
 
     @property
     def is_first_look(self) -> bool:
-        """Whether it was broken off at its first batch."""
+        """Whether it was abandoned at its first batch."""
         return not self.complete and (
             self._length - operator.length_hint(self._indices) <= self._ahead
         )
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether it will yield no more."""
         if self._loader is None:
             return len(self._indices.__reduce__()) == 2  # exhausted, and not only at its last one
         loader = self._loader()
@@ -107,7 +107,7 @@ def _loader_iterator() -> Any:
 
 
 def _taken_at_once(loader: Any) -> int:
-    """How many indices the first batch takes, and those that workers load ahead of it."""
+    """How many indices the first batch takes, including those that workers prefetch."""
     size = getattr(loader._index_sampler, "batch_size", None) or 1
     workers = getattr(loader, "_num_workers", 0)
     return int(size) * (1 + workers * (getattr(loader, "_prefetch_factor", None) or 0))
@@ -117,36 +117,36 @@ class _Sampler:
     """One sampler.
 
     Attributes:
-        made: where.
-        told: `set_epoch` was called.
+        made: where it was created.
+        sets_epoch: `set_epoch` was called.
         stepped: an optimizer has stepped since its first pass began.
         last: its last pass.
-        whole: the last one that was no look at the first batch alone.
-        again: how many passes in a row have had the same order as the one before.
-        suspicion: what is to be reported, unless it turns out that the passes do not train.
-        awaiting: reports what is to be, once the last pass is known to train.
+        whole: the last pass that was not abandoned at its first batch.
+        repeats: how many passes in a row repeated the order of the one before.
+        suspicion: evidence, withdrawn if the passes turn out not to train.
+        pending: reports the pending evidence, once the last pass is known to train.
     """
 
     def __init__(self, sampler: Any, made: Site | None = None) -> None:
         self.made = made
-        self.told = False
+        self.sets_epoch = False
         self.stepped = False
         self.last: _Pass | None = None
         self.whole: _Pass | None = None
-        self.again = 0
+        self.repeats = 0
         self.suspicion: Evidence | None = None
-        self.awaiting: Callable[[], None] | None = None
+        self.pending: Callable[[], None] | None = None
         weakref.finalize(sampler, _samplers.pop, id(sampler), None).atexit = False
 
     def confirm(self) -> None:
-        """The last pass trains."""
-        report, self.awaiting = self.awaiting, None
+        """Record that the last pass trains."""
+        report, self.pending = self.pending, None
         if report is not None:
             report()
 
 
 _samplers: dict[int, _Sampler] = dropped_at_end({})
-"""By the id of each that lives."""
+"""The live samplers, by id."""
 
 
 def _known(sampler: Any, made: Site | None = None) -> _Sampler:
@@ -157,7 +157,7 @@ def _known(sampler: Any, made: Site | None = None) -> _Sampler:
 
 
 def _stepped(optimizer: Any) -> None:
-    """The first step of an optimizer since a pass began."""
+    """Handle the first step of an optimizer since a pass began."""
     steps.after.unsubscribe(_stepped)
     for known in list(_samplers.values()):
         if known.last is None:
@@ -178,7 +178,7 @@ def _constructed(result: None, sampler: Any, *args: Any, **kwargs: Any) -> None:
 
 def _set(result: None, sampler: Any, *args: Any, **kwargs: Any) -> None:
     if id(sampler) in _samplers:
-        _samplers[id(sampler)].told = True
+        _samplers[id(sampler)].sets_epoch = True
 
 
 def _iterating(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
@@ -186,7 +186,7 @@ def _iterating(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator
     def __iter__(self: Any) -> Iterator[Any]:
         with hidden_frame:
             indices = original(self)
-        # One with an `__iter__` of its own may change the order that it gets from here.
+        # A subclass with its own `__iter__` may change the order that it gets from here.
         if self.shuffle and type(self).__iter__ is __iter__:
             with theirs_only:
                 attempt(_begins, self, indices)
@@ -196,7 +196,7 @@ def _iterating(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator
 
 
 def _begins(sampler: Any, indices: Iterator[Any]) -> None:
-    """A pass of `sampler` begins.
+    """Begin a pass of `sampler`.
 
     Raises:
         GradGuardError, GradGuardWarning: a finding that the user asked to have raised.
@@ -207,13 +207,13 @@ def _begins(sampler: Any, indices: Iterator[Any]) -> None:
     if known.last is not None and (known.last.trains or not known.last.is_first_look):
         known.whole = known.last
     before, now = known.whole or known.last, _Pass(sampler, indices)
-    known.last, known.awaiting = now, None
+    known.last, known.pending = now, None
     if _OPTIMIZERS in sys.modules:
         steps.after.subscribe(_stepped)
     if before is None or not _repeats(known, before, now):
-        known.again = 0
+        known.repeats = 0
         return
-    known.again += 1
+    known.repeats += 1
     home = collector.innermost()
     if home is None or CODE in home.ignore | collector.allowed_now():
         return
@@ -231,8 +231,8 @@ def _begins(sampler: Any, indices: Iterator[Any]) -> None:
         collector.announce(home, [count()])
 
     if before.trains and before.place != now.place:
-        known.awaiting = report
-    elif before.trains or known.again > 1:
+        known.pending = report
+    elif before.trains or known.repeats > 1:
         known.suspicion = None
         report()
     else:
@@ -240,15 +240,15 @@ def _begins(sampler: Any, indices: Iterator[Any]) -> None:
 
 
 def _repeats(known: _Sampler, before: _Pass, now: _Pass) -> bool:
-    """Whether a pass gives the order of the one before, and that may matter."""
+    """Whether a pass repeats the order of the one before, in a way that may matter."""
     if before.order != now.order or not (before.learns and now.learns):
         return False
     if not before.trains and (known.stepped or not before.complete):
-        return False  # it did not train, or was a look at some batches
+        return False  # it did not train, or was abandoned early
     if before.place == now.place:
         return not before.is_first_look
-    # Two loops over one sampler: where the program sets the epoch, it may mean it so.
-    return before.complete and not known.told
+    # Two loops over one sampler: a program that sets the epoch may intend it.
+    return before.complete and not known.sets_epoch
 
 
 def _backend() -> str:
@@ -259,12 +259,12 @@ def _backend() -> str:
 
 
 class Evidence(evidence.Evidence):
-    """The passes of samplers that began at one line with an order that there was before.
+    """The passes that began at one line and repeat an earlier order.
 
     Args:
         site: the loop.
         backend: that of the process group.
-        name: what the sampler is.
+        name: the sampler's type.
     """
 
     code = CODE
@@ -286,7 +286,7 @@ class Evidence(evidence.Evidence):
                 self.add_step("the sampler is made here", made.path, made.line, None)
 
     def drop(self) -> None:
-        """Take back the one that was counted last."""
+        """Take back the pass counted last."""
         with self._lock:
             self.count -= 1
 

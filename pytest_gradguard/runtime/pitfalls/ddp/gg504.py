@@ -1,4 +1,4 @@
-"""GG504: a DDP model fails in a forward pass, because parameters received no gradient before.
+"""GG504: a DDP forward pass fails because parameters received no gradient before.
 
 `gradients.torch_ddp` watches the models and finds the reasons.
 """
@@ -25,7 +25,7 @@ _MODULE = "torch.nn.parallel.distributed"
 _WATCHING = "pytest_gradguard.gradients.torch_ddp"
 """Loaded with the first DDP model."""
 settled: set[int] = dropped_at_end(set())
-"""The ids of the models whose forward passes it does not want to hear of any more."""
+"""The ids of models whose forward passes need no watching any more."""
 
 
 def _make() -> list[Patch]:
@@ -36,17 +36,17 @@ def _make() -> list[Patch]:
 
 
 apply = LatePatches(_make).apply
-"""Watch models of DDP, where torch is loaded."""
+"""Watch models of DDP, if torch is loaded."""
 
 
-def _tell(event: str, ddp: Any, *particulars: Any) -> None:
-    """Tell what watches DDP models of an event."""
+def _notify(event: str, ddp: Any, *particulars: Any) -> None:
+    """Report an event to `gradients.torch_ddp`."""
     watching = sys.modules.get(_WATCHING) or import_module(_WATCHING)
     getattr(watching, event)(ddp, *particulars)
 
 
 def _constructed(result: None, ddp: Any, *args: Any, **kwargs: Any) -> None:
-    _tell("constructed", ddp)
+    _notify("constructed", ddp)
 
 
 def _forwarding(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,17 +54,17 @@ def _forwarding(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if sys.modules["torch"].compiler.is_compiling():
             return original(self, *args, **kwargs)
-        told = id(self) not in settled
-        if told:
-            attempt(_tell, "forward_begins", self)
+        is_watched = id(self) not in settled
+        if is_watched:
+            attempt(_notify, "forward_begins", self)
         try:
             outputs = original(self, *args, **kwargs)
         except BaseException as error:
-            attempt(_tell, "forward_failed", self, error)
+            attempt(_notify, "forward_failed", self, error)
             without_this_frame(error)
             raise
-        if told:
-            attempt(_tell, "forward_ended", self, outputs)
+        if is_watched:
+            attempt(_notify, "forward_ended", self, outputs)
         return outputs
 
     return forward
@@ -74,10 +74,10 @@ class Unused(NamedTuple):
     """Parameters that lack their gradients for one reason.
 
     Attributes:
-        names: what the wrapped model calls them.
+        names: their names in the wrapped model.
         reason: the kind of the reason.
-        text: a sentence that says it.
-        fix: what to do.
+        text: the reason as a sentence.
+        fix: the fix.
         steps: the lines behind it.
     """
 
@@ -89,7 +89,7 @@ class Unused(NamedTuple):
 
 
 class Evidence(evidence.Evidence):
-    """The errors of DDP that were raised at one line; the last one is told.
+    """The errors of DDP that were raised at one line; the last one is reported.
 
     Args:
         site: the forward pass.

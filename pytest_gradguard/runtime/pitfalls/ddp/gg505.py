@@ -1,4 +1,4 @@
-"""GG505: parameters that are to be equal on all ranks differ after an optimizer's step.
+"""GG505: parameters that have to be equal on all ranks differ after an optimizer's step.
 
 `divergence` compares them.
 """
@@ -20,12 +20,12 @@ CODE = "GG505"
 
 
 class Cause(NamedTuple):
-    """What was seen to make the parameters differ.
+    """An observed reason for the difference.
 
     Attributes:
         kind: the code of a finding, or `seed` or `skipped-step`.
         text: a sentence.
-        advice: what to do.
+        advice: the fix.
     """
 
     kind: str
@@ -71,15 +71,15 @@ class Evidence(evidence.Evidence):
     """The parameters of one module that differ between ranks.
 
     Args:
-        site: the step after which they do.
+        site: the step after which they differ.
         backend: that of the process group.
-        parameters: the names of those that differ, the one that differs most first.
+        parameters: the names of the differing parameters, the largest difference first.
         of_all: how many were compared.
         most: the largest difference.
         ranks: the two ranks.
-        step: after how many steps it was seen.
-        equal_at: after how many steps they were equal at last.
-        stands: whether it is to be reported, when it is asked for.
+        step: after how many steps it was observed.
+        equal_at: after how many steps they were last equal.
+        still_holds: tells, as findings are built, whether it holds.
     """
 
     code = CODE
@@ -94,7 +94,7 @@ class Evidence(evidence.Evidence):
         ranks: Sequence[int],
         step: int,
         equal_at: int | None,
-        stands: Callable[[], bool],
+        still_holds: Callable[[], bool],
     ) -> None:
         super().__init__(site, backend, framework="torch", direction="result")
         self.details.update(
@@ -110,15 +110,15 @@ class Evidence(evidence.Evidence):
         self.causes: dict[str, Cause] = {}
         self._exact = most.exact
         self._equal_at = equal_at
-        self._stands = stands
+        self._still_holds = still_holds
 
     def explain(self, causes: Iterable[Cause]) -> None:
-        """Say what was seen to make the parameters differ."""
+        """Record observed reasons for the difference."""
         for cause in causes:
             self.causes.setdefault(cause.kind, cause)
 
     def build(self) -> Finding | None:
-        if not self._stands():
+        if not self._still_holds():
             return None
         causes = list(self.causes.values())
         self.details["causes"] = [one.kind for one in causes]

@@ -1,6 +1,6 @@
 """GG506: ranks of one group step the parameters of a DDP module in one shared memory.
 
-`divergence` sees where the parameters lie.
+`divergence` finds where the parameters are stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The moment at which this process joins a process group: only then is anything else patched."""
+"""Detects that this process joins a process group: only then is anything else patched."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.pitfalls.ddp import C10D
 
 joined: list[Callable[[], object]] = []
-"""Called whenever this process has joined a group; for processes that tell another one."""
+"""Called whenever this process has joined a group; for processes that report to another one."""
 
 
 def apply() -> None:
-    """Wait for a group, or begin at once where there is one."""
+    """Wait for a group, or begin at once if there is one."""
     _patches.apply()
     if sys.modules[C10D].is_initialized():
         _begin()
@@ -27,8 +27,8 @@ def _begin() -> None:
     collectives.apply()
     averaging.apply()
     divergence.apply()
-    for tell in joined:
-        tell()
+    for notify in joined:
+        notify()
 
 
 def _changing(group: Any) -> bool | None:

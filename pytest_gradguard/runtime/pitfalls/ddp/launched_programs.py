@@ -1,7 +1,7 @@
 """Programs that the guarded program starts by `subprocess` as ranks: guarded, they report here.
 
-That is how `torch.distributed.run` starts its ranks, too. A program is guarded where it becomes a
-rank by its environment, is a launcher of ranks, or is the same program again.
+`torch.distributed.run` starts its ranks this way, too. A program is guarded if its environment
+makes it a rank, if it launches ranks, or if it is the guarded program itself.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _SCRIPTS = ("torchrun", "accelerate", "accelerate-launch")
 _FLAGS = ("-u", "-B", "-O", "-OO")
 _OF_A_RANK = ("RANK", "WORLD_SIZE")
 _at_start = os.environ.get("RANK")
-"""The rank that this process is itself; a program that inherits it is no rank of its own."""
+"""The rank of this process; a program that inherits it is no rank of its own."""
 
 
 # -- which programs ----------------------------------------------------------------------------
 
 
 def _guarded_command(args: Any, options: Mapping[str, Any]) -> list[str] | None:
-    """The command that runs the same program under the guard; None where it stays unguarded."""
+    """The command that runs the program under the guard; None to leave it unguarded."""
     if options.get("shell") or options.get("executable") or not isinstance(args, (list, tuple)):
         return None
     command = [word if type(word) is str else os.fspath(word) for word in args]
@@ -51,7 +51,7 @@ def _guarded_command(args: Any, options: Mapping[str, Any]) -> list[str] | None:
     name = os.path.basename(command[0])
     if not (name.startswith("py") or name in _SCRIPTS):
         return None
-    import shutil  # only now: as `tempfile`, it loads `random` and others that many programs do not
+    import shutil  # only now: as `tempfile`, it loads modules that many programs do not need
 
     environment = options.get("env") or os.environ
     folder = options.get("cwd") or os.curdir
@@ -74,7 +74,7 @@ def _guarded_command(args: Any, options: Mapping[str, Any]) -> list[str] | None:
 
 
 def _is_python(file: str) -> bool:
-    """Whether `file` is this interpreter, of this environment."""
+    """Whether `file` is this environment's interpreter."""
     ours = sys.executable
     return os.path.dirname(file) == os.path.dirname(ours) and os.path.samefile(file, ours)
 
@@ -83,14 +83,14 @@ def _is_script_of_ours(file: str) -> bool:
     ours = os.fsencode(sys.executable)
     with open(file, "rb") as script:
         first, second = script.readline().strip(), script.readline().strip()
-    # The second form is that of paths which are long, or have blanks in them.
+    # The second form is for paths that are long or contain blanks.
     return first == b"#!" + ours or second in (
         b"'''exec' " + quote + ours + quote + b' "$0" "$@"' for quote in (b"", b'"')
     )
 
 
 def _finds_the_guard(environment: Mapping[str, str]) -> bool:
-    """Whether this interpreter imports the guard in that environment."""
+    """Whether this interpreter can import the guard in that environment."""
     ours = os.environ.get("PYTHONPATH", "")
     if environment.get("PYTHONPATH", "") == ours:
         return True
@@ -99,7 +99,7 @@ def _finds_the_guard(environment: Mapping[str, str]) -> bool:
 
 
 def _end_of_flags(command: list[str]) -> int:
-    """Where the program begins in a command of Python, after flags that are known."""
+    """Where the program begins in a Python command, after known flags."""
     at = 1
     while at < len(command) and (command[at] in _FLAGS or command[at][:2] in ("-W", "-X")):
         at += 2 if command[at] in ("-W", "-X") else 1
@@ -129,7 +129,7 @@ def _becomes_rank(environment: Mapping[str, str]) -> bool:
 
 
 def _is_users(package: str, folder: str) -> bool:
-    """Whether a package, that Python runs in `folder`, is the user's."""
+    """Whether a package that Python runs in `folder` is the user's."""
     if package in sys.stdlib_module_names or not package:
         return False
     from importlib.util import find_spec
@@ -139,11 +139,11 @@ def _is_users(package: str, folder: str) -> bool:
     return spec is None or spec.origin is None or is_user_file(spec.origin)
 
 
-# -- what they have found ----------------------------------------------------------------------
+# -- their findings -------------------------------------------------------------------------------
 
 
 class _Programs:
-    """Programs that one collector hears of, and the folder in which they tell it.
+    """Programs that report to one collector, through a folder.
 
     Args:
         home: the collector.
@@ -167,17 +167,17 @@ class _Programs:
         home.listen(self.findings)
 
     def findings(self) -> list[Finding]:
-        """What they have told so far."""
+        """What they have reported so far."""
         if self._folder.exists():
-            told = self._files.read(self._folder)
-            self._known = [one for one in told if one.code not in self._ignore]
+            reported = self._files.read(self._folder)
+            self._known = [one for one in reported if one.code not in self._ignore]
         return self._known
 
     def announce(self) -> None:
-        """Have the collector warn or raise of what it has been told."""
+        """Have the collector warn or raise for what was reported."""
         home = self._home()
         if home is not None and home.announce is not None:
-            home.announce([one for one in home.told() if one.severity >= Severity.WARNING])
+            home.announce([one for one in home.reported() if one.severity >= Severity.WARNING])
 
     def _close(self) -> None:
         if os.getpid() == self._process:
@@ -189,9 +189,9 @@ class _Programs:
 
 _programs: weakref.WeakKeyDictionary[Collector, dict[frozenset[str], _Programs]]
 _programs = dropped_at_end(weakref.WeakKeyDictionary())
-"""By the collector that hears of them, and the codes that are left out."""
+"""By collector and ignored codes."""
 _running: ByIdentity[_Programs] = dropped_at_end(ByIdentity())
-"""By the `Popen` of a program: those that it is one of."""
+"""By `Popen`: the group of programs that it belongs to."""
 
 
 def _starting(original: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Lightning's `all_gather`, which turns gradients off by itself unless `sync_grads` is set."""
+"""Lightning's `all_gather`, which disables gradients unless `sync_grads` is set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has happened to the gradients of the modules of DDP, for GG502."""
+"""The state of the gradients of each DDP module, for GG502."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from pytest_gradguard.runtime.pitfalls.ddp import by_hand, gg502
 State = tuple[int, int] | None
 _NOTHING: Mapping[int, State] = {}
 _SINK = "_DDPSinkBackward"
-"""The node in which a module's reducer is told that a backward of its output begins."""
+"""The node in which a module's reducer learns that a backward pass of its output begins."""
 
 
 def _through_ddp(output: Any) -> bool:
-    """Whether `output` was computed from what the forward of a DDP module has returned."""
+    """Whether `output` was computed from the output of a DDP module."""
     node = tensors.grad_fn(output)
     return node is not None and any(type(one).__name__ == _SINK for one in tensors.nodes(node))
 
 
 def state(parameter: Any) -> State:
-    """What identifies the gradient of `parameter`, and its values."""
+    """Identifies the gradient of `parameter`, and its values."""
     gradient = parameter.grad
     return None if gradient is None else (id(gradient), gradient._version)
 
 
 class Model:
-    """What has happened to the gradients of one module since the last step over its parameters.
+    """The state of one module's gradients since the last step over its parameters.
 
     Attributes:
         seen: when its reducer saw the gradient of each parameter, as of the last look.
         averaged: its reducer ran, and has all gradients.
-        again: a backward came after that one, of the same forward pass.
+        again: another backward pass of the same forward pass came after that.
         paused: `no_sync` was used.
-        resumed: a backward came after that one, outside of `no_sync`.
-        backward: the first backward that gave it gradients without the reducer, and what the
+        resumed: a backward pass outside of `no_sync` came after that.
+        backward: the first backward pass that gave it gradients without the reducer, and what the
             program calls there; None: there was none.
-        ever: its reducer has averaged gradients at some time.
-        inside: a backward under `no_sync` gave it gradients; looked at where `ever`.
-        by_accelerate: it was accelerate that used `no_sync` last.
-        exchanges: between steps, the program exchanges something itself.
-        local: how many collectives there were as an optimizer first stepped with gradients that
-            were all computed under `no_sync`; None: it never did.
-        later: the parameters that it got after it was wrapped, once there were any.
+        ever: its reducer has averaged gradients before.
+        inside: a backward pass under `no_sync` gave it gradients; checked only if `ever`.
+        by_accelerate: accelerate was the last to use `no_sync`.
+        exchanges: between steps, the program calls collectives itself.
+        local: the counts of collectives as an optimizer first stepped with gradients that were all
+            computed under `no_sync`; None: it never did.
+        added: the parameters that it got after it was wrapped, once there were any.
     """
 
     ever = exchanges = by_accelerate = False
@@ -58,13 +58,13 @@ class Model:
         self._reference = weakref.ref(module)
         self._reducer = module.reducer
         self._wrapped = {id(one) for one in module._module_parameters if one.requires_grad}
-        self.later: Later | None = None
+        self.added: Added | None = None
         self.seen = self.stats()
         self.stepped()
 
     @property
     def module(self) -> Any:
-        """The module; None where it is about to be no more."""
+        """The module; None once it is being freed."""
         return self._reference()
 
     def stats(self) -> list[int]:
@@ -79,7 +79,7 @@ class Model:
         return {id(one): one for one in every if one.requires_grad and id(one) in self._wrapped}
 
     def parameters_since(self) -> dict[int, Any]:
-        """The parameters that the module has now, and that its reducer does not know, by id."""
+        """The module's parameters that its reducer does not know, by id."""
         module = self.module
         return {
             id(one): one
@@ -90,11 +90,11 @@ class Model:
         }
 
     def stepped(self) -> None:
-        """An optimizer has used the gradients."""
+        """Reset for the next step."""
         self.averaged = self.again = self.paused = self.resumed = self.inside = False
         self.backward: tuple[callsite.Site | None, str] | None = None
         self.before: Mapping[int, State] = _NOTHING
-        self.heard = 0
+        self.calls = 0
 
     @property
     def waits(self) -> bool:
@@ -102,14 +102,14 @@ class Model:
         return self.stats() != self.seen
 
     @property
-    def slept(self) -> bool:
-        """Whether a backward that ended just now came when the reducer had averaged already."""
+    def missed_backward(self) -> bool:
+        """Whether the reducer had averaged already before the backward pass that just ended."""
         module = self.module
         synchronizes = module is not None and module.require_backward_grad_sync
         return self.averaged and synchronizes and any(self.seen) and not self.waits
 
     def look(self) -> bool:
-        """See whether the reducer ran since the last step, and has all gradients."""
+        """Check whether the reducer ran since the last step and has all gradients."""
         seen = self.stats()
         if seen != self.seen:
             self.averaged = self._is_finished()
@@ -123,12 +123,12 @@ class Model:
         try:
             if check is not None:
                 check()
-        except RuntimeError:  # as the next forward pass will raise it
+        except RuntimeError:  # the next forward pass will raise it
             return False
         return True
 
     def stepped_alone(self) -> bool:
-        """Whether an optimizer steps now with gradients that were all computed under `no_sync`."""
+        """Whether an optimizer steps now with gradients all computed under `no_sync`."""
         if self.averaged or self.backward or self.exchanges or not self.paused:
             return False
         if self.ever and not self.inside:
@@ -139,11 +139,11 @@ class Model:
         return not self.exchanges
 
     def is_alone(self) -> bool:
-        """Whether nothing that such steps have changed was averaged until now."""
+        """Whether nothing that such steps changed has been averaged since."""
         return not self.exchanges and self.local is not None and self.local[1] == by_hand.written()
 
     def backward_ended(self, run: engine.Backward) -> None:
-        """After a backward."""
+        """Update the state after a backward pass."""
         module = self.module
         if self.look() or module is None:
             return
@@ -156,7 +156,7 @@ class Model:
             self.resumed = self.paused
 
     def _is_reached_by(self, run: engine.Backward) -> bool:
-        """Whether a backward gave gradients that differ between the ranks."""
+        """Whether a backward pass gave gradients that differ between the ranks."""
         reached = {id(one) for one in run.inputs or tensors.leaves_of(run.outputs)}
         return bool(reached & self._wrapped) and not is_penalty(run.outputs)
 
@@ -171,16 +171,16 @@ class Model:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is to be said of the next step."""
+        """Whether the next step needs no report."""
         return self.averaged or (self.paused and not self.resumed)
 
 
-class Later(Model):
+class Added(Model):
     """The parameters that a module got after it was wrapped."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self.later = None
+        self.added = None
         self.stepped()
 
     @property
@@ -198,11 +198,11 @@ class Later(Model):
         return False
 
     def backward_ended(self, run: engine.Backward) -> None:
-        """Its gradients are this rank's alone, in whatever way they come."""
+        """Ignored: these gradients are this rank's alone, however they are computed."""
 
     def cause(self, names: Mapping[int, str]) -> gg502.Cause:
         frozen = {id(one) for one in self.module._module_parameters}
-        return gg502.later(
+        return gg502.added_later(
             [names[one] for one in self.parameters()], self.parameters().keys() <= frozen
         )
 

@@ -1,7 +1,7 @@
-"""Notes on parameters that ranks of one machine leave for each other, in a folder of their own.
+"""Notes on parameters that ranks of one machine share through a folder.
 
-A note is a file: one line of JSON, then numbers. Nobody waits for a note. The ranks agree on the
-folder by one key in the store through which they met; the program's process groups carry nothing.
+A note is a file: one line of JSON, then numbers. No rank waits for a note. The ranks agree on the
+folder by one key in the rendezvous store; the program's process groups are not used.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pytest_gradguard.own_files import is_own, is_private_folder
 _KEY = "gradguard/notes"
 _PREFIX = "gradguard-notes-"
 _LEFT = 3600.0
-"""Seconds after which a folder is removed that killed ranks have left."""
+"""Seconds after which a folder left behind by killed ranks is removed."""
 _LINE = 65_536
-"""Most bytes of the first line of a note."""
+"""The most bytes of the first line of a note."""
 
 
 class Note(NamedTuple):
-    """What one rank noted.
+    """One rank's note.
 
     Attributes:
-        rank: its number in the whole world.
+        rank: its global number.
         header: plain data, as JSON allows.
         values: numbers in double precision.
     """
@@ -47,7 +47,7 @@ class Notes:
     """The notes of this rank and of the others on this machine.
 
     Args:
-        folder: what the ranks share.
+        folder: the shared folder.
         rank: the number of this one.
         ranks: how many there are on this machine.
     """
@@ -61,7 +61,7 @@ class Notes:
             self._ended(rank).unlink()  # it had ended, and begins again
 
     def _open(self) -> None:
-        """Make the folder, or see that the present one is this user's alone.
+        """Create the folder, or check that only this user can write to the existing one.
 
         Raises:
             PermissionError: it is a link, or others may write to it.
@@ -75,7 +75,7 @@ class Notes:
         return self._folder / f"ended.{rank}"
 
     def write(self, subject: str, header: dict[str, Any], values: Any) -> None:
-        """Leave a note on `subject` for the other ranks."""
+        """Write a note on `subject` for the other ranks."""
         line = json.dumps(header).encode()
         numbers = bytearray(8 * values.numel())
         if numbers:
@@ -87,12 +87,12 @@ class Notes:
         new.replace(file)
 
     def forget(self, subject: str) -> None:
-        """Remove the own note on `subject`."""
+        """Remove this rank's note on `subject`."""
         with suppress(OSError):
             (self._folder / f"{subject}.{self.rank}").unlink()
 
     def present(self) -> list[str]:
-        """The names of all notes that are there, for `others`."""
+        """The names of all present notes, for `others`."""
         try:
             return os.listdir(self._folder)
         except OSError:
@@ -107,7 +107,7 @@ class Notes:
                     yield _read(self._folder / name, int(rank), count)
 
     def end(self) -> None:
-        """Say that this rank has ended; the last one removes the folder."""
+        """Record that this rank has ended; the last one removes the folder."""
         if os.getpid() != self._process:
             return
         with suppress(OSError):
@@ -121,7 +121,7 @@ def _read(file: Path, rank: int, count: int) -> Note:
     """The note in `file`.
 
     Raises:
-        ValueError: it is no note with `count` numbers.
+        ValueError: it is not a note with `count` numbers.
     """
     if file.stat().st_size > 8 * count + _LINE:
         raise ValueError(file)
@@ -136,7 +136,7 @@ def _read(file: Path, rank: int, count: int) -> Note:
 
 
 def of_this_rank() -> Notes | None:
-    """The notes of this rank; None where the ranks have no store to agree by."""
+    """The notes of this rank; None if the ranks have no store to agree on a folder."""
     store, world = distributed_c10d._get_default_store(), distributed_c10d.get_world_size()
     if store is None or world < 2:
         return None
@@ -154,7 +154,7 @@ def of_this_rank() -> Notes | None:
 
 
 def _sweep(root: Path) -> None:
-    """Remove what killed ranks of this user have left."""
+    """Remove folders left behind by killed ranks of this user."""
     for left in root.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             about = left.lstat()

@@ -1,4 +1,4 @@
-"""A rank that another process has started: what it finds, and how it tells that process."""
+"""A rank that another process has started: its findings, and how it reports them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_gradguard.runtime.pitfalls.ddp import C10D
 
 
 def _number() -> int:
-    """The number of this process: its rank, or that of its worker of `torch.distributed.rpc`."""
+    """The number of this process: its rank, or that of its `torch.distributed.rpc` worker."""
     c10d = sys.modules[C10D]
     if c10d.is_initialized():
         return int(c10d.get_rank())
@@ -24,7 +24,7 @@ class Rank:
     """This process, guarded from now on.
 
     Args:
-        write: the end of a pipe to tell findings to.
+        write: the end of a pipe to report findings to.
         ignore: codes that are left out.
         forked: it has inherited the guard.
     """
@@ -39,19 +39,19 @@ class Rank:
 
     def _announce(self, found: list[Finding]) -> None:
         try:
-            self.tell()
+            self.report()
         except Exception as error:
             fault(error)
 
     def end(self) -> None:
-        """Look for what shows at the end, and tell all."""
+        """Check what shows only at the end, and report all findings."""
         divergence: Any = sys.modules.get(f"{__package__}.divergence")
         if divergence is not None:
             divergence.leaving()
-        self.tell()
+        self.report()
 
-    def tell(self) -> None:
-        """Tell all that was found up to now."""
+    def report(self) -> None:
+        """Report all findings so far."""
         found = [
             replace(one, details={**one.details, "ranks": [self._number]})
             for one in self._collector.findings

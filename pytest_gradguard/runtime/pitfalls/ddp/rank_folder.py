@@ -1,4 +1,4 @@
-"""The folder of files by which ranks of one machine tell what they have found."""
+"""The folder of files through which ranks of one machine report their findings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_gradguard.own_files import is_own, is_private_folder, open_no_link
 from pytest_gradguard.runtime.kernel import plain_data
 
 VARIABLE = "GRADGUARD_RANKS"
-"""The environment variable that names the folder to a program started under the guard."""
+"""The environment variable with the folder, for a program started under the guard."""
 PREFIX = "gradguard-ranks-"
 
 
 def is_private(folder: Path) -> bool:
-    """Whether `folder` is a directory of this user's alone, and all in it are files of theirs."""
+    """Whether `folder` is a directory of this user alone, with only this user's files in it."""
     if not is_private_folder(folder.lstat()):
         return False
     for file in folder.iterdir():
@@ -30,7 +30,7 @@ def is_private(folder: Path) -> bool:
 
 
 def write(file: Path, known: Any) -> None:
-    """Write `known` to `file`, which others may read meanwhile."""
+    """Write `known` to `file`, which others may read at the same time."""
     new = file.with_suffix(".new")
     new.unlink(missing_ok=True)
     with open(new, "x", encoding="ascii") as written:
@@ -39,7 +39,7 @@ def write(file: Path, known: Any) -> None:
 
 
 def read(folder: Path) -> list[Finding]:
-    """What all ranks have found, in the order of their numbers."""
+    """The findings of all ranks, in the order of their numbers."""
     numbered = [(one.name.partition("-")[0], one) for one in folder.glob("*.findings")]
     files = [one for _, one in sorted(numbered, key=lambda pair: (len(pair[0]), *pair))]
     kept = [found for file in files for found in contents(file, list[Finding])]
@@ -47,7 +47,7 @@ def read(folder: Path) -> list[Finding]:
 
 
 def contents(file: Path, kind: Any) -> list[Any]:
-    """What `write` has written to `file`; nothing where it is no such file of this user's."""
+    """The contents that `write` wrote to `file`; nothing if it is not this user's regular file."""
     with suppress(OSError, ValueError), open(file, encoding="ascii", opener=open_no_link) as kept:
         about = os.fstat(kept.fileno())
         if stat.S_ISREG(about.st_mode) and is_own(about):

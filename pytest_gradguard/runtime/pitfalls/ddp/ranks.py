@@ -1,4 +1,4 @@
-"""Processes that the program starts, and that may become ranks: they tell what they have found."""
+"""Processes that the program starts, and that may become ranks: they report their findings."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.ddp import C10D
 
 _MANY = 16
-"""How many processes may have ended unread before it is looked which have."""
+"""How many processes may be unread before they are checked for having ended."""
 
 
-class _Told:
-    """What one process tells, read whenever somebody asks."""
+class _Reports:
+    """The reports of one process, read on demand."""
 
     def __init__(self, pipe: Any, home: Collector) -> None:
         self.home = home
@@ -33,28 +33,30 @@ class _Told:
         _open.add(self)
 
     def findings(self) -> list[Finding]:
-        """All that was told up to now: each message has what the one before had, and more."""
+        """All findings so far: each message repeats those of the one before."""
         with _lock:
             self._read()
             return self.known
 
     def _read(self) -> None:
-        for told in self._line.take():
-            self.known = told
+        for findings in self._line.take():
+            self.known = findings
         if self._line.pipe.closed:
             _open.discard(self)
 
 
 _lock = Lock()
-_open: weakref.WeakSet[_Told] = dropped_at_end(weakref.WeakSet())
-"""Those whose processes may still tell: each keeps a file open."""
-_running: ByIdentity[_Told] = dropped_at_end(ByIdentity())
+_open: weakref.WeakSet[_Reports] = dropped_at_end(weakref.WeakSet())
+"""Those whose processes may still report: each keeps a file open."""
+_running: ByIdentity[_Reports] = dropped_at_end(ByIdentity())
 
 
-def telling(process: Any, call: Call, *, forked: bool) -> AbstractContextManager[None] | None:
-    """A block in which `process` is started; what it finds once it is a rank is reported here.
+def reporting_context(
+    process: Any, call: Call, *, forked: bool
+) -> AbstractContextManager[None] | None:
+    """A block in which `process` is started and, once it is a rank, reports its findings.
 
-    None where it cannot become one.
+    None if it cannot become one.
 
     Args:
         process: the program's `Process`.
@@ -75,17 +77,17 @@ def telling(process: Any, call: Call, *, forked: bool) -> AbstractContextManager
 
 
 def _listen(process: Any, call: Call, read: Any) -> None:
-    told = _running[process] = _Told(read, call.collector)
-    call.collector.listen(told.findings)
+    reports = _running[process] = _Reports(read, call.collector)
+    call.collector.listen(reports.findings)
 
 
 def ended(process: Any) -> None:
     """`process` may have ended: once all have, report what is new."""
-    told = _running.get(process)
-    if told is None or process.exitcode is None:
+    reports = _running.get(process)
+    if reports is None or process.exitcode is None:
         return
     _running.pop(process)
-    told.findings()
-    home = told.home
+    reports.findings()
+    home = reports.home
     if home.announce is not None and all(one.home is not home for one in _running.values()):
-        home.announce([one for one in home.told() if one.severity >= Severity.WARNING])
+        home.announce([one for one in home.reported() if one.severity >= Severity.WARNING])

@@ -1,4 +1,4 @@
-"""Which parameters have gradients that the program averages itself (GG505)."""
+"""Parameters whose gradients the program averages itself (GG505)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class _Tensor(NamedTuple):
 
 
 class Reduced:
-    """The tensors that collectives have taken since the last step of an optimizer."""
+    """The tensors passed to collectives since the last step of an optimizer."""
 
     def __init__(self) -> None:
         self._by_group: dict[tuple[int, ...], list[_Tensor]] = {}
         self._done = False
 
-    def hear(self, name: str, group: Any, given: list[Any]) -> None:
-        """A collective was called."""
+    def record(self, name: str, group: Any, given: list[Any]) -> None:
+        """Record the inputs of a collective."""
         if self._done:
             self._by_group.clear()
             self._done = False
@@ -42,15 +42,15 @@ class Reduced:
             known += (_Tensor(_storage(one), one.numel()) for one in comparable)
 
     def stepped(self) -> None:
-        """An optimizer has made a step; others may use what was averaged before it."""
+        """Record a step; parameters stepped after it may use the averaged gradients, too."""
         self._done = True
 
     def find(
         self, parameters: Sequence[Any]
     ) -> Iterator[tuple[tuple[int, ...], Mapping[str, Any]]]:
-        """The groups of ranks over which gradients of `parameters` were averaged, and which, named.
+        """Yield groups of ranks that averaged gradients of `parameters`, with these, named.
 
-        Either the gradients themselves went through collectives, or as many numbers as they have.
+        Either the gradients themselves were passed to collectives, or as many numbers as they have.
         """
         trained = [one for one in parameters if one.grad is not None]
         trained = [one for one in trained if all(map(sketches.is_comparable, (one, one.grad)))]
@@ -63,7 +63,7 @@ class Reduced:
             if not averaged and sum(left) in (sum(sizes), sum(one for one in sizes if one > 1)):
                 averaged, left = trained, []
             named = _named(averaged)
-            if named is None and not left:  # else it may hold a part of them, each rank another one
+            if named is None and not left:  # a bucket may hold a part of them, differing by rank
                 named = {f"parameter {index}": one for index, one in enumerate(averaged)}
             if averaged and named is not None:
                 yield ranks, named
@@ -85,7 +85,7 @@ def _named(parameters: Sequence[Any]) -> Mapping[str, Any] | None:
 
 
 def _modules() -> Iterator[Any]:
-    """The modules that the functions at work have names for, or that such an object holds."""
+    """The modules that active user functions name, or that a user's object holds."""
     for frame in callsite.user_frames(callsite.user_frame()):
         values = [value for _, value in callsite.local_names(frame)]
         for value in (*values, *frame.f_globals.values()):

@@ -1,8 +1,8 @@
 """Shadows: computations on values without a graph, repeated with a graph.
 
-Where a shadow meets what has a graph, the gradient that the program's own backward pass brings
-there goes on through the shadow. So it is known exactly how a loss depends on these values: not at
-all, where they were cut out, overwritten or masked. The program sees nothing of it.
+Where a shadow meets a tensor with a graph, the gradient that the program's backward pass brings
+there continues through the shadow. So it is known exactly how a loss depends on these values: not
+at all if they were cut out, overwritten or masked. The program is not affected.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 _COLLECTIVES = "torch.distributed"
-"""Whose functions come through a mode, too: what they hand out is known already."""
+"""The package whose functions pass through a mode, too; their outputs are handled already."""
 _OWN_EFFECTS = frozenset(("backward", "register_hook", "requires_grad_", "retain_grad", "__set__"))
-"""Functions that do more than compute: none of them is called twice."""
+"""Functions with side effects, which are never called twice."""
 _WRITES = frozenset(
     (
         "__setitem__",
@@ -36,12 +36,12 @@ _WRITES = frozenset(
         *("__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"),
     )
 )
-"""What writes to its first argument, beside the functions whose names end with `_`."""
+"""Functions that write to their first argument, in addition to names ending with `_`."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _KEY = "gradguard GG501"
-"""Under which a node of the program's graph knows its entries."""
+"""The key of a node's metadata for its entries."""
 _saved = torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda saved: saved)
-"""Keeps a shadow's tensors apart from the hooks of the program, such as those of a checkpoint."""
+"""Keeps the program's hooks, such as those of a checkpoint, off a shadow's tensors."""
 
 
 class Source:
@@ -54,7 +54,7 @@ class Source:
     leaf: Any = None
 
     def take_gradient(self) -> Any:
-        """The gradient that has come to the values, or None; it is forgotten."""
+        """Return and clear the gradient of the values, or None."""
         gradient = None if self.leaf is None else self.leaf.grad
         if gradient is not None:
             self.leaf.grad = None
@@ -62,7 +62,7 @@ class Source:
 
 
 class _Part(NamedTuple):
-    """Where the values of `source` begin in a tensor's memory, and how many there are."""
+    """Where the values of `source` begin in a tensor's memory, and their number."""
 
     source: Source
     start: int
@@ -70,16 +70,16 @@ class _Part(NamedTuple):
 
 
 class _Shadow(NamedTuple):
-    """What stands for a tensor of the program's that has no graph.
+    """Stands in for a tensor of the program that has no graph.
 
     Attributes:
         tensor: the same values, with a graph to the leaves.
         sources: the sources of these leaves; a shadow keeps them alive.
         version_gap: by how much the version of the program's tensor is ahead. Another gap means
             that it was written to unseen.
-        requires_grad: the program's tensor required a gradient from the first.
-        no_grad: it was computed where gradients were off. An autograd function may still return
-            it with a graph.
+        requires_grad: the program's tensor required a gradient from the start.
+        no_grad: it was computed with gradients disabled. An autograd function may still return it
+            with a graph.
     """
 
     tensor: Any
@@ -90,7 +90,7 @@ class _Shadow(NamedTuple):
 
 
 _parts: ByIdentity[tuple[_Part, ...]] = dropped_at_end(ByIdentity())
-"""Tensors that hold values of sources, and that nothing was computed from yet.
+"""Tensors that hold values of sources and were not used yet.
 
 Here and below, views are known by their base.
 """
@@ -99,7 +99,7 @@ _NONE: frozenset[Source] = frozenset()
 
 
 def add(source: Source, output: Any, part: int, parts: int) -> None:
-    """Take that part of `output`, of so many, for the values of `source`."""
+    """Treat part `part` of `parts` of `output` as the values of `source`."""
     base = tensors.base_of(output)
     size = output.numel() // parts
     start = output.storage_offset() - base.storage_offset() + part * size
@@ -107,19 +107,19 @@ def add(source: Source, output: Any, part: int, parts: int) -> None:
 
 
 def forget(tensor: Any) -> None:
-    """Take what `tensor` holds for constants."""
+    """Treat the contents of `tensor` as constants."""
     for known in (_parts, _shadows):
         known.pop(tensors.base_of(tensor))
 
 
 def forget_all() -> None:
-    """Take all tensors for constants; where graphs began at shadows stays known."""
+    """Treat all tensors as constants; entries into graphs are kept."""
     _parts.clear()
     _shadows.clear()
 
 
 def _shadow_of(base: Any) -> _Shadow | None:
-    """The shadow of `base`; None where its values are constants for all that is known."""
+    """The shadow of `base`; None if its values are constants as far as known."""
     parts = _parts.pop(base)
     if parts:
         _remember(base, _with_leaves(base, parts), frozenset(one.source for one in parts))
@@ -139,7 +139,7 @@ def _shadow_of(base: Any) -> _Shadow | None:
 def _with_leaves(base: Any, parts: Iterable[_Part]) -> Any:
     """A copy of `base` in which the values of sources are computed from leaves."""
     copy = base.detach().clone()
-    with torch.enable_grad():  # for the views, too, that are written to
+    with torch.enable_grad():  # also for the views that are written to
         for source, start, size in parts:
             place = copy.as_strided((size,), (1,), copy.storage_offset() + start)
             source.leaf = place.detach().clone().requires_grad_()
@@ -168,8 +168,8 @@ def _view(tensor: Any, base: Any, shadow: Any) -> Any:
 # -- calls ---------------------------------------------------------------------------------------
 
 
-def again(func: Any, args: Any, kwargs: Any) -> Again | None:
-    """The computation to repeat after this call, if any."""
+def repeat(func: Any, args: Any, kwargs: Any) -> RepeatedCall | None:
+    """The call to repeat after this one, if any."""
     if not (_shadows or _parts):
         return None
     leaves = tree_leaves((args, kwargs))
@@ -189,18 +189,18 @@ def again(func: Any, args: Any, kwargs: Any) -> Again | None:
         and transforms.none_active()
         and not torch._C._len_torch_dispatch_stack()
     ):
-        return Again(func, args, kwargs, known, target)
+        return RepeatedCall(func, args, kwargs, known, target)
     if target is not None:
         forget(target)
     return None
 
 
-class Again:
-    """A call of the program's that is made once more, with shadows for what has one.
+class RepeatedCall:
+    """A call of the program that is repeated with shadows in place of tensors that have one.
 
     Args:
-        func, args, kwargs: the call, which has not been made yet.
-        known: the shadows of what it takes, by the ids of their bases.
+        func, args, kwargs: the call, not made yet.
+        known: the shadows of its inputs, by the ids of their bases.
         target: the tensor that it writes to.
     """
 
@@ -222,12 +222,12 @@ class Again:
         shadow = self._by_base.get(id(base))
         if shadow is not None:
             return _view(tensor, base, shadow)
-        # The call may write to it, such as to running statistics.
+        # The call may write to it, for example to running statistics.
         values = tensor.detach()
         return values if tensors.requires_grad(tensor) else values.clone()
 
-    def made(self, result: Any) -> None:
-        """The program's call has returned `result`; what cannot be done again is not followed."""
+    def follow_result(self, result: Any) -> None:
+        """Follow the `result` of the program's call, unless the call cannot be repeated."""
         try:
             self._make(result)
         except Exception:
@@ -261,7 +261,7 @@ class Again:
 
 
 class _End(torch.autograd.Function):  # type: ignore[misc]
-    """The end of a shadow, without its values: its gradient comes from the program's graph."""
+    """The end of a shadow, without its values; its gradient comes from the program's graph."""
 
     @staticmethod
     def forward(ctx: Any, shadow: Any, gradients: list[Any]) -> Any:
@@ -274,10 +274,10 @@ class _End(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Entry:
-    """A tensor of the program's graph that was computed from a shadow, too.
+    """A tensor of the program's graph that was also computed from a shadow.
 
     Attributes:
-        ran: the backward pass that is under way has given its gradient.
+        ran: the current backward pass has reached it.
     """
 
     def __init__(self, shadow: Any, sources: frozenset[Source], place: int) -> None:
@@ -290,12 +290,12 @@ class _Entry:
             self._end = _End.apply(shadow, self._gradients)
 
     def hear(self, gradients: tuple[Any, ...]) -> None:
-        """The node of the tensor is about to take `gradients`."""
+        """Take on the `gradients` that arrive at the tensor's node."""
         if gradients[self._place] is not None:
             attempt(self.run, gradients[self._place])
 
     def run(self, gradient: Any = None) -> None:
-        """Take the tensor's gradient, ones where it is not known, on to the sources."""
+        """Pass the tensor's gradient, or ones if unknown, on to the sources."""
         self.ran = True
         self._gradients.append(self._ones if gradient is None else gradient.detach())
         _run_backward(self._end)
@@ -305,7 +305,7 @@ _entries: weakref.WeakSet[_Entry] = dropped_at_end(weakref.WeakSet())
 
 
 def _enter(tensor: Any, shadow: Any, sources: frozenset[Source]) -> None:
-    """The graph of `tensor` begins at `shadow`."""
+    """Connect the graph of `tensor` to `shadow`."""
     node = tensors.grad_fn(tensor)
     if node is not None:
         entry = _Entry(shadow, sources, tensor.output_nr)
@@ -315,7 +315,7 @@ def _enter(tensor: Any, shadow: Any, sources: frozenset[Source]) -> None:
 
 
 def _run_backward(end: Any, gradient: Any = None) -> None:
-    """A backward pass that nobody hears of; it begins with ones where there is no `gradient`."""
+    """Run an unobserved backward pass, from ones if there is no `gradient`."""
     begin = torch.ones_like(end) if gradient is None else gradient.detach()
     with contextlib.suppress(RuntimeError):
         torch.autograd.Variable._execution_engine.run_backward(
@@ -324,7 +324,7 @@ def _run_backward(end: Any, gradient: Any = None) -> None:
 
 
 def backward_begins(run: engine.Backward) -> bool:
-    """Begin at outputs that are no more than constants; False: there is nothing to follow."""
+    """Start from outputs that are only constants; False if nothing is followed."""
     if not (_shadows or _parts or _entries):
         return False
     for entry in _entries:
@@ -339,7 +339,7 @@ def backward_begins(run: engine.Backward) -> bool:
 
 
 def backward_ended(run: engine.Backward) -> None:
-    """Where only some gradients were asked for, see what else the outputs were computed from."""
+    """If only some gradients were requested, find what else the outputs depend on."""
     if not run.inputs or all(entry.ran for entry in _entries):
         return
     for output in run.outputs:

@@ -1,7 +1,7 @@
-"""A note beside DTensor's error about mixed tensors, where FSDP has not gathered its parameters.
+"""Adds a note to DTensor's error about mixed tensors if FSDP has not gathered its parameters.
 
-`fully_shard` gathers the parameters of a module for its forward pass, and for methods that were
-registered. Any other method meets shards.
+`fully_shard` gathers the parameters of a module for its forward pass and for registered methods.
+Any other method sees shards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _compiling = torch.compiler.is_compiling
 
 
 def _methods(kind: type) -> Iterator[str]:
-    """The methods that a class of torch's, made by `fully_shard`, has of the program's."""
+    """The program's own methods of a class that `fully_shard` made."""
     for base in kind.__mro__[2:]:
         if base is torch.nn.Module:
             break
@@ -66,7 +66,7 @@ _CODE = _watched(_methods).__code__
 def _explain(error: BaseException, module: Any, method: str) -> None:
     if not _is_sharded(module):
         return
-    name = type(module).__mro__[2].__name__  # below what `fully_shard` has put there
+    name = type(module).__mro__[2].__name__  # below the class that `fully_shard` inserted
     text = (
         f"`{method}` runs outside of the forward pass of `{name}`, and only that gathers the "
         "parameters that `fully_shard` has split. Once the model is sharded, call "
@@ -100,7 +100,7 @@ def _is_made(kind: Any, /, **kwargs: Any) -> None:
 
 
 def apply() -> None:
-    """Watch the methods of modules that `fully_shard` has split, or will."""
+    """Watch the methods of modules that `fully_shard` has split, or will split."""
     kind = getattr(sys.modules.get(_MODULE), "FSDPModule", None)
     if kind is not None and "__init_subclass__" not in vars(kind):
         kind.__init_subclass__ = classmethod(_is_made)

@@ -1,4 +1,4 @@
-"""Parameters in few numbers, by which ranks see whether theirs are equal, and how far apart."""
+"""Parameters sketched in few numbers, by which ranks detect differences and their size."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.utils._python_dispatch import _disable_current_modes
 from pytest_gradguard.runtime.frameworks.torch.tensors import readable
 
 _MOST = 512
-"""How many numbers stand for one parameter; a larger one is folded."""
+"""How many numbers represent one parameter; a larger one is folded."""
 _ROUNDING = 8
-"""Relative differences below so many roundings are none, after one step."""
+"""Relative differences below this many roundings do not count, after one step."""
 _KINDS = (torch.nn.Parameter, torch.Tensor)
-"""Subclasses may hold a part alone (DTensor), or compute in a way of their own."""
+"""Exact types: subclasses may hold only a part (DTensor), or compute differently."""
 
 
 class Form(NamedTuple):
     """How a parameter is sketched.
 
     Attributes:
-        length: in how many numbers.
-        exact: they are the numbers of the parameter itself; else sums of some of them.
+        length: the count of numbers.
+        exact: they are the parameter's own numbers; otherwise sums of some of them.
         rounding: the smallest relative difference of two numbers of its type.
     """
 
@@ -59,7 +59,7 @@ def is_comparable(parameter: Any) -> bool:
 
 
 def are_readable(parameters: Sequence[Any]) -> bool:
-    """Whether the values may be read now: not while a graph of the GPU is captured."""
+    """Whether the values may be read now: not during CUDA graph capture."""
     return not torch.compiler.is_compiling() and all(map(readable, parameters))
 
 
@@ -70,7 +70,7 @@ def form(parameter: Any) -> Form:
 
 
 def sketch(parameters: Sequence[Any]) -> Any:
-    """All of `parameters` in few numbers: equal for equal ones."""
+    """Sketch all of `parameters`; equal parameters have equal sketches."""
     with _disable_current_modes(), torch.no_grad():
         return torch.cat([_folded(one).to("cpu") for one in parameters]).double()
 

@@ -1,7 +1,7 @@
 """GG502: an optimizer steps while `fully_shard` keeps gradients that it has not reduced.
 
 After `set_requires_gradient_sync(False)` they accumulate apart from `.grad`, until a backward pass
-comes after it was turned on again. A step before that one does nothing, and loses nothing.
+runs after it was enabled again. A step before that does nothing, and loses nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Paused:
     """A module that does not reduce its gradients.
 
     Args:
-        module: the module that the program has told so.
+        module: the module for which the program disabled it.
         site: where it did.
     """
 
@@ -40,7 +40,7 @@ class _Paused:
         self._module = refer(module)
 
     def shards(self) -> Iterator[Any]:
-        """What FSDP knows of each parameter."""
+        """FSDP's record of each parameter."""
         module = self._module()
         kind = sys.modules[_MODULE].FSDPModule
         for one in () if module is None else module.modules():
@@ -51,7 +51,7 @@ class _Paused:
                     yield from () if group is None else group.fsdp_params
 
     def unreduced(self) -> list[Any]:
-        """What FSDP knows of each parameter whose gradient waits to be reduced."""
+        """FSDP's records of parameters whose gradient waits to be reduced."""
         found = []
         for shard in self.shards():
             if not tensors.gradient_missing(shard.sharded_param):

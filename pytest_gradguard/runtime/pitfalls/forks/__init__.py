@@ -1,1 +1,1 @@
-"""GG303: forked workers that would wait forever for threads that stayed behind in the parent."""
+"""GG303: forked workers that would wait forever for threads that exist only in the parent."""

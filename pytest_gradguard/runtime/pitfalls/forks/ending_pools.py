@@ -1,9 +1,9 @@
-"""A pool of processes that is ended while its workers still answer.
+"""Ends a pool of processes whose workers may still be sending results.
 
-A worker that `Pool.terminate` kills while it sends a result takes the lock of the results' queue
-with it, and the pool then waits for that lock forever. Without the guard that is rare; what the
-guard sends along with the errors of tasks makes it less so. So each worker is ended while this
-process holds the lock.
+A worker that `Pool.terminate` kills while it sends a result never releases the lock of the results'
+queue, and the pool then waits for it forever. That is rare without the guard, but less so with the
+notes that the guard attaches to errors of tasks. So each worker is ended while this process holds
+the lock.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 
 _PATIENCE = 5.0
-"""Seconds to wait for a worker that sends a result: most take milliseconds."""
+"""Seconds to wait for a worker that is sending a result: most take milliseconds."""
 _DYING = 0.5
-"""Seconds in which a process that is killed is gone."""
+"""Seconds to wait for a killed process to end."""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """GG303: tasks in forked workers that would wait forever for compute threads of the parent.
 
-PyTorch's threads were ended at the fork (`forks`): a task that starts some is one that would have
-hung, and ends well under the guard. With TensorFlow nothing but the wait itself can be seen; it is
-turned into an error (`stuck`).
+PyTorch's threads were ended at the fork (`forks`): a task that starts some would have hung, but
+ends normally under the guard. With TensorFlow only the wait itself is observable; `stuck` turns it
+into an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import traceback
 from typing import Any
 
-from pytest_gradguard.runtime.kernel.dispatch.telling import Teller
+from pytest_gradguard.runtime.kernel.dispatch.reporting import Reporter
 from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import task_of
@@ -20,12 +20,12 @@ from pytest_gradguard.runtime.pitfalls.forks.gg303 import Hang
 
 
 def ship(call: Any, items: Any) -> tuple[int, str, str] | None:
-    """The call's number, its place and the case of its advice, for the worker to name."""
-    return (call.token, _place(call), call.case(gg303.CODE)) if forks.bequeathed else None
+    """Return the call's token, line and advice case, for the worker's reports."""
+    return (call.token, _place(call), call.case(gg303.CODE)) if forks.children_inherit else None
 
 
 def start(call: Any, task: Any, forked: bool) -> tuple[int, str, str] | None:
-    """The same for a process of the program's own, which is no call's worker: its number is 0."""
+    """As `ship`, for a process that the program starts, which has no call: its token is 0."""
     return (0, _place(call), "multiprocessing") if forked and forks.may_hang() else None
 
 
@@ -33,11 +33,11 @@ def _place(call: Any) -> str:
     return "" if call.site is None else f"{call.site.path}:{call.site.line}"
 
 
-_told: set[int] = dropped_at_end(set())
+_reported: set[int] = dropped_at_end(set())
 
 
 def begin(asked: tuple[int, str, str] | None, process: bool) -> After | None:
-    """Begin to look at the tasks of a batch in a forked process."""
+    """Watch the tasks of a batch in a forked process."""
     inherited = forks.inherited
     if not process or asked is None or inherited is None:
         return None
@@ -51,8 +51,8 @@ def begin(asked: tuple[int, str, str] | None, process: bool) -> After | None:
     def after(items: Any, results: Any, error: BaseException | None) -> Hang | None:
         if watcher is not None:
             watcher.stop()
-        if inherited.torch and token not in _told and openmp.computed():
-            _told.add(token)
+        if inherited.torch and token not in _reported and openmp.computed():
+            _reported.add(token)
             return Hang("torch", task_of(*items[-1]))
         return None
 
@@ -60,18 +60,18 @@ def begin(asked: tuple[int, str, str] | None, process: bool) -> After | None:
 
 
 def _end(hang: Hang, error: BaseException) -> bool:
-    """Take that this process waits forever: it ends as one does that raises `error`."""
-    teller = Teller.here
-    if teller is None:
+    """Report the hang; the process, which would wait forever, ends as if it raised `error`."""
+    reporter = Reporter.here
+    if reporter is None:
         return False
-    teller.tell("gg303", hang)
-    print(f"Process {teller.process.name}:", file=sys.stderr)
+    reporter.report("gg303", hang)
+    print(f"Process {reporter.process.name}:", file=sys.stderr)
     traceback.print_exception(error)
     return True
 
 
-def heard(call: Any, note: Hang) -> None:
+def on_note(call: Any, note: Hang) -> None:
     """Report, in the parent, a task that hangs."""
     evidence = gg303.Evidence.of(call)
     if evidence is not None:
-        evidence.hear(note)
+        evidence.add_hang(note)

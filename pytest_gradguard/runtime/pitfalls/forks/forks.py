@@ -1,9 +1,8 @@
-"""What a forked worker inherits that does not work in it, noted at the fork.
+"""What a forked worker inherits that does not work in it, recorded at the fork.
 
-PyTorch's compute threads are ended for the fork, so that the worker starts its own instead of
-waiting for those of its parent. Whether it then does start some, which without the guard is a hang,
-is seen in the worker (`forked`). Nothing can be done for the threads of TensorFlow and JAX
-but to notice (`stuck`).
+PyTorch's compute threads are ended before the fork, so that the worker starts its own instead of
+waiting for its parent's. `forked` detects in the worker whether it then starts some, which is a
+hang without the guard. With TensorFlow and JAX a hang can only be detected (`stuck`).
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class Inherited(NamedTuple):
     """What a forked process has inherited.
 
     Attributes:
-        torch: the forking thread had compute threads of PyTorch's, which were ended.
-        torch_kept: the same, but they could not be ended (an old runtime): it may wait for them.
-        runtime: that of another framework was up; its threads exist in the parent only.
+        torch: the forking thread had compute threads of PyTorch, which were ended.
+        torch_kept: it had some that could not be ended (an old runtime): the process may hang.
+        runtime: another framework's threads were running; they exist only in the parent.
     """
 
     torch: bool
@@ -39,18 +38,18 @@ class Inherited(NamedTuple):
 class _Forking(threading.local):
     inherited: Inherited | None = None
     watched: bool = False
-    ended_pool: bool = False  # once started, a pool stays: each later fork would inherit it, too
+    ended_pool: bool = False  # once started, a pool is inherited by each later fork, too
 
 
 _forking = _Forking()
 inherited: Inherited | None = None
-"""What this process has inherited; None where it was not forked, or inherited nothing of that."""
-bequeathed = False
-"""Whether this process has forked one that inherited something of that."""
+"""What this process has inherited; None if nothing, or if it was not forked."""
+children_inherit = False
+"""Whether a process forked from this one has inherited any of that."""
 
 
 def _before() -> None:
-    global bequeathed
+    global children_inherit
     torch = kept = False
     if (_forking.watched or _by_a_pool(sys._getframe(3))) and "torch.nn.parameter" in sys.modules:
         library = openmp.loaded()
@@ -62,7 +61,7 @@ def _before() -> None:
     runtime = frameworks.threads_are_up()
     if torch or kept or runtime:
         _forking.inherited = Inherited(torch, kept, runtime)
-        bequeathed = True
+        children_inherit = True
 
 
 def _after_in_parent() -> None:
@@ -81,7 +80,7 @@ apply = ForkHook(_before, _after_in_parent, _after_in_child).apply
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """A block in which this thread forks a process whose function is looked at."""
+    """A block in which this thread forks a process whose function is watched."""
     _forking.watched = True
     try:
         yield
@@ -90,10 +89,10 @@ def forking() -> Iterator[None]:
 
 
 def _by_a_pool(frame: FrameType | None) -> bool:
-    """Whether a pool forks its workers here, whose tasks are looked at.
+    """Whether a pool whose tasks are watched is forking its workers here.
 
-    PyTorch's threads are ended for those forks only, and for processes that the program starts: a
-    hang that nobody would report is not the guard's to cure.
+    PyTorch's threads are ended only for these forks and for processes that the program starts: the
+    guard is not to cure a hang that it would not report.
     """
     for _ in range(_DEPTH):
         if frame is None:
@@ -105,5 +104,5 @@ def _by_a_pool(frame: FrameType | None) -> bool:
 
 
 def may_hang() -> bool:
-    """Whether something is loaded whose threads may be missing in a forked process."""
+    """Whether a framework is loaded whose threads may be missing in a forked process."""
     return "torch.nn.parameter" in sys.modules or frameworks.threads_are_up()

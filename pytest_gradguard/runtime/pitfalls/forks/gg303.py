@@ -1,7 +1,7 @@
 """GG303: tasks in forked workers that would wait forever for compute threads of the parent.
 
-`forks` sees the fork and the wait, `forked` the tasks; where autograd raises an error
-instead of waiting, `autograd_threads` hears it.
+`forks` detects the fork, `stuck` the wait and `forked` the tasks; `autograd_threads` handles the
+error that autograd raises instead of waiting.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ PROBES = (
 
 
 class Hang(NamedTuple):
-    """A task that hangs without the guard, in plain values so that it can be pickled.
+    """A task that hangs without the guard, picklable.
 
     Attributes:
-        framework: whose threads it waits for.
+        framework: the framework whose threads it waits for.
         task: the function that ran.
-        path, line: the user's line that waited, where it is known.
-        refused: autograd has refused to run there, with an error.
+        path, line: the user's line that waited, if known.
+        refused: autograd refused to run there, with an error.
     """
 
     framework: str
@@ -55,23 +55,23 @@ class Evidence(TaskEvidence):
     code = CODE
     refused = False
 
-    def hear(self, told: Hang) -> None:
+    def add_hang(self, hang: Hang) -> None:
         """Count one more task that hangs."""
-        self.details["framework"] = told.framework
-        self.refused = self.refused or told.refused
-        if told.refused:
+        self.details["framework"] = hang.framework
+        self.refused = self.refused or hang.refused
+        if hang.refused:
             self._name_first()
-            text = f"autograd refuses to run the backward pass of `{told.task.name}` here"
-            self.add(told.task, text, told.path, told.line)
-        elif told.path is not None and told.line is not None:
-            self.add(told.task, f"`{told.task.name}` waits here", told.path, told.line)
+            text = f"autograd refuses to run the backward pass of `{hang.task.name}` here"
+            self.add(hang.task, text, hang.path, hang.line)
+        elif hang.path is not None and hang.line is not None:
+            self.add(hang.task, f"`{hang.task.name}` waits here", hang.path, hang.line)
         else:
             self.add(
-                told.task, f"`{told.task.name}` needs compute threads that only its parent has"
+                hang.task, f"`{hang.task.name}` needs compute threads that only its parent has"
             )
 
     def _name_first(self) -> None:
-        """Say first where autograd started its threads in this process, if that was seen."""
+        """Add where autograd started its threads in this process as the first step, if known."""
         start = None if self.count else cuda.first_start("backward")
         if start is not None:
             text = "the first backward pass in this process starts autograd's threads"

@@ -1,6 +1,6 @@
-"""The native threads of this process and what they wait for, as Linux tells it.
+"""The native threads of this process and what they wait for, from Linux's /proc.
 
-Elsewhere, and where the kernel does not tell, nothing is known: empty answers.
+On other systems, and where the kernel does not report it, all answers are empty.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _WAITS = (0, 9)  # FUTEX_WAIT, FUTEX_WAIT_BITSET
 
 
 class Waiting(NamedTuple):
-    """A thread that stands in a system call.
+    """A thread in a system call.
 
     Attributes:
-        number: which call.
-        arguments: the six arguments of it.
-        place: the address of the instruction it stands at.
+        number: of the system call.
+        arguments: its six arguments.
+        place: the address of its current instruction.
     """
 
     number: int
@@ -29,12 +29,12 @@ class Waiting(NamedTuple):
 
     @property
     def for_a_thread(self) -> bool:
-        """Whether only another thread of this process can end this wait: no time will."""
+        """Whether only another thread of this process can end this wait: it has no timeout."""
         return self.on_a_lock and self.arguments[3] == 0
 
     @property
     def on_a_lock(self) -> bool:
-        """Whether it waits for another thread of this process, maybe for a limited time."""
+        """Whether it waits for another thread of this process, possibly with a timeout."""
         operation = self.arguments[1]
         return (
             self.number == HERE.futex()
@@ -49,18 +49,18 @@ def ids() -> set[int]:
 
 
 def foreign() -> set[int]:
-    """Those that are neither the calling thread nor one that Python started."""
+    """The ids of threads that Python did not start, except the calling one."""
     ours = {thread.native_id for thread in threading.enumerate()}
     return ids() - ours - {threading.get_native_id()}
 
 
 def readable() -> bool:
-    """Whether this system says what a thread waits for."""
+    """Whether this system reports what a thread waits for."""
     return HERE.system_call(threading.get_native_id()) is not None
 
 
 def waiting(thread: int) -> Waiting | None:
-    """What `thread` waits for; None where it runs, has ended, or where nobody knows."""
+    """What `thread` waits for; None if it runs, has ended, or cannot be read."""
     words = (HERE.system_call(thread) or "").split()
     if len(words) != 9:
         return None
@@ -69,6 +69,6 @@ def waiting(thread: int) -> Waiting | None:
 
 
 def mapped_at(library: str) -> tuple[tuple[int, int], ...]:
-    """Where the code of a loaded `library` stands in memory: first and last addresses."""
+    """The address ranges of the code of a loaded `library`."""
     found = (it for it in HERE.mappings() if it.path == library and "x" in it.access)
     return tuple((it.start, it.end) for it in found)

@@ -1,10 +1,10 @@
-"""The compute threads of PyTorch: whether a thread has started some, and how they are ended.
+"""The compute threads of PyTorch: whether a thread has started some, and how to end them.
 
-PyTorch computes large operations with OpenMP. GNU's runtime (libgomp, in PyTorch's wheels) keeps
-a pool of threads for each thread that computes. A forked child inherits the record of the forking
-thread's pool without its threads, and waits for them forever in its first large operation. Other
-runtimes (Intel's, LLVM's) begin anew in a forked child. `omp_pause_resource_all` (OpenMP 5.0) ends
-the pool of the calling thread; the next large operation starts one again.
+PyTorch computes large operations with OpenMP. GNU's runtime (libgomp, in PyTorch's wheels) keeps a
+pool of threads for each thread that computes. A forked child inherits the forking thread's record
+of its pool without the threads, and waits for them forever in its first large operation. Other
+runtimes (Intel's, LLVM's) start over in a forked child. `omp_pause_resource_all` (OpenMP 5.0) ends
+the pool of the calling thread; the next large operation starts a new one.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from pytest_gradguard.runtime.pitfalls.forks import native_threads
 
 _SOFT = 1  # omp_pause_soft
 _ENOUGH = 1.0
-"""Seconds in which threads that have been told to end are gone, on a busy machine too."""
+"""Seconds to wait for ended threads to be gone, even on a busy machine."""
 _UNCERTAIN = 0.05
-"""The same, where it is not even known whether there are such threads."""
+"""Seconds to wait if it is not even known whether there are such threads."""
 _PATIENCE = 0.3
-"""The same, in which a thread waits again, or has ended, that just runs."""
+"""Seconds to wait for a running thread to wait again or end."""
 
 
 class Library(NamedTuple):
     """The OpenMP runtime that PyTorch has loaded.
 
     Attributes:
-        pause: ends the calling thread's pool; None where it is too old for that.
-        code: where its code stands in memory.
+        pause: ends the calling thread's pool; None if the runtime is too old for that.
+        code: the address ranges of its code.
     """
 
     pause: Any
     code: tuple[tuple[int, int], ...]
 
     def holds(self, address: int) -> bool:
-        """Whether the instruction at `address` is one of this library's."""
+        """Whether the instruction at `address` is in this library's code."""
         return any(first <= address < last for first, last in self.code)
 
 
 def loaded() -> Library | None:
-    """GNU's runtime as PyTorch has loaded it, or None: no PyTorch, or another runtime."""
+    """GNU's runtime if PyTorch has loaded it; None without PyTorch, or for another runtime."""
     if "torch.nn.parameter" not in sys.modules:
         return None
     return _library(str(sys.modules["torch"].__file__))
@@ -80,7 +80,7 @@ def _library_of(function: Any) -> str:
 
 
 class _Others(threading.local):
-    """Threads that are known not to be in this thread's pool: they outlived an end of it."""
+    """Threads known not to be in this thread's pool: they outlived an end of it."""
 
     def __init__(self) -> None:
         self.ids: set[int] = set()
@@ -90,7 +90,7 @@ _others = _Others()
 
 
 def candidates() -> set[int]:
-    """The threads that may belong to a pool of PyTorch's."""
+    """The threads that may belong to a pool of PyTorch."""
     library = loaded()
     if library is None:
         return set()
@@ -99,7 +99,7 @@ def candidates() -> set[int]:
     found -= _others.ids
     if not native_threads.readable():
         return found
-    # An idle thread of a pool waits inside the library's own code; one that runs may belong there.
+    # An idle pool thread waits in the library's own code; a running one may belong to a pool.
     return {
         thread
         for thread in found
@@ -108,9 +108,9 @@ def candidates() -> set[int]:
 
 
 def _settled() -> set[int]:
-    """The candidates, once those that run wait again, or have ended.
+    """The candidates, once running ones wait again or have ended.
 
-    A thread that Python is done with lives a moment longer, and could be any.
+    A thread that Python has finished with lives a moment longer, and could be any thread.
     """
     deadline = time.monotonic() + _PATIENCE
     while True:
@@ -123,7 +123,7 @@ def _settled() -> set[int]:
 
 
 def computed() -> bool:
-    """Whether the calling thread has started compute threads, which are ended then."""
+    """Whether the calling thread had started compute threads; ends them."""
     return end_pool(_settled())
 
 

@@ -1,10 +1,9 @@
-"""Forked workers that wait for threads of their parent's are ended, with an error in their place.
+"""Ends forked workers that wait for threads of their parent, with an error for the task.
 
-TensorFlow's threads exist in the parent only. What a worker computes in its own thread (small
-operations) works; what it hands to those threads never ends, and nothing in the process can end
-that wait. So a thread of ours looks on while tasks run: where the thread of the tasks stands still
-in one and the same wait inside TensorFlow, and no other thread is about to do anything, the task is
-answered with an error and the process ends, as a killed one would.
+TensorFlow's threads exist only in the parent. A worker can compute small operations in its own
+thread; an operation for those threads never ends, and nothing in the process can end the wait. So a
+thread of ours watches the tasks: if their thread stays in one wait inside TensorFlow and no other
+thread is about to act, the task is answered with an error, and the process ends as if killed.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from pytest_gradguard.runtime.pitfalls.forks.gg303 import Hang
 
 _PAUSE = 0.2
 _CERTAIN = 1.0
-"""Seconds of standing still, where it is known that nothing can end the wait."""
+"""Seconds without progress, if nothing can end the wait."""
 _ALONE = 2.0
-"""The same, where the wait ends by itself now and then, and nobody is there who could end it."""
+"""Seconds, if the wait times out now and then, and no thread exists that could end it."""
 _LIKELY = 5.0
-"""The same, where this system does not tell what threads wait for."""
+"""Seconds, if this system does not report what threads wait for."""
 _UNLIKELY = 30.0
-"""The same, where another thread might end the wait, and has done nothing so far."""
+"""Seconds, if another thread might end the wait, and has done nothing so far."""
 _NOTHING = 0.002
-"""Seconds of CPU that are no work done: two clocks are read one after the other."""
+"""Seconds of CPU time that are no work: two clocks are read one after the other."""
 
 
 Answer = Callable[[Hang, BaseException], bool]
 
 
 class Watcher:
-    """Looks on while the tasks of one batch run.
+    """Watches the tasks of one batch.
 
     Args:
         token: the number of the call.
-        place: the line of the call, for the error to name.
-        answer: takes the hang and the error; by default they go to the pool that runs the tasks.
+        place: the line of the call, for the error.
+        answer: handles the hang and the error; by default they go to the pool that runs the tasks.
         case: which advice fits its workers (`Pitfall.cases`).
     """
 
@@ -66,13 +65,13 @@ class Watcher:
         self._pitfall = pitfalls.get("GG303")  # imported here: the other thread may be importing
 
     def stop(self) -> None:
-        """The tasks have ended."""
+        """Stop: the tasks have ended."""
         global _watcher
         if _watcher is self:
             _watcher = None
 
     def look(self) -> None:
-        """Look once; end the process where its tasks never will."""
+        """Check once; end the process if its tasks never will."""
         frame = sys._current_frames().get(self.thread)
         waiting = native_threads.waiting(self.native)
         now = (id(frame), frame and frame.f_lasti, waiting)
@@ -91,8 +90,8 @@ class Watcher:
 
     def _patience(self, frame: FrameType, waiting: native_threads.Waiting | None) -> float:
         if frame.f_code.co_name == "quick_execute" and waiting is not None:
-            # A tf.function: all of its operations are for the threads that are missing, and what
-            # other threads do (those of tf.data sleep for minutes) changes nothing.
+            # A tf.function: all of its operations need the missing threads, whatever others do
+            # do (those of tf.data sleep for minutes).
             return _CERTAIN
         in_python = set(sys._current_frames()) - {self.thread, threading.get_ident()}
         if not native_threads.readable():
@@ -103,7 +102,7 @@ class Watcher:
         if hopeless:
             return _CERTAIN
         alone = not in_python and not native_threads.foreign()
-        # JAX looks again every few seconds.
+        # JAX checks again every few seconds.
         return _ALONE if alone and waiting is not None and waiting.on_a_lock else _UNLIKELY
 
     def _end(self, frame: FrameType, framework: str) -> None:
@@ -122,8 +121,8 @@ class Watcher:
                     stream.flush()
                 except Exception:
                     pass
-            # A worker that has answered ends well: of another, torch's loaders raise an error
-            # wherever the program stands by then.
+            # A worker that has answered exits with 0: torch's loaders raise an error for any other
+            # code, wherever the program is by then.
             os._exit(0 if self._answer is None else 1)
         self.stop()  # nobody to answer to: not a pool that the guard knows
 
@@ -139,12 +138,12 @@ class Watcher:
 
 
 def _work_done() -> float:
-    """Seconds of CPU that all threads but this one have used."""
+    """Seconds of CPU time used by all threads but this one."""
     return time.process_time() - time.thread_time()
 
 
 def _framework(frame: FrameType, waiting: native_threads.Waiting | None) -> str | None:
-    """Whose threads the Python code of `frame` waits for."""
+    """The framework whose threads the Python code of `frame` waits for."""
     known = frameworks.waiting_in(frame.f_code.co_filename)
     known = known or frameworks.waiting_by(_method_in(frame))
     if known is not None:
@@ -156,7 +155,7 @@ def _framework(frame: FrameType, waiting: native_threads.Waiting | None) -> str 
 
 
 def _method_in(frame: FrameType) -> str:
-    """The method that the code of `frame` calls now, which is no Python; empty: none."""
+    """The C method that `frame` is calling; empty if none."""
     method = ""
     for instruction in dis.get_instructions(frame.f_code):
         if instruction.offset > frame.f_lasti:
@@ -167,7 +166,7 @@ def _method_in(frame: FrameType) -> str:
 
 
 def _task_in(frame: FrameType) -> tuple[Task, FrameType | None]:
-    """The task that runs in `frame`, which calls nothing; and the user's innermost frame there."""
+    """The task that runs in the innermost `frame`, and the user's innermost frame in it."""
     outermost = frame
     innermost: FrameType | None = None
     current: FrameType | None = frame
@@ -185,11 +184,11 @@ def _task_in(frame: FrameType) -> tuple[Task, FrameType | None]:
 
 _watcher: Watcher | None = None
 _process: int | None = None
-"""The process in which our thread runs: a child of it has none."""
+"""The process in which our thread runs: a forked child has none."""
 
 
 def watch(token: int, place: str, answer: Answer | None = None, case: str = "") -> Watcher:
-    """Look on while the tasks of a batch run in the calling thread."""
+    """Watch the tasks of a batch that run in the calling thread."""
     global _watcher, _process
     _watcher = watcher = Watcher(token, place, answer, case)
     if _process != os.getpid():

@@ -1,1 +1,1 @@
-"""GG109: a worker imports a module again, and has its initial globals."""
+"""GG109: a worker imports a module again, and uses its initial globals."""

@@ -1,11 +1,11 @@
 """GG109: a module's global that differs between the parent and a worker.
 
-A function of an imported module is pickled by its name: a worker that was not forked imports the
-module afresh, and uses the globals as that import made them.
+A function of an imported module is pickled by name: a worker that was not forked imports the module
+again, and uses the globals as that import set them.
 
-Plain values (numbers, words, dicts and lists of them) are compared where the module's source shows
-that the program has changed them: what an import computes may differ by itself. What has only grown
-is taken for a cache or a history.
+Plain values (numbers, strings, dicts and lists of them) are compared only if the module's source
+shows that the program has changed them: an import may compute different values itself. A container
+that has only grown counts as a cache or a history.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SEARCHED = 500
 _NOTHING_IN = (type, types.FunctionType, types.ModuleType)
 _KERAS = "keras.src.saving.keras_saveable"
 _WHOLE = 4_096
-"""Tensors of up to this many elements are compared whole, larger ones by that many of theirs."""
+"""Larger tensors are compared by this many of their elements."""
 
 
 class Global(NamedTuple):
@@ -44,9 +44,9 @@ class Global(NamedTuple):
 
     Attributes:
         module: the module's name.
-        name: the global's name in it, with the attributes that lead to what is read.
+        name: the global's name in it, followed by the attributes that are read.
         reader: the function that reads it.
-        keys: the keys that lead on from there, in dicts of plain values.
+        keys: the keys looked up in it, in dicts of plain values.
     """
 
     module: str
@@ -61,13 +61,13 @@ class Global(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a global is worth in one process.
+    """The value of a global in one process.
 
     Attributes:
         digest: of the values, shapes and dtypes of all tensors in it, or of the plain value.
-        whole: it is a tensor, a variable or a plain value itself, else something that holds some.
+        whole: it is a tensor, a variable or a plain value itself, not a container of some.
         kind: the name of its class.
-        value: the plain value, as a message shows it.
+        value: the plain value, as messages show it.
     """
 
     digest: int
@@ -77,7 +77,7 @@ class State(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The globals that the tasks of a batch read, as they are in the parent."""
+    """The globals that the tasks of a batch read, with their state in the parent."""
 
     process: str
     states: dict[Global, State]
@@ -87,7 +87,7 @@ class Asked(NamedTuple):
 
 
 class _Read:
-    """What the tasks of one call read, and what it is worth, worked out once a function."""
+    """The globals that the tasks of one call read, computed once for each function."""
 
     def __init__(self, initializer: Any) -> None:
         self._initializer = initializer
@@ -96,7 +96,7 @@ class _Read:
         self._last: tuple[Any, Asked | None] = (None, None)
 
     def of(self, function: Any) -> Asked | None:
-        """The globals that a task's `function` reads by name; most tasks have the last one's."""
+        """The globals that `function` reads by name; most tasks have the last one's function."""
         last = self._last
         if function is not last[0]:
             last = self._last = (function, self._of(function))
@@ -116,7 +116,7 @@ class _Read:
 
 
 def ship(call: Call, items: Any) -> Asked | None:
-    """The globals that the functions of a batch read by name, and what they are worth now."""
+    """Return the globals that the functions of a batch read by name, with their states."""
     read: _Read | None = call.remembered.get(CODE)
     if read is None:
         read = call.remembered[CODE] = _Read(call.initializer)
@@ -131,17 +131,17 @@ def ship(call: Call, items: Any) -> Asked | None:
                     states = more.states if found is None else {**found.states, **more.states}
                     found = Asked(LINEAGE, states)
     except (TypeError, ValueError):
-        return None  # no tasks: the call will say so
+        return None  # not tasks: the call itself will fail
     return found
 
 
 def start(call: Call, task: Any, forked: bool) -> Asked | None:
-    """The same for a process that the program starts itself; a forked one has inherited them."""
+    """As `ship`, for a process that the program starts; a forked one has inherited them."""
     return None if forked else ship(call, [task])
 
 
-def heard(call: Call, note: list[tuple[Global, State, str | None]]) -> None:
-    """Report the globals that differ in a worker of `call`, here and as plain values there."""
+def on_note(call: Call, note: list[tuple[Global, State, str | None]]) -> None:
+    """Report the globals that differ in a worker of `call`."""
     for found, state, there in note:
         evidence = Evidence.of(call)
         if evidence is not None:
@@ -158,7 +158,7 @@ class Evidence(TaskEvidence):
         self._differ: dict[str, str] = {}
 
     def note(self, found: Global, state: State, there: str | None) -> None:
-        """Take a global that differs, what it is worth here, and its plain value there."""
+        """Count a global that differs, with its state here and its plain value in the worker."""
         if not self.count:
             self.details["framework"] = None if state.value is not None else _framework(found)
             self.details["direction"] = "capture"
@@ -198,10 +198,10 @@ def _framework(found: Global) -> str:
 
 
 def _read_by(function: Any, initializer: Any) -> set[Global]:
-    """The globals that a task's function, and the user's own functions that it calls, read by name.
+    """The globals read by name in a task's function, and in the user's functions that it calls.
 
-    What a function that travels by value reads travels along with it, and is as it is here. What
-    the tasks, or the initializer of their worker, give a value of their own is theirs.
+    A function pickled by value takes its globals along, with the values here. Globals that the
+    tasks, or their worker's initializer, assign are the worker's own.
     """
     found: set[Global] = set()
     uses = used_globals.uses_of(function)
@@ -229,7 +229,7 @@ def _is_dunder(name: str) -> bool:
 
 
 def _changed(found: Global, read: used_globals.Read, keys: Iterable[Any]) -> Iterator[Global]:
-    """Those of the plain values under `keys` that the program has changed since the import."""
+    """Yield the plain values under `keys` that the program has changed since the import."""
     module = sys.modules.get(found.module)
     before = initial_values.UNKNOWN
     if module is not None and not _is_dunder(found.name):
@@ -246,14 +246,14 @@ def _changed(found: Global, read: used_globals.Read, keys: Iterable[Any]) -> Ite
 # -- in the worker -------------------------------------------------------------------------------
 
 _first: dict[tuple[str, str, tuple[Any, ...]], State | None] = {}
-"""What each global was worth when it was first looked at in this worker: as the import made it."""
+"""The state of each global when first inspected in this worker: as the import set it."""
 
 _EMPTY = State(0, False, "NoneType")
-"""Of a global that the import left at None, for this process to fill, and the parent has."""
+"""The state of a global that the import set to None, for the process to fill in."""
 
 
 def begin(asked: Asked, process: bool) -> After | None:
-    """Compare the globals of a fresh import with the parent's, before the tasks use them."""
+    """Compare the globals of a new import with the parent's, before the tasks use them."""
     if asked.process == LINEAGE:
         return None  # forked: it has inherited them
     stale: list[Global] = []
@@ -272,7 +272,7 @@ def begin(asked: Asked, process: bool) -> After | None:
         if now is None or now.digest == there.digest:
             continue
         if now.whole and now.digest != first.digest:
-            continue  # the tasks write to it: it is theirs
+            continue  # the tasks write to it: it is their own
         stale.append(found)
     if not stale:
         return None
@@ -283,9 +283,9 @@ def begin(asked: Asked, process: bool) -> After | None:
     ) -> list[tuple[Global, State, str | None]] | None:
         read = None if watcher is None else {id(variable) for variable in watcher.end()}
         kept = [
-            (found, asked.states[found], _told(found))
+            (found, asked.states[found], _worker_value(found))
             for found in stale
-            if not _written(found, asked.states[found]) and (read is None or _in(read, found))
+            if not _written(found, asked.states[found]) and (read is None or _is_among(read, found))
         ]
         return kept or None
 
@@ -296,14 +296,14 @@ def _key(found: Global) -> tuple[str, str, tuple[Any, ...]]:
     return (found.module, found.name, found.keys)
 
 
-def _told(found: Global) -> str | None:
-    """What a global is in this worker, where that is a plain value."""
+def _worker_value(found: Global) -> str | None:
+    """The plain value of a global in this worker, if it has one."""
     first = _first[_key(found)]
     return "None" if first is _EMPTY else first and first.value
 
 
 def _written(found: Global, there: State) -> bool:
-    """Whether the tasks that have just run gave it values: a buffer of theirs, or the parent's."""
+    """Whether the tasks that have just run assigned it, values of their own or the parent's."""
     first = _first[_key(found)]
     if first is _EMPTY:
         return not _is_none(found)
@@ -314,7 +314,7 @@ def _written(found: Global, there: State) -> bool:
 
 
 def _watch_reads() -> Any:
-    """Let TensorFlow, where it is loaded, note which trainable variables are read."""
+    """Have TensorFlow, if loaded, record which trainable variables are read."""
     if not hasattr(sys.modules.get("tensorflow"), "GradientTape"):
         return None
     from pytest_gradguard.runtime.pitfalls.tapes import reads
@@ -322,8 +322,8 @@ def _watch_reads() -> Any:
     return reads.Reads()
 
 
-def _in(read: set[int], found: Global) -> bool:
-    """Whether a global is among what was read, as far as TensorFlow notes it."""
+def _is_among(read: set[int], found: Global) -> bool:
+    """Whether the recorded reads include a global, as far as TensorFlow records them."""
     tensors = _tensors_in(found.name, _value_of(found)).values()
     if not all(_is_tensorflow(one) and hasattr(one, "trainable") for one in tensors):
         return True
@@ -331,7 +331,7 @@ def _in(read: set[int], found: Global) -> bool:
     return not noted or not read.isdisjoint(noted)
 
 
-# -- what a global is worth ----------------------------------------------------------------------
+# -- the values of globals -------------------------------------------------------------------------
 
 
 def _value_of(found: Global) -> Any:
@@ -343,7 +343,7 @@ def _value_of(found: Global) -> Any:
 
 
 def _is_none(found: Global) -> bool:
-    """Whether a global of a module that was imported here is None, or what holds it is."""
+    """Whether a global of a module imported here is None, or its owner is."""
     value: Any = sys.modules.get(found.module)
     names = iter(found.name.split(".") if value is not None else ())
     while value is not None and (name := next(names, None)) is not None:
@@ -353,7 +353,7 @@ def _is_none(found: Global) -> bool:
 
 
 def _state_of(found: Global) -> State | None:
-    """The state of a global in this process; None where nothing in it can be compared."""
+    """The state of a global in this process; None if nothing in it can be compared."""
     value = _value_of(found)
     if value is not None and plain_values.is_plain(value):
         return State(
@@ -373,7 +373,7 @@ def _state_of(found: Global) -> State | None:
 
 
 def _tensors_in(name: str, value: Any) -> dict[str, Any]:
-    """The tensors in `value`, by their paths; not the whole of large structures."""
+    """The tensors in `value`, by path; large structures are searched in part."""
     if value is None or issubclass(type(value), _NOTHING_IN):
         return {}
     kept: list[Any] = []
@@ -402,7 +402,7 @@ def _is_keras(item: Any) -> bool:
 
 
 def _weights_of(saveable: Any) -> list[Any]:
-    """The weights of a model or layer of Keras's; none of what else it keeps."""
+    """The weights of a Keras model or layer, without other attributes."""
     layer = getattr(sys.modules.get("keras"), "Layer", ())
     if not issubclass(type(saveable), layer):
         return []
@@ -413,7 +413,7 @@ def _weights_of(saveable: Any) -> list[Any]:
 
 
 def _draws_numbers(kind: type) -> bool:
-    """Whether it is a generator of random numbers: what it is worth are the numbers to come."""
+    """Whether it is a random generator, whose state is the numbers to come."""
     package = kind.__module__.partition(".")[0]
     return package in ("keras", "tensorflow") and kind.__name__ in ("Generator", "SeedGenerator")
 
@@ -429,7 +429,7 @@ def _is_tensorflow(item: Any) -> bool:
 
 
 def _bytes_of(tensor: Any) -> bytes | None:
-    """Shape, dtype and values, or some of the values, of a tensor in this process's memory."""
+    """Shape, dtype and values, or a sample of them, of a tensor in this process."""
     if _is_torch(tensor):
         from pytest_gradguard.runtime.frameworks.torch import tensors as torch
 

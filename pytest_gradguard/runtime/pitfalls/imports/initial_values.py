@@ -1,7 +1,7 @@
-"""What the import of a module gives its globals, where its source says so in plain values.
+"""The value that a module's import gives a global, if its source shows a plain value.
 
-A global that the import computes (from the time, the process, the command line) may differ from
-process to process and nobody has changed it: of such a one nothing is known.
+A global that the import computes (from the time, the process, the command line) may differ between
+processes without a change by the program; its initial value is unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNKNOWN = object()
 
 _LARGEST = 1_000_000
 _PACKAGES = 5
-"""Through how many modules a name may be imported."""
+"""Through how many modules a re-exported name is followed."""
 _NAMESPACES = ("SimpleNamespace", "Namespace")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -40,7 +40,7 @@ class _Source(NamedTuple):
     """The globals of a module.
 
     Attributes:
-        values: by name, what is assigned to each that the module's own code gives a value once.
+        values: the expression of each global that the module's own code assigns once, by name.
         classes: the classes by name.
         imported: by name, the module that it is imported from, and its name there.
     """
@@ -54,9 +54,9 @@ _sources: weakref.WeakKeyDictionary[types.ModuleType, _Source] = weakref.WeakKey
 
 
 def initial_value(module: types.ModuleType, path: Chain) -> Any:
-    """What the import of `module` leaves at `path`, a global and attributes of it; or `UNKNOWN`.
+    """The value that an import of `module` leaves at `path`, a global and attributes of it.
 
-    Parts of a dict that are not plain values are `UNKNOWN`, too.
+    `UNKNOWN` if the source does not show it; so are parts of a dict that are not plain values.
     """
     name, *attributes = path
     source = _source_of(module)
@@ -129,7 +129,7 @@ def _read(module: types.ModuleType) -> _Source:
 
 
 def _executed(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes that run as the module is imported: none inside of functions and classes."""
+    """The nodes that run as the module is imported: none inside functions and classes."""
     stack: list[ast.AST] = list(body)
     while stack:
         node = stack.pop()
@@ -151,7 +151,7 @@ def _base(node: ast.AST) -> set[str]:
 
 
 def _of_class(body: list[ast.stmt], name: str) -> Any:
-    """What a class gives its attribute `name`."""
+    """The value of the class attribute `name`."""
     found = [
         statement.value
         for statement in body
@@ -161,7 +161,7 @@ def _of_class(body: list[ast.stmt], name: str) -> Any:
 
 
 def _of_object(made: ast.expr, name: str, classes: dict[str, ast.ClassDef]) -> Any:
-    """What the attribute `name` of an object is as the call `made` makes it."""
+    """The attribute `name` of an object, as the call `made` creates it."""
     if not isinstance(made, ast.Call) or made.args:
         return UNKNOWN
     kind = made.func.attr if isinstance(made.func, ast.Attribute) else _base(made.func)
@@ -204,7 +204,7 @@ def _defaults(arguments: ast.arguments) -> dict[str, ast.expr]:
 
 
 def _value(node: ast.expr | None) -> Any:
-    """The plain value that an expression stands for, or `UNKNOWN`."""
+    """The plain value of an expression, or `UNKNOWN`."""
     if node is None:
         return UNKNOWN
     try:

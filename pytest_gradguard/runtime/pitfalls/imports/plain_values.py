@@ -1,4 +1,4 @@
-"""Plain values: numbers, words, and the dicts, lists, tuples and sets of them."""
+"""Plain values: numbers, strings, and dicts, lists, tuples and sets of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pytest_gradguard.runtime.kernel.travelling import PLAIN
 
 MISSING = object()
-"""What stands where there is nothing."""
+"""Stands for an absent value."""
 
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 _SEARCHED = 1_000
@@ -17,7 +17,7 @@ _SHOWN = 60
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `value` is plain all through, and not too large to tell."""
+    """Whether `value` is plain at all levels, and small enough to check."""
     left = _SEARCHED
     stack = [value]
     while stack and left:
@@ -34,7 +34,7 @@ def is_plain(value: Any) -> bool:
 
 
 def digest(value: Any) -> int:
-    """Equal for equal plain values, in every process."""
+    """A digest that is equal for equal plain values, in every process."""
     return zlib.crc32("".join(_parts(value)).encode("utf-8", "surrogatepass"))
 
 
@@ -56,8 +56,8 @@ def _parts(value: Any) -> Iterator[str]:
 
 
 def differs(value: Any, before: Any) -> bool:
-    """Whether `value` is another than `before`, and not just more: what gathers entries, as caches
-    and histories do, keeps those that it had."""
+    """Whether `value` differs from `before` by more than growth: caches and histories keep their
+    old entries."""
     kind = type(value)
     if kind is type(before):
         if kind is dict:
@@ -70,7 +70,7 @@ def differs(value: Any, before: Any) -> bool:
 
 
 def at_keys(value: Any, keys: tuple[Any, ...]) -> Any:
-    """What plain dicts and lists hold under `keys`, one in the other; else `MISSING`."""
+    """The value under nested `keys` of plain dicts and lists; otherwise `MISSING`."""
     for key in keys:
         try:
             value = value[key] if type(value) in (dict, list, tuple) else MISSING
@@ -80,7 +80,7 @@ def at_keys(value: Any, keys: tuple[Any, ...]) -> Any:
 
 
 def shown(value: Any) -> str:
-    """`value` as a message shows it."""
+    """`value` as messages show it."""
     if value is MISSING:
         return "not set"
     text = repr(value)

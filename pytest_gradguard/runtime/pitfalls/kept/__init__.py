@@ -1,1 +1,1 @@
-"""GG106: gradients that stay in the workers that computed them."""
+"""GG106: gradients left in the workers that computed them."""

@@ -1,7 +1,7 @@
 """GG101: the gradients that workers return, and whether the program uses them.
 
 A worker that returns the gradient of a tensor that it was sent loses nothing, unless an optimizer
-then steps over that tensor without any.
+then steps that tensor without a gradient.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_gradguard.runtime.pitfalls.kept import backwards
 
 
 class _Answer(NamedTuple):
-    """A tensor, the call that it was sent by, and how often its gradient came back."""
+    """A tensor, the call that sent it, and how often its gradient came back."""
 
     tensor: Reference
     call: Call
@@ -26,15 +26,15 @@ class _Answer(NamedTuple):
 
 
 _answers: dict[int, _Answer] = dropped_at_end({})
-"""By the id of the tensor, until the next step over it."""
+"""The answers by the tensor's id, until the next step over it."""
 
 
-def take(call: Call, values: Collection[str]) -> None:
-    """Take the gradients that tasks of `call` have returned.
+def record_returned(call: Call, values: Collection[str]) -> None:
+    """Record the gradients that tasks of `call` have returned.
 
     Args:
         call: the call.
-        values: what tells which tensors that were sent there they are for.
+        values: the digests of the sent tensors that they are gradients of.
     """
     found = len(values)
     answered = []

@@ -1,8 +1,8 @@
-"""GG106: models that arrive in a process that runs already: by a pipe, queue, manager or file.
+"""GG106: models that arrive in a running process: by a pipe, queue, manager or file.
 
-What one message brings is looked at in the thread that unpickles it: what gets a gradient there,
-and what the thread sends then. It holds until the thread gets the next one. What a task loads
-counts as what it was given.
+The models of one message are followed in the thread that unpickles it: which of them get a gradient
+there, and what the thread then sends, until its next message. What a task loads counts as part of
+its arguments.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.pitfalls.kept import backwards, returned
 
 _ENOUGH = 64
-"""How many leaves are kept, at least, before those that are no more are left out."""
+"""How many leaves are kept, at least, before dead ones are removed."""
 
 
 class Message:
-    """What has arrived in one thread since it has answered last.
+    """The leaves that have arrived in one thread since its last answer.
 
     Attributes:
-        number: tells it from the others of this process.
-        copies: those that were there at the first backward pass since, and later ones.
+        number: distinguishes it from the others of this process.
+        copies: the leaves at the first backward pass since then, and later ones.
         answered: the thread has sent something since the last backward pass.
     """
 
@@ -40,14 +40,14 @@ class Message:
         self._enough = _ENOUGH
 
     def add(self, leaf: Any) -> None:
-        """One more leaf has arrived."""
+        """Add a leaf that has arrived."""
         if len(self._leaves) >= self._enough:
             self._leaves = [one for one in self._leaves if one() is not None]
             self._enough = max(_ENOUGH, 2 * len(self._leaves))
         self._leaves.append(refer(leaf, lasting=True))
 
     def take(self) -> Copies | None:
-        """Its copies, as a backward pass begins."""
+        """Return its copies, as a backward pass begins."""
         leaves = [one for reference in self._leaves if (one := reference()) is not None]
         self._leaves.clear()
         if self.copies is None and leaves:
@@ -61,7 +61,7 @@ class Arrived:
     """The messages of this process.
 
     Args:
-        tell: takes the number and the copies of each message whose gradients may stay here.
+        tell: gets the number and the copies of each message whose gradients may be left here.
     """
 
     def __init__(self, tell: Callable[[int, Copies], object]) -> None:
@@ -92,21 +92,21 @@ class Arrived:
         return ended
 
     def sent(self, item: Any) -> None:
-        """Take what this thread sends to another process."""
+        """Record an item that this thread sends to another process."""
         message = self._messages.get(threading.get_ident())
         if message is not None and message.copies is not None and message.copies.passes:
-            returned.send(message.copies, item)
+            returned.record_sent(message.copies, item)
             message.answered = True
             self._tell(message.number, message.copies)
 
     def pickled(self, tensor: Any) -> None:
-        """Take what the program pickles, for a file or otherwise."""
+        """Record a tensor that the program pickles, to a file or elsewhere."""
         for message in list(self._messages.values()):
             if message.copies is not None:
                 message.copies.written(tensor)
 
     def ended(self) -> None:
-        """Tell of what was not answered, as the process ends."""
+        """Report unanswered messages, as the process ends."""
         for message in list(self._messages.values()):
             if message.copies is not None and message.copies.passes and not message.answered:
                 message.copies.ended()
@@ -121,5 +121,5 @@ def _loaded(leaf: Any, rebuilding: FrameType) -> None:
 
 
 def apply() -> None:
-    """Look, from now on, at what the tasks of this worker load."""
+    """Record, from now on, what the tasks of this worker load."""
     arrivals.subscribe(_loaded)

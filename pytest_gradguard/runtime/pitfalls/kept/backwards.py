@@ -1,6 +1,6 @@
-"""The backward passes of a worker process: which tensors that came with its tasks get a gradient.
+"""The backward passes of a worker process: which tensors of its tasks get a gradient.
 
-The tensors are looked for once in a batch of tasks, before its first backward pass.
+The tensors are searched for once in a batch of tasks, before its first backward pass.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class _State(GuardState):
-    """The batches of tasks that run here, by their ids.
+    """The batches of tasks that run here, by id.
 
     Attributes:
-        given: the tasks, and what they were given, where a backward pass has run.
-        loaded: what they have loaded themselves, before their first pass.
+        given: the tasks, and the tensors passed to them, once a backward pass has run.
+        loaded: leaves that they have loaded themselves before their first pass.
     """
 
     def __init__(self) -> None:
@@ -36,14 +36,14 @@ _state = dropped_at_end(_State())
 
 
 def watch(items: Any, copies: Copies) -> None:
-    """Watch backward passes in this process, which runs the tasks `items` and nothing else."""
+    """Watch backward passes in this process, which runs only the tasks `items`."""
     running.enter(items)
     _state.given[id(items)] = (items, copies)
     apply()
 
 
 def load(leaf: Any) -> None:
-    """The tasks that run here have loaded `leaf`, from a file or otherwise."""
+    """Record that the running tasks have loaded `leaf`, from a file or elsewhere."""
     batches = running.batches()
     if len(batches) == 1:
         (items,) = batches
@@ -51,12 +51,12 @@ def load(leaf: Any) -> None:
             _state.given[id(items)][1].add([leaf])
         else:
             if id(items) not in _state.loaded:
-                _state.loaded.clear()  # earlier tasks are over
+                _state.loaded.clear()  # earlier tasks have ended
             _state.loaded.setdefault(id(items), []).append(refer(leaf))
 
 
 def take(items: Any) -> Copies | None:
-    """What the tasks `items` were given, where a backward pass has run meanwhile; asked once."""
+    """Remove and return the tensors passed to `items`, if a backward pass has run since."""
     _state.loaded.pop(id(items), None)
     known = _state.given.pop(id(items), None)
     if known is None:
@@ -66,18 +66,18 @@ def take(items: Any) -> Copies | None:
 
 
 def known(items: Any) -> Copies | None:
-    """What the tasks `items` were given, where a backward pass has run meanwhile."""
+    """The tensors passed to `items`, if a backward pass has run since."""
     return _state.given[id(items)][1] if id(items) in _state.given else None
 
 
 def apply() -> None:
-    """Watch backward passes, where torch is loaded."""
+    """Watch backward passes, if torch is loaded."""
     if "torch.autograd" in sys.modules:
         torch_engine.subscribe(_backward)
 
 
 def answered(inputs: Collection[Any]) -> None:
-    """Tasks of a call that a task here has made have returned the gradients of `inputs`."""
+    """Record that tasks of a nested call have returned the gradients of `inputs`."""
     if running.batches():
         for copies in _given():
             copies.returned(inputs, [None] * len(inputs))
@@ -111,8 +111,8 @@ def _returned(backward: torch_engine.Backward) -> torch_engine.End | None:
 
 
 def _given() -> list[Copies]:
-    """What the tasks were given that run now, in any thread."""
-    probes.rouse("gg106")
+    """The tensors passed to the tasks that run now, in any thread."""
+    probes.activate("gg106")
     found = []
     for items in running.batches():
         known = _state.given.get(id(items))

@@ -1,7 +1,7 @@
-"""GG106: an optimizer steps without gradients that stayed in a worker.
+"""GG106: an optimizer steps without gradients that were left in a worker.
 
-`kept_gradients` says, in the worker, of which copies the gradients do not leave it;
-`worker_gradients` looks, in the parent, at the steps of the optimizers from then on.
+`kept_gradients` finds, in the worker, the copies whose gradients do not leave it;
+`worker_gradients` checks, in the parent, the optimizer steps from then on.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ on_module_returned = later(f"{__name__.rpartition('.')[0]}.worker_gradients:modu
 
 
 class KeptGradients(NamedTuple):
-    """Gradients that a task left in its worker, in plain values so that it can be pickled.
+    """Gradients that a task left in its worker, picklable.
 
     Attributes:
         task: the function that ran.
-        copies: by what tells which tensors they are: whether the gradient was cleared again.
+        copies: by the digest of each tensor: whether its gradient was cleared again.
         direct: the task was the `backward` of a tensor itself.
-        inherited: by the ids of those that the worker has inherited, if it was forked: what tells
-            which they are, and the state of the gradient that they came with.
+        inherited: by the ids of tensors that a forked worker inherited: their digest, and the state
+            of the gradient that they came with.
         lineage: that of the worker.
-        for_inputs: the task computed gradients of tensors of its own, too: what its passes gave to
-            these copies may be all but wanted.
-        anew: the task clears gradients itself, so that its own are no part of the caller's.
-        shared: the parameters lie in shared memory, and their gradients do not.
+        for_inputs: the task computed gradients of its own tensors, too; those of these copies may
+            be unwanted.
+        clears_gradients: the task does so itself: its own are no part of the caller's.
+        shared: the parameters are in shared memory, and their gradients are not.
     """
 
     task: Task
@@ -48,7 +48,7 @@ class KeptGradients(NamedTuple):
     inherited: dict[int, tuple[str, Any]]
     lineage: str
     for_inputs: bool
-    anew: bool
+    clears_gradients: bool
     shared: bool = False
 
 
@@ -56,8 +56,8 @@ class Outcome(NamedTuple):
     """What became of the gradients that a task computed, in plain values.
 
     Attributes:
-        left: what it left in its worker.
-        returned: what tells which tensors they are whose gradients it returned; no parameters.
+        left: the gradients that it left in its worker.
+        returned: the digests of tensors, except parameters, whose gradients it returned.
     """
 
     left: KeptGradients | None
@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
 
 
 class State(Enum):
-    """What a parameter has instead of the gradient that stayed in a worker."""
+    """What a parameter has instead of the gradient that was left in a worker."""
 
     MISSING = "no gradient"
     ZERO = "an all-zero gradient"
@@ -74,14 +74,14 @@ class State(Enum):
 
 
 class Evidence(evidence.Evidence):
-    """The steps of one line without gradients that stayed in a worker.
+    """The steps of one line without gradients that were left in a worker.
 
     Args:
         site: the line.
         call: the call of the task that kept the gradients.
-        left: what that task left.
-        sent: the line where the parameters were sent to its worker; None: the program has pickled
-            them itself.
+        left: the gradients that the task left.
+        sent: the line where the parameters were sent to its worker; None: the program pickled them
+            itself.
         by_hand: the program updates parameters itself, without an optimizer.
     """
 
@@ -126,12 +126,12 @@ class Evidence(evidence.Evidence):
         parameters: int,
         nothing: bool,
     ) -> None:
-        """Say what the first step here lacked.
+        """Record what the first step here lacked.
 
         Args:
             lacking: what the parameters without their gradient have instead.
-            first: the first of them, described.
-            names: what the program calls them.
+            first: the description of the first of them.
+            names: their names in the program.
             parameters: how many the optimizer holds.
             nothing: none of them has a gradient.
         """

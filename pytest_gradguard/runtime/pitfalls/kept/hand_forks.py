@@ -1,9 +1,9 @@
-"""GG106, GG111, GG114: a process that the program forks by `os.fork` itself.
+"""GG106, GG111, GG114: a process that the program forks itself, by `os.fork`.
 
-It has no function whose end could be watched: after its first backward passes and steps it tells
-which gradients it has and which modules it has changed, which its parent takes for left there once
-it has ended. What it may have written to its parent is not known: of gradients only a step without
-any counts, and a module that is trained in a process which writes as much as it holds is not lost.
+It has no function whose end could be watched. After its first backward passes and steps it reports
+its gradients and changed modules, which count as left there once it has ended. What it has written
+to its parent is unknown, so only a step without any gradient counts, and a trained module does not
+count as lost if the process writes as much data as the module holds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.platforms import HERE
 from pytest_gradguard.runtime.kernel import callsite, inherited_modules, probes
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.dispatch import calling, telling
+from pytest_gradguard.runtime.kernel.dispatch import calling, reporting
 from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.fork_hook import ForkHook
 from pytest_gradguard.runtime.kernel.observing import observe
@@ -31,12 +31,12 @@ from pytest_gradguard.runtime.kernel.registry import Workers
 FORKED = Workers("forked", forks=True, shares_memory=True, library="multiprocessing")
 _FAMILY = "pytest_gradguard.runtime.pitfalls.kept"
 _FUNCTIONS = 20
-"""Of how many functions of the forking frame the globals are looked at."""
+"""How many functions of the forking frame have their globals searched."""
 
 
 class _Fork(NamedTuple):
-    """A fork that is about to happen: its call, both ends of its pipe, who forks, and which modules
-    the child is to look at."""
+    """A fork about to happen: its call, both ends of its pipe, the forking frame, and the modules
+    that the child is to watch."""
 
     call: Call
     read: int
@@ -53,7 +53,7 @@ _forking = _Forking()
 
 
 def _before() -> None:
-    frame = sys._getframe(3)  # below the hook and `attempt`
+    frame = sys._getframe(3)  # outside of the hook and `attempt`
     if not callsite.is_users(frame):
         return
     call = calling.begin(FORKED)
@@ -74,7 +74,7 @@ def _after(do: Any) -> None:
 
 def _in_parent(fork: _Fork) -> None:
     os.close(fork.write)
-    telling.expect(fork.call, open(fork.read, "rb", buffering=0))  # noqa: SIM115
+    reporting.expect(fork.call, open(fork.read, "rb", buffering=0))  # noqa: SIM115
     import_module(f"{_FAMILY}.worker_gradients").listen()
     _waits.apply()
 
@@ -82,14 +82,14 @@ def _in_parent(fork: _Fork) -> None:
 def _in_child(fork: _Fork) -> None:
     os.close(fork.read)
     process_gradients: Any = import_module(f"{_FAMILY}.process_gradients")
-    items, teller = _items(fork.frame), telling.Teller(_End(fork.write))
-    process_gradients.Watched(items, teller)
+    items, reporter = _items(fork.frame), reporting.Reporter(_End(fork.write))
+    process_gradients.Watched(items, reporter)
     if fork.asked is not None:
-        attempt(_watch_modules, items, teller, fork)
+        attempt(_watch_modules, items, reporter, fork)
 
 
-def _watch_modules(items: Any, teller: Any, fork: _Fork) -> None:
-    """Tell, in the child, which of the modules that it has inherited change here."""
+def _watch_modules(items: Any, reporter: Any, fork: _Fork) -> None:
+    """Report, in the child, which of the inherited modules change here."""
     begun = probes.begin({inherited_modules.NAME: fork.asked}, process=True)
     standing = probes.standing(begun)
     if not standing:
@@ -97,17 +97,17 @@ def _watch_modules(items: Any, teller: Any, fork: _Fork) -> None:
 
     def look(*args: Any) -> None:
         for name, module in standing:
-            teller.stands(name, functools.partial(module.so_far, items))
+            reporter.report_state(name, functools.partial(module.current_note, items))
 
     def leaves(item: Any) -> None:
         for _, module in standing:
-            module.sent(item)
+            module.on_sent(item)
 
     def is_written(to: Any, data: Any) -> None:
         if to != fork.write:
             leaves(bytes(data))
 
-    anything = threading.Lock()  # nobody can look into it
+    anything = threading.Lock()  # an opaque object: it may contain anything
     connection: Any = sys.modules.get("multiprocessing.connection")
     probes.changed[:] = [look]
     written = [observe(os, "write", before=is_written)]
@@ -121,15 +121,15 @@ def _watch_modules(items: Any, teller: Any, fork: _Fork) -> None:
 
 
 def _has_ended(*args: Any) -> None:
-    telling.hear()
+    reporting.receive()
 
 
 _waits = Patches([observe(os, name, after=_has_ended) for name in HERE.wait_functions])
-"""Once a process has ended, what it told last holds."""
+"""Once a process has ended, its last report is final."""
 
 
 class _End:
-    """The writing end of a pipe. A daemon closes all files that it has inherited."""
+    """The writing end of a pipe, which a daemon that closes inherited files may have closed."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -147,7 +147,7 @@ class _End:
 
 
 def _items(frame: types.FrameType) -> list[tuple[Any, Any, Any]]:
-    """What the forked process may work on: what the forking function can reach, as tasks."""
+    """What the forked process may work on: everything the forking function can reach, as tasks."""
     code = frame.f_code.replace(co_firstlineno=frame.f_lineno)
     cells = tuple(types.CellType() for _ in code.co_freevars)
     function = types.FunctionType(code, frame.f_globals, "os.fork", None, cells)

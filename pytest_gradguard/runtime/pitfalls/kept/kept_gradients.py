@@ -1,6 +1,6 @@
-"""GG106: which copies of shipped tensors got a gradient in a worker of which nothing comes back.
+"""GG106: copies of shipped tensors that got a gradient in a worker which returns none of it.
 
-Nothing is looked at before a backward has run in the worker.
+Nothing is inspected before a backward pass has run in the worker.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pytest_gradguard.runtime.pitfalls.kept.gg106 import KeptGradients, Outcome
 
 
 def begin(asked: None, process: bool) -> After:
-    """Look at what the tasks of a batch were given, after them."""
-    return roused
+    """Inspect the tensors passed to the tasks of a batch, after these have run."""
+    return inspect_batch
 
 
-def roused(items: Any, results: Any, error: BaseException | None) -> Outcome | None:
-    """What became of the gradients of a batch, in which a backward has run."""
+def inspect_batch(items: Any, results: Any, error: BaseException | None) -> Outcome | None:
+    """Return what became of the gradients of a batch in which a backward pass has run."""
     copies = backwards.take(items)
     if copies is None or error is not None:
         return None
@@ -36,14 +36,14 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Outcome | N
 
 def outcome_of(copies: Copies, items: Any, results: Any) -> Outcome:
     """What became of the gradients that the tasks `items` computed."""
-    kept = returned.kept(copies, results)
+    kept = returned.find_kept(copies, results)
     left = _left_behind(kept, copies, items) if kept else None
-    came_back = returned.came_back(copies, results, kept)
+    came_back = returned.find_returned(copies, results, kept)
     return Outcome(left, [one.digest or digest(one.tensor) or "" for one in came_back])
 
 
 def _left_behind(kept: list[Copy], copies: Copies, items: Any) -> KeptGradients:
-    """What the tasks `items` left in this process of which nothing is among their results."""
+    """The gradients that the tasks `items` left here and that are not among their results."""
     function = _function_with(kept[0].tensor, items)
     owner = plain_attribute(function, "__self__")
     came_back = [copy.tensor for copy in copies.with_gradient if copy not in kept]
@@ -71,24 +71,24 @@ def _clears(function: Any) -> bool:
 
 
 def _function_with(tensor: Any, items: Any) -> Any:
-    """The function of the task that `tensor` came with."""
+    """The function of the task that got `tensor`."""
     paths = locate.find(roots_of(items), lambda item: item is tensor)
     index = paths.get(id(tensor), "0|").partition("|")[0]
     return items[int(index)][0]
 
 
-def heard(call: Any, note: Outcome) -> None:
-    """Take, in the parent, what became of the gradients in a worker of `call`."""
+def on_note(call: Any, note: Outcome) -> None:
+    """Record, in the parent, what became of the gradients in a worker of `call`."""
     from pytest_gradguard.runtime.pitfalls.kept import answers, worker_gradients
 
     if note.left is not None:
         worker_gradients.remember(call, note.left)
     if note.returned:
-        answers.take(call, note.returned)
+        answers.record_returned(call, note.returned)
 
 
-def replaced(call: Any, note: Outcome, earlier: Outcome | None, running: bool) -> None:
-    """Take what became of the gradients in a process that `call` has started."""
+def on_replaced(call: Any, note: Outcome, earlier: Outcome | None, running: bool) -> None:
+    """Record what became of the gradients in a process that `call` has started."""
     from pytest_gradguard.runtime.pitfalls.kept import worker_gradients
 
     worker_gradients.replace(call, note, earlier, running=running)

@@ -1,8 +1,8 @@
-"""Whether the results of tasks can hold the gradients, or the parameters, of what they were given.
+"""Whether the results of tasks can hold gradients, or new values, of the tensors passed to them.
 
 A gradient may come back as a tensor, an array or nested lists, scaled, clipped or summed, alone, in
-a stack, or as a part of one long vector. So its values decide where they are at hand, the sizes
-where they are not, and what nobody can look into may hold anything.
+a stack, or as a part of one long vector. So values are compared if available, otherwise sizes; an
+object that cannot be searched may hold anything.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _SIMPLE = frozenset(
     {"builtins", "collections", "datetime", "decimal", "enum", "fractions", "numpy", "pathlib"}
     | {"torch", "types", "uuid"}
 )
-"""Modules whose objects without attributes hold no gradients, other than what is known of them."""
+"""Modules whose objects without attributes hold no gradients, except for handled types."""
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _MOST = 20_000
-"""How many objects are looked at."""
+"""How many objects are searched."""
 _TEXT = 3
 """How many characters, at least, a number takes in a text."""
 
 
-def kept(copies: Copies, results: Iterable[Any]) -> list[Copy]:
-    """Those of `copies` with a gradient of which certainly nothing is among the `results`."""
+def find_kept(copies: Copies, results: Iterable[Any]) -> list[Copy]:
+    """The `copies` with a gradient that is certainly not among the `results`."""
     got = [copy for copy in copies.with_gradient if not copy.seen_by_the_parent]
     if not got:
         return got
@@ -47,7 +47,7 @@ def kept(copies: Copies, results: Iterable[Any]) -> list[Copy]:
         or held.is_long_vector(sizes)
     ):
         return []
-    if len(got) > 1 and held.is_set_for([copy.tensor for copy in got], copies):
+    if len(got) > 1 and held.has_value_for_each([copy.tensor for copy in got], copies):
         return []
     left = []
     for copy in got:
@@ -57,14 +57,14 @@ def kept(copies: Copies, results: Iterable[Any]) -> list[Copy]:
     return left
 
 
-def send(copies: Copies, item: Any) -> None:
-    """See what goes to another process: something of these gradients may be among it."""
-    left = kept(copies, [item])
+def record_sent(copies: Copies, item: Any) -> None:
+    """Record that `item`, which may hold some of these gradients, goes to another process."""
+    left = find_kept(copies, [item])
     copies.sent.update(id(copy) for copy in copies.with_gradient if copy not in left)
 
 
-def came_back(copies: Copies, results: Iterable[Any], kept: list[Copy]) -> list[Copy]:
-    """Those of `copies`, without parameters, whose gradients may be among the `results`."""
+def find_returned(copies: Copies, results: Iterable[Any], kept: list[Copy]) -> list[Copy]:
+    """The `copies`, without parameters, whose gradients may be among the `results`."""
     own = [
         copy
         for copy in copies.every
@@ -88,7 +88,7 @@ def _computed(copy: Copy, copies: Copies) -> list[Any]:
 
 
 def _is_held(gradient: Any, copy: Copy, held: Held, copies: Copies) -> bool:
-    """Whether a gradient that was computed for `copy`, or what was made of it, may be there."""
+    """Whether a gradient computed for `copy`, or a value derived from it, may be in `held`."""
     size = copy.tensor.numel()
     if held.unknown or held.may_hold_text_of(size):
         return True
@@ -110,8 +110,8 @@ class Held:
 
     Attributes:
         arrays: tensors, arrays, nested lists of numbers, and single numbers.
-        unknown: there is more than can be looked into.
-        integers: how many single whole numbers there are.
+        unknown: some objects cannot be searched.
+        integers: how many single integers there are.
     """
 
     def __init__(self, results: Iterable[Any]) -> None:
@@ -127,13 +127,13 @@ class Held:
         queue = deque(results)
         while queue and not self.unknown:
             item = queue.popleft()
-            if id(item) not in seen and not self._take(item):
+            if id(item) not in seen and not self._record(item):
                 seen[id(item)] = item
                 queue.extend(inner for _, inner in locate.inside("", item))
                 self.unknown = len(seen) + len(queue) > _MOST
 
-    def _take(self, item: Any) -> bool:
-        """Take an item that holds no others."""
+    def _record(self, item: Any) -> bool:
+        """Record an item that holds no others; return whether it is one."""
         kind = type(item)
         if tensors.is_tensor(item) or isinstance(item, self._array):
             self.arrays.append(item)
@@ -160,23 +160,23 @@ class Held:
         return self._bytes >= size or self._characters >= _TEXT * size
 
     def may_hold(self, wanted: list[Any], parameters: list[Any], tasks: int) -> bool:
-        """Whether one of the tensors `wanted`, or what was made of it, may be here.
+        """Whether one of the tensors `wanted`, or a value derived from it, may be here.
 
         Args:
             wanted: buffers of a module.
             parameters: its parameters: each task may return as many gradients of such shapes.
-            tasks: how many tasks there are results of.
+            tasks: how many tasks the results are of.
         """
         numbers = [one for one in wanted if one.is_floating_point() or one.is_complex()]
         size = sum(one.numel() for one in numbers)
         if self.unknown or (size and self.may_hold_text_of(size)):
             return True
         if not numbers:
-            whole = [one for one in self.arrays if not _has_point(one)]
+            whole = [one for one in self.arrays if not _is_floating(one)]
             return bool(self.integers) or any(_size(one) == 1 for one in whole)
         if self.holds_any(numbers):
             return True
-        shapes = Counter(_shape(one) for one in self.arrays if _has_point(one))
+        shapes = Counter(_shape(one) for one in self.arrays if _is_floating(one))
         expected = Counter(tuple(one.shape) for one in parameters)
         return any(
             shapes[shape] > tasks * expected[shape]
@@ -185,14 +185,14 @@ class Held:
         )
 
     def holds_any(self, wanted: list[Any], *, single: bool = True) -> bool:
-        """Whether the values of one of the tensors `wanted` are here: alone, or among others.
+        """Whether the values of one of the tensors `wanted` are here, alone or among others.
 
         Args:
             wanted: the tensors.
-            single: a tensor of one number is told by its value; else by itself alone.
+            single: compare a tensor of one number by value; otherwise by identity.
         """
         for one in self.arrays:
-            if _has_point(one):
+            if _is_floating(one):
                 values = None
                 for tensor in wanted:
                     if one is tensor:
@@ -210,13 +210,13 @@ class Held:
             len(shape) == 1 and shape[0] >= total for shape in map(_shape, self.arrays)
         )
 
-    def is_set_for(self, wanted: list[Any], copies: Copies) -> bool:
-        """Whether there is one value for each of these tensors, whatever became of it."""
+    def has_value_for_each(self, wanted: list[Any], copies: Copies) -> bool:
+        """Whether there is one value for each of these tensors, of any content."""
         sizes = Counter(_shape(one) for one in self.arrays if _may_be_gradient(one, copies))
         return not Counter(tuple(tensor.shape) for tensor in wanted) - sizes
 
     def fitting(self, tensor: Any) -> list[Any]:
-        """What has the size of `tensor`: alone, in one line, or as one of several in a stack."""
+        """The arrays of the size of `tensor`: in its shape, flat, or stacked."""
         shape, size = tuple(tensor.shape), tensor.numel()
         return [
             one
@@ -226,7 +226,7 @@ class Held:
 
 
 def _relation(copy: Copy, values: Any, copies: Copies) -> bool | None:
-    """Whether `values` are the gradient of `copy`, or what it has become; None: unknown."""
+    """Whether `values` are the gradient of `copy`, or derived from it; None: unknown."""
     tensor = copy.tensor
     if not _may_be_gradient(values, copies):
         return False
@@ -262,20 +262,20 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _aligned(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two vectors point the same way, or the opposite one; where unknown, they may."""
+    """Whether two vectors are parallel or opposite; if unknown, they may be."""
     cosine = torch.nn.functional.cosine_similarity(one, other, dim=0).abs().item()
     return not cosine < (0.99 if len(one) < _FEW else 0.8)
 
 
 def _may_be_gradient(values: Any, copies: Copies) -> bool:
-    """Whether these are numbers with a point that the task was not given."""
+    """Whether these are floating-point numbers that were not passed to the task."""
     if id(values) in copies.others:
         return False
-    return _has_point(values)
+    return _is_floating(values)
 
 
 _RUNS = 100
-"""How many places in a long vector are compared with what may stand there."""
+"""How many positions of a long vector are compared with the wanted numbers."""
 
 
 def _whole(values: Any) -> torch.Tensor:
@@ -286,7 +286,7 @@ def _whole(values: Any) -> torch.Tensor:
 
 
 def _has_run(values: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Whether the numbers `wanted` stand one after the other in `values`."""
+    """Whether the numbers `wanted` occur consecutively in `values`."""
     size = len(wanted)
     if len(values) == size:
         return _close(values, wanted)
@@ -295,8 +295,8 @@ def _has_run(values: torch.Tensor, wanted: torch.Tensor) -> bool:
     return any(_close(values[place : place + size], wanted) for place in places)
 
 
-def _has_point(values: Any) -> bool:
-    """Whether these are numbers with a point."""
+def _is_floating(values: Any) -> bool:
+    """Whether these are floating-point or complex numbers."""
     if tensors.is_tensor(values):
         return bool(values.is_floating_point() or values.is_complex())
     return getattr(getattr(values, "dtype", None), "kind", "f") in "fc"
@@ -317,7 +317,7 @@ def _size(values: Any) -> int:
 
 
 def _shape_of(values: Any) -> tuple[int, ...] | None:
-    """The shape of a list of numbers with a point, or of nested ones, as `tolist` makes them."""
+    """The shape of (nested) lists of floats, as `tolist` makes them; None for other objects."""
     if isinstance(values, float):
         return ()
     if type(values) not in (list, tuple) or not values:

@@ -1,8 +1,8 @@
-"""GG106: whether the program reads a `.grad` to update something by it, without an optimizer.
+"""GG106: whether the program reads a `.grad` to update a tensor with it, without an optimizer.
 
-Read off its source, from the line that reads: where the gradient goes, through names, results and
-the program's own functions, until a tensor is changed in place by it. To print, compare, clear or
-return it to nobody updates nothing.
+Judged by the source, from the reading line: the gradient is followed through names, results and the
+program's own functions, until it changes a tensor in place. Printing, comparing, clearing or
+returning it unused updates nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.parsing import FUNCTIONS, scope_at, tree_of
 
 _DEPTH = 4
-"""How many functions a gradient is followed through."""
+"""Through how many functions a gradient is followed."""
 _ROUNDS = 8
 _LOADING = frozenset({"load_state_dict", "vector_to_parameters"})
 _STORING = frozenset({"add", "append", "extend", "insert", "setdefault"})
@@ -34,7 +34,7 @@ class _Kind(Enum):
 
 
 class _Called(NamedTuple):
-    """A function of the program's own that gets a gradient: its name, and as which arguments."""
+    """A function of the program that gets a gradient: its name, and the arguments with it."""
 
     name: tuple[str, ...]
     arguments: tuple[int | str, ...]
@@ -55,7 +55,7 @@ class _Flow(NamedTuple):
 
 
 def updates(frame: types.FrameType) -> bool:
-    """Whether the gradient that `frame` reads now is for an update by the program itself."""
+    """Whether the program itself updates a tensor with the gradient that `frame` reads now."""
     reader: str | None = None
     current: types.FrameType | None = frame
     for _ in range(_DEPTH):
@@ -70,13 +70,13 @@ def updates(frame: types.FrameType) -> bool:
             return False
         reader = current.f_code.co_name
         current = current.f_back
-        while reader.startswith("<") and current is not None:  # read with what is around it
+        while reader.startswith("<") and current is not None:  # read with the code around it
             reader, current = current.f_code.co_name, current.f_back
     return False
 
 
 def _updated_by(frame: types.FrameType, called: _Called, depth: int) -> bool:
-    """Whether a function that `frame` calls updates something by the arguments it gets."""
+    """Whether a function that `frame` calls updates a tensor by its arguments."""
     return _function_updates(_resolved(frame, called.name), called.arguments, depth)
 
 
@@ -115,7 +115,7 @@ def _resolved(frame: types.FrameType, name: tuple[str, ...]) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _flow_at(code: types.CodeType, path: str, line: int, reader: str | None) -> _Flow:
-    """Where what is read at `line` goes: `.grad`, or what the function called `reader` returns."""
+    """Follow what is read at `line`: `.grad`, or the result of the function called `reader`."""
     tree = tree_of(path)
     if tree is None:
         return _Flow()
@@ -129,7 +129,7 @@ def _flow_at(code: types.CodeType, path: str, line: int, reader: str | None) -> 
 
 @functools.lru_cache(maxsize=256)
 def _flow_into(code: types.CodeType, path: str, names: tuple[str, ...]) -> _Flow:
-    """Where the arguments called `names` go in a function."""
+    """Follow the arguments called `names` in a function."""
     tree = tree_of(path)
     scope = None if tree is None else scope_at(tree, code.co_firstlineno)
     if not isinstance(scope, FUNCTIONS):
@@ -185,7 +185,7 @@ def _name_of(node: ast.AST) -> tuple[str, ...]:
 
 
 def _root(node: ast.AST) -> ast.AST:
-    """What an expression takes attributes, items and results of methods from."""
+    """The expression whose attributes, items and method results `node` is made of."""
     while True:
         if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)) and not _is_read(node):
             node = node.value
@@ -196,11 +196,11 @@ def _root(node: ast.AST) -> ast.AST:
 
 
 class _Following:
-    """A gradient on its way through one function.
+    """Follows a gradient through one function.
 
     Args:
         scope: the function, or the module.
-        line: where it is read; what stands before that in the source does not count.
+        line: where it is read; code before that line does not count.
     """
 
     def __init__(self, scope: ast.AST, line: int) -> None:
@@ -208,14 +208,14 @@ class _Following:
         self.names: dict[str, _Kind] = {}
         self._sources: dict[ast.AST, _Kind] = {}
         self._unpacked: list[set[str]] = []
-        """Names that got parts of one value: which of them is the gradient is not known."""
+        """Names that got parts of one value: which of them is the gradient is unknown."""
         self._line = line
         self._parents = {
             child: node for node in [scope, *self.nodes] for child in ast.iter_child_nodes(node)
         }
 
     def begin_at(self, read: ast.AST) -> None:
-        """The gradient comes out of the expression `read`."""
+        """The expression `read` yields the gradient."""
         self._sources[read] = _Kind.GRADIENT
         child, node = read, self._parents.get(read)
         asked = False
@@ -228,15 +228,15 @@ class _Following:
             elif isinstance(node, ast.comprehension) and child in node.ifs:
                 child, node = node, self._parents[node]
                 self._sources[node] = _Kind.CHOSEN
-                self._again(read, [node])
+                self._add_equal_reads(read, [node])
                 return
             elif not isinstance(node, (ast.BoolOp, ast.UnaryOp, ast.NamedExpr)) and not asked:
                 return
             child, node = node, self._parents.get(node)
         if isinstance(node, ast.If) and child is node.test:
-            self._again(read, [*node.body, *node.orelse])
+            self._add_equal_reads(read, [*node.body, *node.orelse])
             if any(block and isinstance(block[-1], _ENDING) for block in (node.body, node.orelse)):
-                self._again(read, self._following(node))
+                self._add_equal_reads(read, self._following(node))
 
     def _following(self, statement: ast.stmt) -> list[ast.stmt]:
         """The statements after `statement` in its block."""
@@ -245,15 +245,15 @@ class _Following:
                 return block[block.index(statement) + 1 :]
         return []
 
-    def _again(self, read: ast.AST, inside: list[Any]) -> None:
-        """Take other expressions that read what `read` does, inside these nodes."""
+    def _add_equal_reads(self, read: ast.AST, inside: list[Any]) -> None:
+        """Treat equal reads inside these nodes as the gradient, too."""
         text = ast.unparse(read)
         for node in (inner for one in inside for inner in ast.walk(one)):
             if _is_read(node) and ast.unparse(node) == text:
                 self._sources[node] = _Kind.GRADIENT
 
     def follow(self) -> _Flow:
-        """Where it goes."""
+        """Follow the gradient to its uses."""
         for _ in range(_ROUNDS):
             known = len(self.names)
             for node in self.nodes:
@@ -293,7 +293,7 @@ class _Following:
         return next((one for one in _Kind if one in kinds), None)
 
     def _bind(self, node: ast.AST) -> None:
-        """Take what names get."""
+        """Record which names get the gradient."""
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if node.value is not None and not self._is_update(node):
@@ -324,13 +324,13 @@ class _Following:
         if kind is not None and isinstance(root, ast.Name) and root.id != "self":
             self.names.setdefault(root.id, kind)
 
-    # -- what is done with it
+    # -- how it is used
 
     def _holds(self, *nodes: ast.AST) -> bool:
         return any(self._kind(node) is _Kind.GRADIENT for node in nodes)
 
     def _is_own(self, changed: ast.AST, given: Iterable[ast.AST]) -> bool:
-        """Whether what is changed by what is `given` is the gradient, or was computed from it."""
+        """Whether `changed` is itself the gradient, or was computed from it."""
         if any(_is_gradient(inner) for inner in ast.walk(changed)):
             return True
         name = getattr(_root(changed), "id", None)
@@ -340,7 +340,7 @@ class _Following:
         return not any(name in names and used & names for names in self._unpacked)
 
     def _updates(self, node: ast.AST) -> bool:
-        """Whether a tensor is changed here by the gradient."""
+        """Whether `node` changes a tensor by the gradient."""
         if isinstance(node, (ast.AugAssign, ast.Assign)):
             return self._is_update(node)
         if not isinstance(node, ast.Call) or not isinstance(node.func, (ast.Attribute, ast.Name)):
@@ -361,8 +361,7 @@ class _Following:
     def _is_update(self, node: ast.AST) -> bool:
         """Whether an assignment changes a tensor by the gradient.
 
-        A number that is summed up is none: what is changed has a gradient itself, or is what a loop
-        goes through.
+        A running total does not count: the target has a gradient itself, or is a loop variable.
         """
         if isinstance(node, ast.Assign):
             return self._holds(node.value) and any(

@@ -1,6 +1,6 @@
-"""GG106: which gradients an optimizer has used already, as a few of each optimizer's show.
+"""GG106: which gradients an optimizer has used already, from a sample of its parameters.
 
-A gradient that no step has used yet is one that the program made for the next step.
+A gradient that no step has used yet is one that the program computed for the next step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 _SAMPLED = 8
-"""How many parameters of an optimizer are looked at after each step."""
+"""How many parameters of an optimizer are sampled after each step."""
 
 
 class _Used:
@@ -32,7 +32,7 @@ class _Used:
         ]
 
     def parameters(self) -> list[Any]:
-        """Those whose gradient the step has used; none if a new one has come since."""
+        """The parameters whose gradient the step has used; none if a new gradient came since."""
         optimizer = self._optimizer()
         if optimizer is None or not self._gradients:
             return []
@@ -56,5 +56,5 @@ def _stepped(optimizer: Any) -> None:
 
 
 def apply() -> None:
-    """Look at the gradients that optimizers use."""
+    """Record the gradients that optimizers use."""
     steps.after.subscribe(_stepped)

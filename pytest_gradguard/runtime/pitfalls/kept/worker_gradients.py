@@ -1,9 +1,9 @@
 """GG106: gradients that workers kept, confirmed by an optimizer that steps without them.
 
-A worker says of which copies the gradients do not leave it. From then on, until the guard ends,
-the steps of torch's optimizers are looked at, and what else gives or clears gradients here. Run in
-one process, the task would have left its gradient in `.grad`: what this process clears itself
-afterwards would be gone there, too, and is no loss.
+A worker reports the copies whose gradients do not leave it. From then on, until the guard ends, the
+steps of torch's optimizers are checked, and what else gives or clears gradients here. In a single
+process the task would have left its gradient in `.grad`: a gradient that this process then clears
+itself would be gone there, too, and is no loss.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytest_gradguard.runtime.frameworks.torch.copies import (
 from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
 from pytest_gradguard.runtime.kernel import calls, callsite, collector, locate
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.dispatch.telling import hear
+from pytest_gradguard.runtime.kernel.dispatch.reporting import receive
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
@@ -39,14 +39,14 @@ from pytest_gradguard.runtime.pitfalls.lost import pickled_leaves
 
 
 class _Waiting:
-    """A tensor of this process, of whose copy a worker has kept the gradient.
+    """A tensor of this process whose copy's gradient a worker has kept.
 
     Attributes:
         call, left: the call of the task that kept the gradient, and what that left.
         sent_by: the call that shipped it, which may be an earlier one; None: the program itself.
         cleared: the task has cleared it again.
         stepped_with: a step had used its gradient before the call.
-        settled: nothing more is to be said of it.
+        settled: nothing more needs to be reported on it.
     """
 
     def __init__(
@@ -69,33 +69,33 @@ class _Waiting:
         self._values = values
         self._gradient = gradient
         self._version: tuple[int, int] | None = None
-        """In place of the values: that of the tensor after the last step."""
+        """In place of the values: the tensor's version after the last step."""
         self._others: set[bool] = set()
 
     @property
     def tensor(self) -> Any:
-        """The tensor, or None where it is no more."""
+        """The tensor, or None if it no longer exists."""
         return self._reference()
 
     def before_step(self) -> None:
-        """Before an optimizer's step: a tensor with other values has got them by another way."""
+        """Before an optimizer's step: new values mean that the tensor was updated otherwise."""
         if not self.settled and self._is_looked_at and self._is_written:
             self.settled = True
 
     @property
     def _is_looked_at(self) -> bool:
-        """Whether its values matter: to read them from a GPU waits for all that is under way."""
+        """Whether its values matter: reading them from a GPU waits for all pending work."""
         return not self.tensor.is_cuda or self.state is not None
 
     @property
     def _is_written(self) -> bool:
-        """Whether it has other values than after the last step."""
+        """Whether its values have changed since the last step."""
         if self._version is not None:
             return self._version != _version(self.tensor)
         return digest(self.tensor) != self._values
 
     def after_step(self) -> None:
-        """After an optimizer's step, which may have changed its values."""
+        """Record its values after an optimizer's step, which may have changed them."""
         tensor = self.tensor
         if not self.settled:
             if self._is_looked_at:
@@ -110,7 +110,7 @@ class _Waiting:
             _state.used[id(tensor)] = self._reference, refer(gradient), gradient_state(tensor)
 
     def backward_ended(self, tensor: Any, before: Any, penalty: bool) -> None:
-        """After a backward pass in this process.
+        """Record a gradient from a backward pass in this process.
 
         Args:
             tensor: the tensor, which the pass may have been the last to hold.
@@ -122,27 +122,27 @@ class _Waiting:
 
     @property
     def state(self) -> State | None:
-        """What an optimizer has instead of the gradient that stayed in the worker."""
+        """What an optimizer has instead of the gradient that was left in the worker."""
         if self.settled:
             return None
         gradient = gradient_state(self.tensor)
         if gradient is None:
             return None if self._gradient else State.MISSING  # or it was cleared here since
-        if self._others:  # what was computed from data here may be all that is wanted
+        if self._others:  # gradients of local data may be all that is wanted
             return State.PENALTY if all(self._others) else None
         if gradient != self._gradient:
             return None  # the program has set it, or made it zero
         is_used = self.stepped_with or gradient == self._used
-        if self.left.anew and not is_used:
-            return None  # what the task computed instead of it was not for this step
+        if self.left.clears_gradients and not is_used:
+            return None  # the gradient that the task replaced was not for this step
         if all_zero(self.tensor.grad):
             return State.ZERO
         return State.STALE if is_used and not self.left.for_inputs else None
 
     @property
     def _used(self) -> GradientState | None:
-        """The gradient that a step has used last, where it is still there: another one may have
-        come to lie in its place."""
+        """The gradient that a step used last, if it is still there and not a new one at its
+        address."""
         reference, used, state = _state.used.get(id(self.tensor), (None, None, None))
         if reference is None or used is None or reference() is not self.tensor:
             return None
@@ -151,13 +151,12 @@ class _Waiting:
 
 
 class _State(GuardState):
-    """What processes have told of gradients, by the ids of tensors.
+    """The reports of processes on gradients, by the ids of tensors.
 
     Attributes:
-        waiting: those whose gradient may be missed.
-        used: those that were waited for: the tensor, the gradient of its last step, and the state
-            of that.
-        inherited: those that a forked process has inherited: what it has told of them.
+        waiting: tensors whose gradient may be missed.
+        used: tensors that were waited for, with the gradient of their last step and its state.
+        inherited: tensors inherited by a forked process, with what it reported on them.
     """
 
     def __init__(self) -> None:
@@ -170,12 +169,12 @@ _state = dropped_at_end(_State())
 
 
 def remember(call: Call, left: KeptGradients, *, running: bool = False) -> None:
-    """Take what a worker of `call` has left behind.
+    """Record the gradients that a worker of `call` has left behind.
 
     Args:
         call: the call.
-        left: what its worker told.
-        running: the worker goes on: the gradient that a tensor has meanwhile may be another's.
+        left: the worker's report.
+        running: the worker goes on: a tensor's current gradient may come from elsewhere.
     """
     for identity, known in list(_state.waiting.items()):
         if known.tensor is None:
@@ -206,8 +205,8 @@ def remember(call: Call, left: KeptGradients, *, running: bool = False) -> None:
 
 
 def _shipped(call: Call) -> list[tuple[int, Reference, Call | None]]:
-    """What went to the workers of `call`, with its tasks, with their initializer and before: the
-    ids, the tensors and by which call."""
+    """The tensors shipped to the workers of `call`, by its tasks, their initializer or earlier
+    calls: ids, references and calls."""
     found = {
         identity: (reference, call.shipped_before.get(identity, call))
         for identity, (reference, _) in call.shipped.items()
@@ -230,7 +229,7 @@ def _sent(call: Call, left: KeptGradients) -> list[tuple[int, Reference, Call | 
 
 
 def listen() -> None:
-    """Look at optimizers and backward passes from now on."""
+    """Watch optimizers and backward passes from now on."""
     steps.before.subscribe(_stepping)
     steps.after.subscribe(_stepped)
     _patches.apply()
@@ -239,11 +238,11 @@ def listen() -> None:
 
 
 def replace(call: Call, outcome: Outcome, earlier: Outcome | None, *, running: bool) -> None:
-    """Take what has become of the gradients in a process that `call` has started.
+    """Record what has become of the gradients in a process that `call` has started.
 
     Args:
         call, outcome: the call, and what has become of them.
-        earlier: what it told before, which does not hold any more.
+        earlier: the process's earlier report, which is replaced.
         running: the process goes on.
     """
     returned = 0
@@ -261,12 +260,12 @@ def replace(call: Call, outcome: Outcome, earlier: Outcome | None, *, running: b
 
 
 def module_returned(call: Call, sent: Any, task: Any, module: Any) -> None:
-    """Hear that a copy of the module `sent` has come back, which the program may use instead."""
+    """Settle a module of which a copy has come back: the program may use the copy instead."""
     for known in _known(sent.parameters()):
         known.settled = True
 
 
-def of(tensor: Any) -> tuple[Call, KeptGradients] | None:
+def find_kept(tensor: Any) -> tuple[Call, KeptGradients] | None:
     """The call that `tensor` was shipped to, and the task that left its gradient there."""
     for known in _known([tensor]):
         return known.call, known.left
@@ -274,8 +273,8 @@ def of(tensor: Any) -> tuple[Call, KeptGradients] | None:
 
 
 def _known(parameters: Iterable[Any]) -> list[_Waiting]:
-    """What is waited for of these parameters."""
-    hear()
+    """The waiting tensors among these parameters."""
+    receive()
     found = []
     for parameter in parameters:
         if id(parameter) in _state.inherited:
@@ -287,7 +286,7 @@ def _known(parameters: Iterable[Any]) -> list[_Waiting]:
 
 
 def _recognize(parameter: Any) -> None:
-    """See whether it is what a forked process has inherited: an id may be used again."""
+    """Check whether `parameter` is one that a forked process inherited: ids may be reused."""
     call, left, values, state = _state.inherited.pop(id(parameter))
     earlier = _state.waiting.get(id(parameter))
     if earlier is not None and earlier.call is call and earlier.tensor is parameter:
@@ -304,7 +303,7 @@ def _recognize(parameter: Any) -> None:
 
 
 def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
-    hear()
+    receive()
     if _state.inherited:
         _known(tensors.leaves_of(backward.outputs))
     if not backward.accumulates:
@@ -356,7 +355,7 @@ def _stepped(optimizer: Any) -> None:
 
 
 def _read(parameter: Any, frame: FrameType) -> None:
-    """See whether the program makes a step by hand with the gradient that it reads."""
+    """Check whether the program steps by hand with the gradient that it reads."""
     if not callsite.is_users(frame):
         return
     for one in _known([parameter]):
@@ -376,8 +375,8 @@ def _confirm(known: list[_Waiting], parameters: list[Any], by_hand: bool = False
         for p in parameters
     )
     if not nothing and any(one.call.kind is FORKED for one, _ in states.values()):
-        return  # what a process sends that was forked by hand is not known
-    if not nothing:  # run in one process, what the task cleared again would be missing, too
+        return  # what such a process sends is unknown
+    if not nothing:  # in one process, a gradient that the task cleared would be missing, too
         states = {i: (one, state) for i, (one, state) in states.items() if not one.cleared}
     if not states:
         return

@@ -1,1 +1,1 @@
-"""GG206: what a daemon runs its loader in."""
+"""GG206: a loader that cannot start its workers in a daemon or a loky worker."""

@@ -1,7 +1,7 @@
 """GG206: a task iterates a loader whose workers cannot be started in a worker process.
 
-The loader's iteration fails in the task (`integrations.loader` notes it). It is a finding only
-where the task fails of it: one that goes on without workers has done what the finding asks for.
+The loader's iteration fails in the task (`integrations.loader` records it). It is a finding only if
+the task fails for that reason: a task that goes on without workers has applied the fix.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_gradguard.runtime.kernel.checks import Probe
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence, times
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import Task, task_of
-from pytest_gradguard.runtime.pitfalls.cuda.attempts import told
+from pytest_gradguard.runtime.pitfalls.cuda.attempts import error_line
 
 CODE = "GG206"
 PROBES = (Probe("gg206", __name__),)
@@ -32,7 +32,7 @@ _CHAINED = 10
 
 
 class Asked(NamedTuple):
-    """What a loader was asked for.
+    """The requested settings of a loader.
 
     Attributes:
         workers: how many workers it is to have.
@@ -44,11 +44,11 @@ class Asked(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A loader that could not start its workers, in plain values so that it can be pickled.
+    """A loader that could not start its workers, picklable.
 
     Attributes:
         why: ``"loky"``, ``"daemon"`` (a pool's), or ``"process"`` (a daemon of the program's own).
-        asked: what it was asked for.
+        asked: its settings.
         error: what it raised.
         task: the function that ran.
         path, line: the user's line that iterates it.
@@ -90,54 +90,54 @@ class Evidence(TaskEvidence):
             f"{'process' if alone else 'task'} raised `{failed.error}`."
         )
 
-    def hear(self, told: Failed) -> None:
-        if told.task is not None:
+    def add_failure(self, failed: Failed) -> None:
+        if failed.task is not None:
             if not self.count:
-                self.failed = told
-                self.advice = _ADVICE[told.why]
-                self.details["num_workers"] = told.asked.workers
-            text = f"`{told.task.name}` iterates the loader here"
-            self.add(told.task, text, told.path, told.line)
+                self.failed = failed
+                self.advice = _ADVICE[failed.why]
+                self.details["num_workers"] = failed.asked.workers
+            text = f"`{failed.task.name}` iterates the loader here"
+            self.add(failed.task, text, failed.path, failed.line)
 
 
-def heard(call: Any, note: Failed) -> None:
+def on_note(call: Any, note: Failed) -> None:
     """Report a loader that failed in a worker."""
     evidence = Evidence.of(call, framework="torch", type="DataLoader")
     if evidence is not None:
-        evidence.hear(note)
+        evidence.add_failure(note)
 
 
 # -- in the worker ---------------------------------------------------------------------------------
 
 _failed: list[tuple[BaseException, Failed]] = dropped_at_end([])
-"""The loader that failed last, and with what."""
+"""The loader that failed last, with its error."""
 
 
 def asked(loader: Any) -> Asked:
-    """What `loader` is asked for, as its iteration begins."""
+    """The settings of `loader`, as its iteration begins."""
     context = getattr(loader, "multiprocessing_context", None)
     return Asked(getattr(loader, "num_workers", 0), getattr(context, "_name", None))
 
 
 def failed(asked: Asked, error: BaseException) -> None:
-    """Note that an iteration ended with `error`, if that is because of the process it is in."""
+    """Record that an iteration ended with `error`, if the kind of process is the reason."""
     why = _why(asked, error)
     if why is not None:
         site = callsite.user_site()
         place = (None, None) if site is None else (site.path, site.line)
-        _failed[:] = [(error, Failed(why, asked, told(error), None, *place))]
-        probes.rouse("gg206")
+        _failed[:] = [(error, Failed(why, asked, error_line(error), None, *place))]
+        probes.activate("gg206")
 
 
 def of_daemon(asked: Asked, error: BaseException) -> Failed | None:
-    """The loader that a daemon of the program's own failed of, if that raised `error`."""
+    """The loader that failed in a daemon of the program, if it raised `error`."""
     if _why(asked, error) != "daemon":
         return None
-    return Failed("process", asked, told(error), None, None, None)
+    return Failed("process", asked, error_line(error), None, None, None)
 
 
 def _why(asked: Asked, error: BaseException) -> str | None:
-    """Why no workers could be started in this process; None: that is not what happened."""
+    """Why no workers could be started in this process; None: another reason."""
     multiprocessing: Any = sys.modules["multiprocessing"]
     if isinstance(error, AssertionError):
         if "daemonic processes are not allowed" in str(error):
@@ -146,16 +146,16 @@ def _why(asked: Asked, error: BaseException) -> str | None:
     if multiprocessing.get_start_method(allow_none=True) in (None, *_STANDARD):
         return None
     if isinstance(error, AttributeError) and error.name == "env":
-        # What a dataset raises in a worker arrives without the object that it was raised of.
+        # An error that a dataset raises in a worker arrives without its `obj`.
         return "loky" if isinstance(error.obj, multiprocessing.process.BaseProcess) else None
     ended = isinstance(error, RuntimeError) and "exited unexpectedly" in str(error)
-    # A fresh interpreter is told loky's start method before it could know that.
+    # A new interpreter gets loky's start method before it could know that.
     return "loky" if ended and asked.method in ("spawn", "forkserver") else None
 
 
-def roused(items: Any, results: Any, error: BaseException | None) -> Failed | None:
-    """The loader of which the tasks failed, if they did."""
-    probes.roused.pop("gg206", None)  # until the next loader fails
+def inspect_batch(items: Any, results: Any, error: BaseException | None) -> Failed | None:
+    """Return the loader because of which the tasks failed, if any."""
+    probes.active.pop("gg206", None)  # until the next loader fails
     noted = _failed[:]
     _failed.clear()
     for cause, failed in noted:

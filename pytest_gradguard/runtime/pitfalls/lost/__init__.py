@@ -1,1 +1,1 @@
-"""GG101-GG104, GG107, GG113: gradients that end where something crosses to or from a worker."""
+"""GG101-GG104, GG107, GG113: gradients that end at a transfer to or from a worker."""

@@ -1,6 +1,6 @@
-"""GG103: which of the tensors that arrive here had a graph in a worker, or may have had one.
+"""GG103: which arriving tensors had a graph in a worker, or may have had one.
 
-Workers tell of what they pickle themselves by its values. A program without a guard tells nothing.
+Workers report the tensors that they pickle themselves, by value. An unguarded program reports none.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pytest_gradguard.runtime.kernel.tasks import Task
 from pytest_gradguard.runtime.pitfalls.lost import gg103, pickled_leaves, provenance
 from pytest_gradguard.runtime.pitfalls.lost.lacking import Severed
 
-_MOST_TOLD = 1_024
+_MOST_SENT = 1_024
 
 
 class _State(GuardState):
-    """What may arrive.
+    """Tensors that may arrive.
 
     Attributes:
-        told: by their values: what workers pickled with a graph, and whether they handed it over.
-        programs: those that this one has started, and what runs there.
+        sent: by digest: tensors that workers pickled with a graph, and whether they sent them.
+        programs: the started programs, and their tasks.
         processes: called before checking for tensors reported by a process.
     """
 
     def __init__(self) -> None:
-        self.told: dict[str, tuple[Severed, bool]] = {}
+        self.sent: dict[str, tuple[Severed, bool]] = {}
         self.programs: deque[tuple[calls.Call, Task]] = deque(maxlen=16)
         self.processes: list[Callable[[], object]] = []
 
@@ -41,21 +41,21 @@ _state = dropped_at_end(_State())
 
 
 def expect(hear: Callable[[], object]) -> None:
-    """Look, from now on, at what arrives of processes that the program has started.
+    """From now on, match arriving tensors with the reports of started processes.
 
     Args:
-        hear: has those that have told something come by `told`.
+        hear: receives the reports, which call `remember_sent`.
     """
     if hear not in _state.processes:
         _state.processes.append(hear)
     _look()
 
 
-def told(call: calls.Call, sent: gg103.Sent) -> None:
-    """Know what a worker of `call` has itself pickled with a graph, should it arrive here."""
-    known = _state.told
+def remember_sent(call: calls.Call, sent: gg103.Sent) -> None:
+    """Record a tensor with a graph that a worker of `call` pickled itself, in case it arrives."""
+    known = _state.sent
     known[sent.values] = (Severed(call, sent.note), sent.handed)
-    while len(known) > _MOST_TOLD:
+    while len(known) > _MOST_SENT:
         del known[next(iter(known))]
     for leaf in pickled_leaves.of(sent.leaves.values()):
         call.ships_gradients = True
@@ -66,7 +66,7 @@ def told(call: calls.Call, sent: gg103.Sent) -> None:
 
 
 def started(call: calls.Call, task: Task) -> None:
-    """Look, from now on, at what arrives of a program without a guard, which `call` starts."""
+    """From now on, check what arrives from an unguarded program that `call` starts."""
     _state.programs.append((call, task))
     _look()
 
@@ -79,7 +79,7 @@ def _look() -> None:
 def _origin(tensor: Any, values: str, rebuilding: FrameType) -> Severed | None:
     for hear in _state.processes:
         hear()
-    severed, handed = _state.told.get(values, (None, False))
+    severed, handed = _state.sent.get(values, (None, False))
     if severed is None and _state.programs and not pickled_leaves.is_own(values):
         severed = _of_program(tensor)
     if severed is None or not provenance.may_be(severed, rebuilding):
@@ -90,7 +90,7 @@ def _origin(tensor: Any, values: str, rebuilding: FrameType) -> Severed | None:
 
 
 def _of_program(tensor: Any) -> Severed | None:
-    """What `tensor` may have come back as from the last program that was started."""
+    """What `tensor` may be of the program started last."""
     call, task = _state.programs[-1]
     for leaf in pickled_leaves.alive():
         call.remember_shipped(leaf, "")

@@ -1,8 +1,8 @@
-"""GG103: whether the program itself carries on the gradients that end at its results.
+"""GG103: whether the program itself passes on the gradients that end at its results.
 
 In split learning and in a chain rule by hand, a backward pass is meant to end at the results. The
-pass alone does not show that, but what follows does: the `.grad` of a result goes back to a worker,
-an optimizer holds the result, or the program gives the tensors behind it their gradients.
+pass alone does not show that, but later events do: the `.grad` of a result goes back to a worker,
+an optimizer holds the result, or the program assigns the gradients of the tensors behind it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pytest_gradguard.runtime.kernel.references import Reference, refer
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
 _MOST = 64
-"""Of how many passes it is waited to see what becomes of their gradients."""
+"""For how many passes the use of their gradients is awaited."""
 
 
 class Pass:
     """A backward pass that has ended at results.
 
     Args:
-        results: where it ended; None for those that are no more.
+        results: where it ended; None for those that no longer exist.
         without: the tensors behind them that have no gradient.
-        meant: called once it shows that the program carries these gradients on.
+        meant: called once the program is seen to pass these gradients on.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class Pass:
         self._meant = meant
 
     def carried_on(self, is_used: Callable[[Any], bool]) -> None:
-        """Take off the results whose gradient the program uses."""
+        """Remove the results whose gradient the program uses."""
         alive = [(reference, reference()) for reference in self._results]
         self._results = [one for one, result in alive if result is None or not is_used(result)]
         if not self._results:
             self._end()
 
     def look(self) -> None:
-        """See whether the program has given the tensors behind the results their gradients."""
+        """Check whether the program has assigned gradients to the tensors behind the results."""
         behind = [reference() for reference in self._without]
         if behind and not any(one is None or tensors.gradient_missing(one) for one in behind):
             self._end()
@@ -56,16 +56,16 @@ class Pass:
         return [one for one in behind if one is not None and tensors.gradient_missing(one)]
 
     def after(self, missing: Iterable[Any]) -> None:
-        """Another pass has ended: gradients that it gave are not the program's own answer."""
+        """Another pass has ended: gradients that it computed are not assigned by the program."""
         if any(not tensors.gradient_missing(tensor) for tensor in missing):
             self._without = []
 
     def steps(self, held: dict[int, Any]) -> None:
-        """An optimizer is about to step over the tensors `held`, by their ids."""
+        """Check the tensors `held`, by id, over which an optimizer is about to step."""
         self.carried_on(lambda result: id(result) in held)
         self.look()
         if any(id(reference()) in held for reference in self._without):
-            self._without = []  # it goes without them
+            self._without = []  # it steps without their gradients
 
     def _end(self) -> None:
         if self in _passes:
@@ -77,7 +77,7 @@ _passes: list[Pass] = dropped_at_end([])
 
 
 def wait(one: Pass) -> None:
-    """Look, from now on, what the program does with the gradients of that pass."""
+    """Watch, from now on, what the program does with the gradients of that pass."""
     _passes.append(one)
     del _passes[:-_MOST]
     steps.before.subscribe(_stepping)
@@ -85,13 +85,13 @@ def wait(one: Pass) -> None:
 
 
 def look() -> None:
-    """See what the program has done up to now."""
+    """Check what the program has done so far."""
     for one in _passes:
         one.look()
 
 
 def pickled(tensor: Any) -> None:
-    """The program sends `tensor` somewhere: it may be the gradient of a result."""
+    """Check a tensor that the program sends: it may be the gradient of a result."""
     for one in _passes:
         one.carried_on(lambda result: tensors.gradient(result) is tensor)
 

@@ -40,7 +40,7 @@ class Evidence(TransferEvidence):
     code = CODE
 
     def build(self) -> Finding | None:
-        # An object that keeps a tensor, such as an estimator its last loss, may never be asked.
+        # A tensor kept by an object, such as an estimator's last loss, may never be used.
         self.severity = None if self.plain else Severity.INFO
         if any(sample.description.get("hangs") for sample in self.samples):
             self.severity = Severity.ERROR

@@ -1,6 +1,6 @@
 """GG103: a backward pass gives its gradient to results whose graph was dropped.
 
-`provenance` knows these results, and hears of the backward passes that reach them.
+`provenance` tracks these results and the backward passes that reach them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FIXED = "fixed parameters"
 
 
 class Sent(NamedTuple):
-    """A tensor with a graph that was pickled, in plain values so that it can be pickled itself.
+    """A tensor with a graph that was pickled, itself picklable.
 
     Attributes:
-        values: what tells which it is.
-        note: what it is.
+        values: its digest.
+        note: its description.
         handed: it went through a queue, a connection or a manager.
-        leaves: by their ids, what tells which the leaves behind it are: a forked process may have
-            inherited them, and others may have arrived as copies.
+        leaves: the digests of the leaves behind it, by id: a forked process may have inherited
+            them, and others may have arrived as copies.
         lineage: that of the process.
     """
 
@@ -41,7 +41,7 @@ class Sent(NamedTuple):
 
 def case_of(call: Any) -> str:
     """The case of the catalogue's advice that fits the workers of `call`."""
-    # Threads do not have the caller's transform either.
+    # Threads lack the caller's transform, too.
     return "transform" if call.in_transform else str(call.case(CODE))
 
 
@@ -78,11 +78,11 @@ class Evidence(evidence.Evidence):
         self.partial.clear()
 
     def add(self, result: Object, call: Any, is_wanted: Callable[[Any], bool]) -> None:
-        """Take one more result that a backward pass here has reached, and its call.
+        """Add a result that a backward pass here has reached, with its call.
 
         Args:
-            result, call: the two.
-            is_wanted: says whether the program wants a gradient of what was sent to a call.
+            result, call: the result and its call.
+            is_wanted: whether the program wants a gradient of what was sent to a call.
         """
         self.results += not self.count
         self.backend = self.backend or call.backend
@@ -99,7 +99,7 @@ class Evidence(evidence.Evidence):
             self._dispatched.append(dispatched)
 
     def withdraw(self) -> None:
-        """One of the backward passes was meant to end at the results, as has shown since."""
+        """Drop one pass, which was meant to end at the results, as shown later."""
         with self._lock:
             self.count -= 1
             if not self.count:

@@ -1,7 +1,7 @@
 """GG104: a watched tensor received no gradient.
 
-`pytest_gradguard.gradients` watches the tensors and finds the reasons; the fixture
-`watch_gradients` and the context manager of that name ask for them.
+`pytest_gradguard.gradients` watches the tensors and finds the reasons, on request of the fixture
+and the context manager `watch_gradients`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def finding(
     """The finding of tensors that lack their gradient for one reason, or for several.
 
     Args:
-        message: what it says.
+        message: its message.
         names: the tensors.
         description: the first of them.
         reason: the kind of the reason.
         site: the line to blame.
-        fix: what to do; by default what the catalogue says.
-        trace: how it came to that.
+        fix: the fix; by default the catalogue's.
+        trace: the steps that led to it.
     """
     observed: Details = {
         "framework": "torch",

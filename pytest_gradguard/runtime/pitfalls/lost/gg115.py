@@ -1,6 +1,6 @@
-"""GG115: a gradient is not the derivative of the loss that it belongs to.
+"""GG115: a gradient is not the derivative of its loss.
 
-`pytest_gradguard.checking` compares them; the fixture and the function `check_gradients` ask.
+`pytest_gradguard.checking` compares them, for the fixture and the function `check_gradients`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def finding(
     """The finding of parameters whose gradient is wrong.
 
     Args:
-        message: what it says.
+        message: its message.
         names: the parameters.
-        description: what else is known of them.
-        site: where the check was asked for.
-        fix: what to do; by default what the catalogue says.
+        description: more details of them.
+        site: where the check was requested.
+        fix: the fix; by default the catalogue's.
     """
     observed: Details = {**description, "object": names[0], "objects": list(names)}
     return finding_of(CODE, message, observed, site=site, fix=fix)

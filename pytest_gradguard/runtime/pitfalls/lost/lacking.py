@@ -1,4 +1,4 @@
-"""GG103: a backward pass that stops at results of workers, and what lacks its gradient then."""
+"""GG103: a backward pass that stops at workers' results, and the tensors left without gradient."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Severed(NamedTuple):
 
     Attributes:
         call: the call that it came from.
-        note: what it was.
-        certain: it had a graph; else it may have had one, in a program without a guard.
+        note: its description.
+        certain: it had a graph; otherwise it may have had one, in an unguarded program.
     """
 
     call: Call
@@ -30,8 +30,8 @@ class StoppedPass:
     """One run of the autograd engine while results without their graph are alive.
 
     Args:
-        inputs: what it was asked for; empty, where it fills `.grad`.
-        calls: those that such results came from.
+        inputs: the tensors whose gradients are requested; empty if it fills `.grad`.
+        calls: the calls that such results came from.
 
     Attributes:
         outputs: where it began.
@@ -55,9 +55,9 @@ class StoppedPass:
 
 
 def misses_a_gradient(call: Call, backward: StoppedPass) -> bool:
-    """Whether what was pickled before `call` lacks the gradient that its result may stand for.
+    """Whether a tensor shipped to `call` lacks the gradient that its result may have carried.
 
-    Not where the program optimizes the result itself.
+    False if the program optimizes the result itself.
     """
     shipped = [reference() for reference, _ in list(call.shipped.values())]
     lacking = [one for one in shipped if one is not None and tensors.gradient_missing(one)]
@@ -69,10 +69,10 @@ def misses_a_gradient(call: Call, backward: StoppedPass) -> bool:
 
 
 def is_wanted(backward: StoppedPass, results: Set[int], search: bool, call: Call) -> bool:
-    """Whether the program wants the gradient of something that was sent to `call`.
+    """Whether the program wants the gradient of a tensor that was sent to `call`.
 
-    Not of parameters alone that no optimizer holds and the pass does not reach, where it reaches
-    other tensors: the results are features of a fixed model then.
+    False if only parameters were sent that no optimizer holds, and the pass reaches other tensors:
+    the results are then features of a fixed model.
 
     Args:
         backward: the pass.
@@ -92,19 +92,19 @@ def is_wanted(backward: StoppedPass, results: Set[int], search: bool, call: Call
 
 
 Shipped = dict[int, tuple[Any, str]]
-"""By their ids: tensors that were shipped, and by which paths."""
+"""Shipped tensors and their paths, by id."""
 
 
 def gradients(
     calls: Iterable[Call], backward: StoppedPass, accumulates: bool, outcome: Any
 ) -> tuple[Shipped, Shipped]:
-    """Which tensors that were shipped to those calls have no gradient now, or half of one.
+    """The tensors shipped to those calls that have no gradient now, or a part of one.
 
     Args:
-        calls: their results are where the pass stopped.
+        calls: the pass stopped at their results.
         backward: the pass.
-        accumulates: it fills `.grad`; else it returns gradients.
-        outcome: what it returned.
+        accumulates: it fills `.grad`; otherwise it returns gradients.
+        outcome: its return value.
     """
     without: Shipped = {}
     partial: Shipped = {}

@@ -1,6 +1,6 @@
-"""Leaves that the program pickles itself, for a process that may run already, or into a file.
+"""Leaves that the program pickles itself, for a running process or into a file.
 
-No call ships them. When a process tells of what it computed with a copy, its values say of which.
+No call ships them. When a process reports a computation with a copy, its digest finds the leaf.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class _State(GuardState):
     """What the program has pickled.
 
     Attributes:
-        leaves: by their ids.
-        own: the digests of the last other tensors that require grad, with a graph or without.
+        leaves: the leaves, by id.
+        own: the digests of the last other tensors that require grad, with or without a graph.
     """
 
     def __init__(self) -> None:
@@ -37,20 +37,20 @@ _state = dropped_at_end(_State())
 
 
 def alive() -> list[Any]:
-    """The leaves that the program has pickled, as far as they are still there."""
+    """The leaves that the program has pickled and that still exist."""
     return [leaf for one in list(_state.leaves.values()) if (leaf := one()) is not None]
 
 
 def is_own(values: str) -> bool:
-    """Whether a tensor with these `values`, which is no parameter, was pickled here."""
+    """Whether a tensor with this digest, which is no parameter, was pickled here."""
     return values in _state.own
 
 
 def of(values: Collection[str]) -> list[Any]:
-    """The leaves that the program has pickled, and that have one of these `values` now.
+    """The leaves that the program has pickled and that have one of these digests now.
 
     Args:
-        values: what tells which tensors they are (`copies.digest`).
+        values: digests of tensors (`copies.digest`).
     """
     return [leaf for leaf in alive() if digest(leaf) in values] if values else []
 
@@ -61,10 +61,10 @@ def any_pickled() -> bool:
 
 
 def apply() -> None:
-    """Look, from now on, at what the program pickles."""
+    """Record, from now on, what the program pickles."""
     frameworks.watch_reductions()
-    for told in (tensors.pickled, sharing.sent):
-        told.subscribe(_note)
+    for source in (tensors.pickled, sharing.sent):
+        source.subscribe(_note)
 
 
 def _note(tensor: Any) -> None:

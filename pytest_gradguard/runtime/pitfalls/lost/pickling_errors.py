@@ -1,8 +1,8 @@
-"""Why something could not be pickled for a worker: which object it was, and the way out.
+"""Explains why an object could not be pickled for a worker: its path, and the fix.
 
-Picklers name the class of what they cannot pickle, or nothing but its function. Where that happens
-on the way to a worker or a queue, and only then, the object is searched for, and the error gets a
-note with the path to it.
+Picklers name only the class of an object that they cannot pickle, or its function. If that happens
+on the way to a worker or a queue, and only then, the object is searched for, and its path is added
+to the error as a note.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _HISTORY_RETURNED = (
 
 
 def watched_dump(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands in the place of a pickler's method `dump`, or of a function of that name."""
+    """Wrap a pickler's method `dump`, or a function of that name."""
 
     @functools.wraps(original)
     def dump(*args: Any, **kwargs: Any) -> Any:
@@ -76,23 +76,23 @@ def watched_dump(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patches(module: ModuleType) -> list[Patch]:
-    """Watch what pools, executors, queues and spawned processes pickle by."""
+    """Watch the pickling of pools, executors, queues and spawned processes."""
     return [Patch(module.ForkingPickler, "dump", watched_dump, inherited=True)]
 
 
 def watch_fresh_process() -> None:
-    """Watch what this process puts on queues, in which no guard has started."""
+    """Watch what this process, which has no guard, puts on queues."""
     queues, reduction = map(import_module, ("multiprocessing.queues", "multiprocessing.reduction"))
     Patches([*queue_puts.patches(queues), *patches(reduction)]).apply()
 
 
 def explain(error: BaseException, current: Any, objects: Iterable[Any] = ()) -> None:
-    """Add to an `error` of pickling which object it means, if it can be found.
+    """Add to an `error` of pickling which object caused it, if it can be found.
 
     Args:
-        error: what the pickler raised.
+        error: the pickler's error.
         current: the transfer that was active.
-        objects: what was to be pickled, where there was none.
+        objects: the pickled objects, if there was no transfer.
     """
     try:
         matches = None if error_notes.explained(error) else _culprit(error)
@@ -137,11 +137,11 @@ def explain(error: BaseException, current: Any, objects: Iterable[Any] = ()) -> 
 
 transfer.refusals.append(explain)
 _unsent: list[str] = []
-"""Why a result could not be sent just now."""
+"""Why the last result could not be sent."""
 
 
 def _send_why(objects: Iterable[Any]) -> None:
-    """Add why to what a worker of a pool sends instead, which is an error of another class."""
+    """Add the reason to the error of another class that a pool's worker sends instead."""
     (text,), _unsent[:] = _unsent, []
     for one in objects:
         outcome = one[-1] if isinstance(one, tuple) and one else None
@@ -155,7 +155,7 @@ def _is_machinery(item: Any) -> bool:
 
 
 def _culprit(error: BaseException) -> tuple[Callable[[Any], bool], str] | None:
-    """What is looked for, and what to do about it; None: nothing tells."""
+    """A test for the object that caused `error`, and the fix; None if it is unknown."""
     text = str(error)
     if isinstance(error, RuntimeError) and text.startswith(_REFUSED):
         return _has_history, _HISTORY
@@ -177,7 +177,7 @@ _REDUCING = ("__reduce__", "__reduce_ex__", "__getstate__")
 
 
 def _refusing(error: BaseException) -> Any:
-    """The object of a library's that raised `error` as it was to be pickled, if one did."""
+    """The library's object whose pickling raised `error`, if any."""
     frame = None
     traceback = error.__traceback__
     while traceback is not None:
@@ -185,12 +185,12 @@ def _refusing(error: BaseException) -> Any:
             frame = traceback.tb_frame
         traceback = traceback.tb_next
     if frame is None or callsite.is_users(frame):
-        return None  # the program's own class has its own reasons
+        return None  # the program's own class raised it for its own reasons
     return dict(callsite.local_names(frame)).get("self")
 
 
 def _names(kind: type) -> tuple[str, str]:
-    """How picklers name a class: those of C modules by their full name."""
+    """How picklers name a class: short, or in full for those of C modules."""
     return kind.__name__, f"{kind.__module__}.{kind.__qualname__}"
 
 

@@ -1,10 +1,9 @@
-"""What a worker pickles with a graph itself, and nothing refuses: the graph stays behind.
+"""Tensors with a graph that a worker itself pickles without an error: the graph is dropped.
 
-What a task returns is seen as it is pickled. What it writes to a file, returns as bytes, or sends
-by a queue or pipe of its own goes another way. Torch refuses that in the pickler of the standard
-`multiprocessing`; that of `multiprocess` drops the graph silently, and so does the program's own
-pickling. Such tensors are told of by their values, so that what is pickled stays as it is;
-`arriving` knows them again where they arrive.
+The results of tasks are recorded as they are pickled. Other ways out are files, results as bytes,
+and queues or pipes of the program. Torch refuses such tensors in the pickler of the standard
+`multiprocessing`; `multiprocess` drops the graph silently, and so does the program's own pickling.
+They are reported by digest, so that the pickled bytes are unchanged; `arriving` recognizes them.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from pytest_gradguard.runtime.kernel.tasks import Task, task_of
 from pytest_gradguard.runtime.pitfalls.lost.gg103 import Sent
 
 _FRAMES = 30
-"""How far it is looked for what pickles a tensor."""
+"""How many frames are searched for what pickles a tensor."""
 _MOST = 64
-"""How many tensors are told of for one batch of tasks."""
+"""How many tensors are reported for one batch of tasks."""
 
 
-# -- in a process of the program's own -------------------------------------------------------------
+# -- in a process that the program started --------------------------------------------------------
 
 
 def watch(package: str, function: Any, tell: Callable[[Sent], None]) -> None:
-    """Tell, from now on, what this process pickles with a graph.
+    """Report, from now on, the tensors with a graph that this process pickles.
 
     Args:
         package: of the process, whose queues and connections it uses.
-        function: what the process runs.
-        tell: takes each of it.
+        function: the process's function.
+        tell: called with each tensor.
     """
     task = task_of(function)
 
@@ -62,7 +61,7 @@ _thread = _Thread()
 
 
 def apply() -> None:
-    """Look, from now on, at what the tasks of this worker pickle."""
+    """Record, from now on, what the tasks of this worker pickle."""
     frameworks.watch_reductions()
     tensors.pickled.subscribe(_pickled)
 
@@ -74,21 +73,21 @@ def _pickled(tensor: Any) -> None:
     sent = _sent(tensor, task_of(*batches[-1][0]))
     if sent is not None:
         _thread.pickled.append(sent)
-        probes.rouse("gg103")
+        probes.activate("gg103")
 
 
-def roused(items: Any, results: Any, error: BaseException | None) -> list[Sent] | None:
-    """What the tasks of a batch have pickled with a graph."""
+def inspect_batch(items: Any, results: Any, error: BaseException | None) -> list[Sent] | None:
+    """Return the tensors with a graph that the tasks of a batch have pickled."""
     pickled, _thread.pickled = _thread.pickled, []
     return pickled or None
 
 
-def heard(call: Any, note: list[Sent]) -> None:
-    """Know, in the parent, what tasks of `call` have pickled, should it arrive here."""
+def on_note(call: Any, note: list[Sent]) -> None:
+    """Record, in the parent, what tasks of `call` have pickled, in case it arrives here."""
     from pytest_gradguard.runtime.pitfalls.lost import arriving
 
     for sent in note:
-        arriving.told(call, sent)
+        arriving.remember_sent(call, sent)
 
 
 # -- in both ---------------------------------------------------------------------------------------
@@ -122,7 +121,7 @@ def _sent(tensor: Any, task: Task, package: str | None = None) -> Sent | None:
 
 
 def _handed_over(package: str) -> tuple[Any] | None:
-    """What the queue, connection or manager is given whose pickling runs now; else None."""
+    """The item being pickled now by a queue, connection or manager; otherwise None."""
     frame: Any = sys._getframe(3)
     for _ in range(_FRAMES):
         if frame is None:
@@ -137,7 +136,7 @@ def _handed_over(package: str) -> tuple[Any] | None:
             while of is not None and of.f_globals.get("__name__", "").startswith(_OURS):
                 of = of.f_back
             if of is not None and of.f_globals.get("__name__") == f"{package}.managers":
-                _, _, given, _ = whole  # what a proxy is asked: the method's last argument counts
+                _, _, given, _ = whole  # a proxy's call: the last argument of its method counts
                 whole = given[-1] if given else None
             return (whole,)
         frame = frame.f_back

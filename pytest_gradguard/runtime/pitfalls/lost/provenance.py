@@ -1,7 +1,7 @@
-"""Results that came back without their graph, and the backward that reaches them.
+"""Results that came back without their graph, and the backward pass that reaches them.
 
-Each such tensor gets a hook, which torch calls when a gradient arrives at it, whatever started the
-backward. Everything is weak: a result lives exactly as long as the program keeps it.
+Each such tensor gets a hook, which torch calls when a gradient arrives, whatever started the
+backward pass. All references are weak: a result lives exactly as long as the program keeps it.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from pytest_gradguard.runtime.pitfalls.modes import gg301
 
 _PICKLED = 64
 Origin = Callable[[Any, str, FrameType], Severed | None]
-"""What a tensor that arrives may have come back as, by its values and what rebuilds it."""
+"""What a tensor that arrives may be, from its digest and the frame that rebuilds it."""
 origins: Subscribers[Origin] = Subscribers()
-"""Asked of each tensor that requires grad and is no parameter, as it arrives."""
+"""Queried for each arriving tensor that requires grad and is no parameter."""
 
 
 class _State(GuardState):
     """The results whose graphs were dropped.
 
     Attributes:
-        severed: by their ids.
-        retained: the ids of those whose gradient the program has asked to retain.
-        pickled: by the thread and their values: those that the program has pickled itself since.
+        severed: by id.
+        retained: the ids of results whose gradient the program has asked to retain.
+        pickled: results that the program has pickled itself since, by thread and digest.
     """
 
     def __init__(self) -> None:
@@ -70,9 +70,9 @@ def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> Non
 
     Args:
         token: the call.
-        note: what was returned.
-        tensor: what arrived.
-        dropped: the history stayed behind; else it has come along, over copies of what was sent.
+        note: the description of the result.
+        tensor: the tensor that arrived.
+        dropped: its history was dropped; otherwise it came along, over copies of the arguments.
     """
     call = calls.by_token(token)
     if call is None or not watching.is_on():
@@ -85,7 +85,7 @@ def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> Non
 
 
 def inherit(token: int, lineage: str, leaves: dict[int, str]) -> None:
-    """Look for the leaves behind a result of a forked worker among those of this process."""
+    """Look for the leaves behind a forked worker's result among those of this process."""
     call = calls.by_token(token) if lineage == LINEAGE else None
     if call is None or leaves.keys() <= call.shipped.keys():
         return
@@ -97,14 +97,14 @@ def inherit(token: int, lineage: str, leaves: dict[int, str]) -> None:
 
 
 INHERITED = "inherited"
-"""Under this name a call remembers which leaves of this process its results have, by their ids."""
+"""A call's key for the leaves of this process that its results have, by id."""
 _SEARCHES = "searches for leaves"
 _MOST_SEARCHES = 3
-"""How often all objects of the process are looked at for one call, or for one line."""
+"""How often all objects of the process are searched for one call, or for one line."""
 
 
 def _ship_inherited(call: calls.Call) -> None:
-    """Find what a forked process has inherited, and take it for shipped: nothing else names it."""
+    """Treat leaves that a forked process has inherited as shipped: nothing else names them."""
     wanted = call.remembered.pop(INHERITED, None)
     if not wanted:
         return
@@ -118,19 +118,19 @@ def _ship_inherited(call: calls.Call) -> None:
 
 
 def _known(tensor: Any) -> Severed | None:
-    """What `tensor` came back as, if it is such a result."""
+    """The record of `tensor`, if it is such a result."""
     known = _state.severed.get(id(tensor))
     return known[1] if known is not None and known[0]() is tensor else None
 
 
 def _is_result(tensor: Any, call: calls.Call) -> bool:
-    """Whether `tensor` came back from `call`, and can lie where an equal leaf lay in the worker."""
+    """Whether `tensor` came back from `call`: it may match a worker's leaf by id and value."""
     known = _known(tensor)
     return known is not None and known.call is call
 
 
 def mark(tensor: Any, severed: Severed) -> None:
-    """Know `tensor` as a result whose graph was dropped, and hear of gradients that reach it."""
+    """Record `tensor` as a result whose graph was dropped, and watch gradients that reach it."""
     identity = id(tensor)
 
     def arrived(gradient: Any) -> None:
@@ -139,7 +139,7 @@ def mark(tensor: Any, severed: Severed) -> None:
         except Exception as error:
             fault(error)
 
-    # Torch's pickling warns of hooks that it leaves behind, but not of those.
+    # Torch's pickling warns of hooks that it drops, except for marked ones.
     arrived.__torch_unserializable__ = True  # type: ignore[attr-defined]
     with torch._C.DisableTorchFunctionSubclass():
         tensor.register_hook(arrived)
@@ -155,7 +155,7 @@ def _forget(identity: int) -> None:
 
 
 def apply() -> None:
-    """Look, from now on, at what is pickled and arrives here."""
+    """Record, from now on, what is pickled and what arrives here."""
     patches.apply()
     arrivals.subscribe(_arrives)
 
@@ -185,10 +185,10 @@ def _live_calls() -> Iterable[calls.Call]:
 def _arrived(severed: Severed, identity: int) -> None:
     # Gradients of GPU tensors arrive in a thread of the engine, which has no user frame.
     running = _running.stack or _anywhere
-    if identity in _state.retained:  # the gradient at the boundary is what is wanted
+    if identity in _state.retained:  # the gradient at the boundary is wanted
         return
     if running:
-        if identity not in running[-1].asked:  # else it is so, too
+        if identity not in running[-1].asked:  # if requested, it is wanted, too
             running[-1].stopped.append(severed)
             running[-1].reached.append(identity)
     elif collector.innermost() is not None:
@@ -214,8 +214,9 @@ def _watched(run: torch_engine.Backward) -> torch_engine.End:
 
 
 def _look_through(outputs: Any, backward: StoppedPass) -> None:
-    """A gradient asked for some inputs only does not arrive at the results it should come
-    through: it is silently partial where those inputs were shipped to the same call."""
+    """Find severed results that a gradient requested for inputs only does not arrive at.
+
+    Such a gradient is silently partial if these inputs were shipped to the same call."""
     try:
         asked = backward.asked
         for leaf in tensors.leaves_of(outputs):
@@ -229,8 +230,9 @@ def _look_through(outputs: Any, backward: StoppedPass) -> None:
 
 
 def _leave_out_unwanted(outputs: Any, backward: StoppedPass) -> None:
-    """Leave out results of calls that were made with gradients off: where the backward pass is for
-    other tensors, these have a graph by mistake (GG301), and nobody misses it."""
+    """Leave out results of calls made with gradients off, if the pass is for other tensors.
+
+    Such results have a graph by mistake (GG301), and nobody misses it."""
     off = {id(s.call) for s in backward.stopped if _gradients_off(s.call)}
     if off and any(id(leaf) not in _state.severed for leaf in tensors.leaves_of(outputs)):
         backward.stopped = [s for s in backward.stopped if id(s.call) not in off]
@@ -254,7 +256,7 @@ def _retains(tensor: Any, *args: Any, **kwargs: Any) -> None:
 
 def _is_pickled(tensor: Any, *args: Any) -> None:
     known = _known(tensor)
-    if known is not None and transfer.active.transfer is None:  # it is by the program
+    if known is not None and transfer.active.transfer is None:  # pickled by the program
         values = digest(tensor)
         if values is not None:
             _state.pickled[threading.get_ident(), values] = known
@@ -267,7 +269,7 @@ def _arrives(tensor: Any, rebuilding: FrameType) -> None:
     if isinstance(tensor, torch.nn.Parameter) or not (_state.pickled or origins.now):
         return
     values = digest(tensor) or ""
-    # What comes from workers arrives in other threads.
+    # Workers' results arrive in other threads.
     severed = _state.pickled.get((threading.get_ident(), values))
     if severed is not None and not may_be(severed, rebuilding):
         severed = None
@@ -279,9 +281,9 @@ def _arrives(tensor: Any, rebuilding: FrameType) -> None:
 
 
 def may_be(severed: Severed, rebuilding: FrameType) -> bool:
-    """Whether what is rebuilt with equal values can be this result.
+    """Whether a tensor rebuilt with equal values can be this result.
 
-    It is not in another test or `guard()` block, and `copy.copy` rebuilds what it was given.
+    It cannot in another test or `guard()` block, nor if `copy.copy` rebuilds it.
     """
     at_home = severed.call.collector is collector.innermost()
     return at_home and rebuilding.f_globals.get("__name__") != "copy"
@@ -339,7 +341,7 @@ def _wait(
     backward: StoppedPass,
     home: collector.Collector,
 ) -> None:
-    """Withdraw this once the program is seen to carry on the gradients itself."""
+    """Withdraw this once the program is seen to pass on the gradients itself."""
     reached = [_state.severed.get(identity) for identity in backward.reached]
     without = {}
     for call in {id(severed.call): severed.call for severed in stopped}.values():
@@ -358,7 +360,7 @@ def _wait(
 
 
 def severed_among(references: Iterable[Reference]) -> list[Severed]:
-    """Those of the live tensors behind `references` that came back without their graph."""
+    """The live tensors behind `references` that came back without their graph."""
     found = []
     for reference in list(references):
         tensor = reference()

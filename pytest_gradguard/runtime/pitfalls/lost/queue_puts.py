@@ -1,8 +1,8 @@
-"""What the program puts on a queue of `multiprocessing`, and torch refuses to pickle.
+"""Items that the program puts on a queue of `multiprocessing` and that torch refuses to pickle.
 
-Such a queue pickles in a thread of its own, after `put` has returned: the item is lost, and all
-that is heard of it is a traceback, or nothing where the process is about to end. `put` only
-remembers the line, which the pickling that fails asks for (`pickling_errors`).
+Such a queue pickles in a thread of its own, after `put` has returned: the item is lost with only a
+traceback, or without one if the process is ending. `put` only records the line, for the pickling
+that fails (`pickling_errors`).
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from pytest_gradguard.runtime.kernel.travelling import PLAIN
 _TORCH = "torch.nn.parameter"
 _LEAVES = "pytest_gradguard.runtime.pitfalls.lost.pickled_leaves"  # it needs torch
 _PASSED = ("multiprocessing.", "pytest_gradguard.")
-"""What stands between the program and a queue: `put_nowait`, and other wrappers of `put`."""
+"""Modules between the program and a queue: `put_nowait`, and other wrappers of `put`."""
 _MOST = 1_024
-"""How many items at least are remembered: a queue's thread is seldom that far behind."""
+"""How many items at least are recorded: a queue's thread is seldom that far behind."""
 _SEARCHED = 500
-"""How many objects of a process are looked at."""
-_MOST_TOLD = 32
-"""How many findings a process tells of one line."""
+"""How many objects of a process are searched."""
+_MOST_REPORTED = 32
+"""How many findings a process reports for one line."""
 
 
 class Put(NamedTuple):
     """One item that the program put on a queue.
 
     Attributes:
-        path, code, instruction: where.
-        scopes: those that were open there.
+        path, code, instruction: the place of the call.
+        scopes: the scopes that were open there.
     """
 
     path: str
@@ -59,7 +59,7 @@ class Put(NamedTuple):
         return callsite.site_at(self.path, self.code, self.instruction)
 
     def called(self, path: str) -> Quoted:
-        """What the program calls the object at `path` in the item."""
+        """The program's name for the object at `path` in the item."""
         return quoted(self.site, f"args[0]{path}", None, QUEUE_PUT)
 
 
@@ -67,19 +67,19 @@ class _State(GuardState):
     """The items that were put.
 
     Attributes:
-        puts, earlier: the last, by their ids, which may be other objects' since.
-        told: by the line: how often it was told of.
+        puts, earlier: the last ones by id, which may be reused by now.
+        reported: how many findings were reported, by line.
     """
 
     def __init__(self) -> None:
         self.puts: dict[int, Put] = {}
         self.earlier: dict[int, Put] = {}
-        self.told: dict[object, int] = {}
+        self.reported: dict[object, int] = {}
 
 
 _state = dropped_at_end(_State())
-tell: list[Callable[[list[Finding]], object]] = []
-"""In a process that the program has started: how it tells, at once, what it finds."""
+reporters: list[Callable[[list[Finding]], object]] = []
+"""In a process that the program has started: reports findings at once."""
 
 
 def patches(module: ModuleType) -> list[Patch]:
@@ -90,8 +90,8 @@ def patches(module: ModuleType) -> list[Patch]:
 def may_receive(package: str, process: Any) -> bool:
     """Whether tensors may come to `process`, of `package`, while it runs.
 
-    By a queue, a connection or a manager that it is given, in its arguments or attributes; or the
-    program has pickled leaves itself, and it reads them from a file.
+    They come through a queue, a connection or a manager in its arguments or attributes, or from a
+    file, if the program has pickled leaves itself.
     """
     leaves: Any = sys.modules.get(_LEAVES)
     if leaves is not None and leaves.any_pickled():
@@ -130,7 +130,7 @@ def _remember(item: Any) -> None:
 
 
 def put_of(items: Iterable[Any]) -> Put | None:
-    """How the program put one of `items`, which a queue pickles, on that queue; else None."""
+    """The put of one of `items`, which a queue is pickling; None if unknown."""
     known = (_state.puts.get(id(item)) or _state.earlier.get(id(item)) for item in items)
     return next(filter(None, known), None)
 
@@ -141,16 +141,16 @@ def refused(put: Put, tensor: Any, path: str) -> None:
     home, site = collector.innermost(put.scopes), put.site
     if kind.code in collector.allowed_now(put.scopes):
         return
-    if tell:
-        _state.told[site.key] = number = _state.told.get(site.key, 0) + 1
+    if reporters:
+        _state.reported[site.key] = number = _state.reported.get(site.key, 0) + 1
         finding = kind(site).of_item(put, tensor, path).build()
-        if finding is not None and number <= _MOST_TOLD:
-            tell[0]([finding])
+        if finding is not None and number <= _MOST_REPORTED:
+            reporters[0]([finding])
     elif home is not None and kind.code not in home.ignore:
         found = home.evidence((kind.code, site.key, QUEUE_PUT), lambda: kind(site))
         assert isinstance(found, Refused)
         found.of_item(put, tensor, path)
-        with suppress(GradGuardError, GradGuardWarning):  # it is the queue's own thread
+        with suppress(GradGuardError, GradGuardWarning):  # in the queue's own thread
             collector.announce(home, [found])
 
 
@@ -160,7 +160,7 @@ def _in_a_worker() -> bool:
 
 
 class Refused(evidence.TransferEvidence):
-    """Items of one line that are lost, as a tensor in them has a graph."""
+    """Items of one line that are lost because a tensor in them has a graph."""
 
     root: ClassVar[str]
     severity = Severity.ERROR
@@ -200,14 +200,14 @@ class Refused(evidence.TransferEvidence):
 
 
 class Given(Refused):
-    """The program itself put them there (GG101)."""
+    """Items that the program itself put (GG101)."""
 
     code = "GG101"
     root = "args[0]"
 
 
 class Returned(Refused):
-    """A process that the program has started put them there (GG102)."""
+    """Items that a process of the program put (GG102)."""
 
     code = "GG102"
     root = "result"

@@ -1,4 +1,4 @@
-"""Tensors that arrive from a process which has ended: the error that says so gets a note.
+"""Adds a note to the error of a tensor whose sending process has ended.
 
 torch sends a tensor as a handle to shared memory, which the sender has to keep open.
 """
@@ -21,7 +21,7 @@ _LOST = (
 
 
 def patches(module: ModuleType) -> list[Patch]:
-    """Makes the patches of `torch.multiprocessing.reductions`."""
+    """The patches of `torch.multiprocessing.reductions`."""
     return [
         observe(module, name, failed=_refused)
         for name in ("rebuild_storage_fd", "rebuild_storage_filename")

@@ -1,7 +1,7 @@
 """GG103: results of `torch.distributed.rpc` outside of a distributed autograd context.
 
-Inside of one, they have a graph that leads to the other process. Outside they arrive as leaves, and
-a backward pass from them ends there.
+Inside one, their graph leads to the other process. Outside, they arrive as leaves, where a backward
+pass ends.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pytest_gradguard.runtime.pitfalls.ddp import groups
 RPC = Workers("rpc", library="torch.distributed.rpc")
 _MODULE = "torch.distributed.rpc.api"
 _PROXIES = ("_local_invoke", "_local_invoke_async_execution")
-"""What calls a method of the object behind an RRef: its second argument is the method's name."""
+"""Functions that call a method of an RRef's object, named by their second argument."""
 _LEAVES = 64
-"""How many leaves behind what is sent are remembered."""
+"""How many leaves behind the arguments are remembered."""
 _pending: ByIdentity[tuple[Call, Task]] = dropped_at_end(ByIdentity())
 
 

@@ -1,8 +1,8 @@
 """GG103: tensors that come back from a Python program that this one starts by `subprocess`.
 
-No guard is in that program, so that nothing tells whether a tensor had a graph there. A tensor that
-requires grad, is no parameter, and was not pickled here, certainly comes from elsewhere; where a
-backward pass ends at it, and what was pickled for the program gets no gradient, that is a warning.
+That program has no guard, so it is unknown whether a tensor had a graph there. A tensor that
+requires grad, is no parameter, and was not pickled here certainly comes from another process. If a
+backward pass ends at it and a tensor pickled for the program gets no gradient, that is a warning.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """GG306: a task writes, through torch, into the memory map that joblib made of its argument.
 
-joblib's reduction of an array says which maps go to a call's workers. Where one arrives that is
-read-only, whoever writes to it is heard as the worker dies of it (`write_faults`), and the parent
-is told through its mailbox; a pool of `multiprocessing`'s, which would wait forever for the outcome
-of the task, gets an error. Where it can be written to, torch's writes are followed while the tasks
-run: it is the tasks together that show the harm, by writing to the same elements.
+joblib's reduction of an array shows which maps go to a call's workers. For a read-only map, a write
+is recorded just before it kills the worker (`write_faults`), and reported to the parent through its
+mailbox; a `multiprocessing` pool, which would wait forever for the task's outcome, gets an error.
+For a writable map, torch's writes are followed while the tasks run: the harm is that tasks write to
+the same elements.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pytest_gradguard.runtime.pitfalls.maps.regions import Region
 CODE = "GG306"
 PROBES = (Probe("gg306", __name__),)
 _MOST = 64
-"""How many regions a batch of tasks tells of; and how many writers are remembered of one map."""
+"""How many regions a batch reports, and how many writers are remembered of one map."""
 _COPY = "copy the array in the task with `torch.tensor(array)`"
 _SHARED = (
     f'Use `mmap_mode="c"`, which gives each task pages of its own as it writes, or {_COPY}. For an '
@@ -45,13 +45,13 @@ _SHARED = (
 
 
 class Mapped(NamedTuple):
-    """An array that a task got as a memory map, in plain values so that it can be pickled.
+    """An array that a task got as a memory map, picklable.
 
     Attributes:
-        path: where it stands among what the task got.
-        parameter: the name under which the task gets it.
-        shape, dtype: what it is.
-        made: joblib made the map of an argument; else it is the program's own.
+        path: its path in the task's arguments.
+        parameter: the task's parameter for it.
+        shape, dtype: those of the array.
+        made: joblib made the map from an argument; otherwise it is the program's own.
     """
 
     path: str
@@ -66,9 +66,9 @@ class Killed(NamedTuple):
 
     Attributes:
         token: the number of the call.
-        array: what it writes to.
+        array: the array written to.
         task: the function that runs.
-        path, line: the user's line, where it is known.
+        path, line: the user's line, if known.
     """
 
     token: int
@@ -79,12 +79,12 @@ class Killed(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What the tasks of a batch wrote to one map that can be written to.
+    """The writes of a batch's tasks to one writable map.
 
     Attributes:
-        map: names the map in all workers.
-        array, task, path, line: as of `Killed`; the line is that of the first write.
-        regions: the elements that they wrote to.
+        map: identifies the map in all workers.
+        array, task, path, line: as in `Killed`; the line is that of the first write.
+        regions: the elements written to.
     """
 
     map: str
@@ -99,11 +99,11 @@ class Written(NamedTuple):
 
 _mailbox = Mailbox(Killed)
 _waiting: weakref.WeakValueDictionary[int, Evidence] = dropped_at_end(weakref.WeakValueDictionary())
-"""The evidence against the calls that sent read-only maps to workers, by their numbers."""
+"""The evidence against calls that sent read-only maps to workers, by call number."""
 
 
-def told(call: Any, reduction: Any, mode: str, filename: str | None) -> Any:
-    """The `reduction` of an array that goes to the workers of `call`, which says so there.
+def report_writes(call: Any, reduction: Any, mode: str, filename: str | None) -> Any:
+    """The `reduction` of an array for the workers of `call`, which reports writes there.
 
     Args:
         call: the call.
@@ -127,7 +127,7 @@ def _listen() -> None:
     for killed in _mailbox.take():
         evidence = _waiting.get(killed.token)
         if evidence is not None:
-            evidence.hear(killed)
+            evidence.add_write(killed)
 
 
 def _close() -> None:
@@ -138,8 +138,8 @@ def _close() -> None:
 watching.at_end(_close)
 
 
-def heard(call: Any, note: list[Written]) -> None:
-    """Compare what tasks wrote with what others of the call have written."""
+def on_note(call: Any, note: list[Written]) -> None:
+    """Compare the tasks' writes with those of other tasks of the call."""
     maps = call.remembered.setdefault("gg306", {})
     for written in note:
         earlier = maps.setdefault(written.map, [])
@@ -151,7 +151,7 @@ def heard(call: Any, note: list[Written]) -> None:
             return
         evidence.advice = _SHARED
         for one in [*same[:1], written] if same and not evidence.count else [written] * bool(same):
-            evidence.hear(one)
+            evidence.add_write(one)
 
 
 def _overlap(one: Written, other: Written) -> bool:
@@ -165,11 +165,11 @@ class Evidence(TaskEvidence):
     array: Mapped
     killed = False
 
-    def hear(self, told: Killed | Written) -> None:
+    def add_write(self, write: Killed | Written) -> None:
         """Count one more task that writes."""
         if not self.count:
-            self.array, self.killed = told.array, isinstance(told, Killed)
-        self.add(told.task, f"`{told.task.name}` writes to it here", told.path, told.line)
+            self.array, self.killed = write.array, isinstance(write, Killed)
+        self.add(write.task, f"`{write.task.name}` writes to it here", write.path, write.line)
 
     def build(self) -> Finding | None:
         _listen()
@@ -214,7 +214,7 @@ class Arrived(NamedTuple):
 
     Attributes:
         token: the number of the call.
-        address: where the parent hears that a write has killed this process.
+        address: where to report a write that kills this process; None if the map is writable.
         filename: the file that joblib made for it, if it did.
         array: a weak reference to it.
     """
@@ -250,22 +250,22 @@ def arrive(
 
 def _note(token: int, address: Address | None, filename: str | None, array: Any) -> None:
     _arrived.maps.append(Arrived(token, address, filename, weakref.ref(array)))
-    probes.rouse("gg306")
+    probes.activate("gg306")
 
 
 def begin(asked: None, process: bool) -> After | None:
-    """Look at the maps that came with a batch."""
+    """Watch the maps that came with a batch."""
     arrived, _arrived.maps = _arrived.maps, []
     if not arrived:
         return None
     read_only = [one for one in arrived if one.address is not None]
-    if read_only and write_faults.can_be_heard():
+    if read_only and write_faults.can_detect():
         thread = threading.get_ident()
         write_faults.listen(lambda address: _dying(read_only, address, thread))
     written = _followed([one for one in arrived if one.address is None])
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Written] | None:
-        probes.roused.pop("gg306", None)  # until the next map arrives
+        probes.active.pop("gg306", None)  # until the next map arrives
         write_faults.stop()
         return None if written is None else written.stop(items)
 
@@ -273,15 +273,15 @@ def begin(asked: None, process: bool) -> After | None:
 
 
 def _dying(arrived: list[Arrived], address: int, thread: int) -> None:
-    """Tell the parent which of its arrays is at `address`, and who writes to it."""
-    if "torch" not in sys.modules:  # somebody else, who does not mind that it is read-only
+    """Report to the parent the write at `address` in one of its arrays."""
+    if "torch" not in sys.modules:  # other code, for which a read-only map is fine
         return
     for one in arrived:
         array = one.array()
         if array is None or one.address is None or not _holds(array, address):
             continue
-        frame: FrameType | None = sys._getframe(2)  # that of the write, below the handler's
-        if frame is None or callsite.user_frames(frame, 1) == []:  # a thread of torch's own
+        frame: FrameType | None = sys._getframe(2)  # the frame of the write, outside the handler's
+        if frame is None or callsite.user_frames(frame, 1) == []:  # a thread of torch
             frame = sys._current_frames().get(thread)
         mapped, function = _mapped(one, array, here.running or ())
         where = callsite.user_frames(frame, 1)
@@ -293,7 +293,7 @@ def _dying(arrived: list[Arrived], address: int, thread: int) -> None:
 
 
 def _text(killed: Killed) -> str:
-    """What a pool raises that would have waited forever for the outcome of the task."""
+    """The error of a pool that would have waited forever for the task's outcome."""
     pitfall = pitfalls.get(CODE)
     where = f" at {killed.path}:{killed.line}" if killed.path else ""
     return (
@@ -303,7 +303,7 @@ def _text(killed: Killed) -> str:
 
 
 def _extent(array: Any) -> tuple[int, int]:
-    """The addresses of the first byte of `array`, and behind its last one."""
+    """The addresses of the first byte of `array`, and after its last one."""
     first = last = array.__array_interface__["data"][0]
     for length, stride in zip(array.shape, array.strides, strict=True):
         if stride < 0:
@@ -319,7 +319,7 @@ def _holds(array: Any, address: int) -> bool:
 
 
 def _mapped(one: Arrived, array: Any, items: Any) -> tuple[Mapped, Any]:
-    """What a memory map is to the task among `items` that got it; and that task's function."""
+    """Describe a memory map to the task among `items` that got it; return that function, too."""
     paths = locate.find(roots_of(items), lambda item: item is array)
     index, _, path = paths.get(id(array), "0|").partition("|")
     path = path.lstrip(".")
@@ -330,7 +330,7 @@ def _mapped(one: Arrived, array: Any, items: Any) -> tuple[Mapped, Any]:
 
 
 class _Followed:
-    """The writes of torch's to maps that can be written to, while the tasks of a batch run."""
+    """Torch's writes to writable maps, while the tasks of a batch run."""
 
     def __init__(self, arrived: list[Arrived]) -> None:
         self._arrived = arrived
@@ -338,16 +338,16 @@ class _Followed:
         self._places: dict[int, tuple[str | None, int | None]] = {}
         self._mode: Any = None
         self._thread = threading.get_ident()
-        self._watch = watching.when_imported("torch", self._start)  # a task may do that
+        self._watch = watching.when_imported("torch", self._start)  # a task may import it
 
     def _start(self) -> None:
         if self._mode is None and self._thread == threading.get_ident():
             from pytest_gradguard.runtime.pitfalls.maps.writes import Writes
 
-            self._mode = Writes(self._hear)
+            self._mode = Writes(self._record)
             self._mode.__enter__()
 
-    def _hear(self, address: int, region: Region) -> None:
+    def _record(self, address: int, region: Region) -> None:
         for index, one in enumerate(self._arrived):
             array = one.array()
             if array is None or not _holds(array, address):
@@ -360,7 +360,7 @@ class _Followed:
                 known[region._replace(offset=address - _extent(array)[0])] = None
 
     def stop(self, items: Any) -> list[Written] | None:
-        """The writes, as the parent is told of them."""
+        """Return the writes, as reported to the parent."""
         watching.forget(self._watch)
         mode, self._mode = self._mode, None
         if mode is not None:

@@ -1,4 +1,4 @@
-"""Which elements of an array are meant: parts of one memory map, as two processes see it."""
+"""Elements of an array in a memory map, comparable between processes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 _EFFORT = 10_000
 """How hard NumPy tries to find a common element of two strided regions."""
 _BASE = 1 << 20
-"""An address that is never read, for arrays of which only the places matter."""
+"""An address for arrays that are compared by position and never read."""
 
 
 class Region(NamedTuple):
     """The elements of a strided array.
 
     Attributes:
-        offset: where the first one is, in bytes from the start of the map.
+        offset: of the first element, in bytes from the start of the map.
         shape: their number along each axis.
         strides: the distance along each axis, in bytes.
-        size: the bytes of one.
+        size: of one element, in bytes.
     """
 
     offset: int

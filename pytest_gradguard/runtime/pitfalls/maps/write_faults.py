@@ -1,13 +1,13 @@
-"""Who writes to memory that is read-only, and dies of it: heard just before this process does.
+"""Reports a write to read-only memory just before it kills this process.
 
-A write to a read-only page is a signal that kills the process. While somebody listens, the handler
-of that signal is ours: it tells the listener the address, puts back the handler that was there
-before, and returns. The same write then fails again, and the process dies as it would have. Until
-that write, listening costs nothing.
+A write to a read-only page is a signal that kills the process. While a listener is set, the handler
+of that signal is ours: it passes the address to the listener, restores the previous handler, and
+returns. The same write then fails again, and the process dies as it would have. Until then,
+listening costs nothing.
 
-Python code in the handler of such a signal is safe where the write itself fails, for that code runs
-in a thread that stands at one instruction of a computation. It may run whatever else fails while
-somebody listens, too, so that it does nothing then.
+Python code in the handler of such a signal is safe if the write itself fails, because that code
+runs in a thread stopped at one instruction of a computation. The handler may also run for other
+faults while a listener is set; it then does nothing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any
 from pytest_gradguard.platforms import HERE
 
 _WITH_ADDRESS = 4  # SA_SIGINFO
-_NOT_ALLOWED = 2  # SEGV_ACCERR: the page is there, and may not be written
+_NOT_ALLOWED = 2  # SEGV_ACCERR: the page exists, and is not writable
 _CODE, _ADDRESS = 8, 16
-"""Where these stand in what the handler is given."""
+"""Offsets in the handler's `siginfo_t`."""
 
 
 class _Action(ctypes.Structure):
-    """`struct sigaction`, as the C libraries of Linux have it where `can_be_heard`."""
+    """`struct sigaction`, as Linux's C libraries define it where writes are detectable."""
 
     _fields_ = (
         ("handler", ctypes.c_void_p),
@@ -43,13 +43,13 @@ _listener: Listener | None = None
 _before = _Action()
 
 
-def can_be_heard() -> bool:
-    """Whether such a write can be heard of on this system."""
+def can_detect() -> bool:
+    """Whether such a write can be detected on this system."""
     return HERE.tells_write_faults()
 
 
 def listen(listener: Listener) -> None:
-    """Have `listener` told the address of a write that kills this process, until `stop`."""
+    """Call `listener` with the address of a write that kills this process, until `stop`."""
     global _listener
     action = _Action(_address_of_handler(), flags=_WITH_ADDRESS)
     if _listener is None:
@@ -58,7 +58,7 @@ def listen(listener: Listener) -> None:
 
 
 def stop() -> None:
-    """Listen no longer; a handler that somebody has put in place meanwhile stays."""
+    """Stop listening; a handler that the program has set since then is kept."""
     global _listener
     if _listener is None:
         return
@@ -76,7 +76,7 @@ def _restore() -> None:
 def _handle(number: int, information: int, context: int) -> None:
     global _listener
     code = 0
-    with _one_at_a_time:  # several threads of one computation fail at once: one of them tells
+    with _one_at_a_time:  # several threads of one computation fail at once: the first one reports
         listener, _listener = _listener, None
         try:
             code = ctypes.c_int.from_address(information + _CODE).value
@@ -86,13 +86,13 @@ def _handle(number: int, information: int, context: int) -> None:
             pass
         finally:
             _restore()
-    if code <= 0:  # somebody has sent the signal: nothing fails again by itself
+    if code <= 0:  # the signal was sent: no instruction fails again
         signal.raise_signal(number)
 
 
 _one_at_a_time = threading.Lock()
 _handler: Any = None
-"""Kept for good: another handler may have been told that this is the one before it."""
+"""Kept alive forever: another handler may call it as its predecessor."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Which memory torch writes to: a mode that sees each operation that changes a tensor in place."""
+"""Torch's writes to memory: a mode that observes each in-place operation."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.pitfalls.maps.regions import Region
 
-Heard = Callable[[int, Region], object]
+Listener = Callable[[int, Region], object]
 
 
 class Writes(TorchDispatchMode):  # type: ignore[misc]  # torch does not type it
-    """A mode in which `heard` is told of each write.
+    """A mode that calls `listener` for each write.
 
     Args:
-        heard: takes the address of the first element, and the elements.
+        listener: gets the address of the first element, and the region.
     """
 
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, listener: Listener) -> None:
         super().__init__()
-        self._heard = heard
+        self._listener = listener
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -33,16 +33,16 @@ class Writes(TorchDispatchMode):  # type: ignore[misc]  # torch does not type it
                 value = args[index] if index < len(args) else kwargs.get(name)
                 for tensor in value if isinstance(value, (list, tuple)) else (value,):
                     if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
-                        self._tell(tensor)
+                        self._report(tensor)
         except Exception as error:
             fault(error)
         return func(*args, **kwargs)
 
-    def _tell(self, tensor: Any) -> None:
+    def _report(self, tensor: Any) -> None:
         size = tensor.element_size()
         strides = tuple(stride * size for stride in tensor.stride())
         if tensor.device.type == "cpu" and tensor.numel():
-            self._heard(tensor.data_ptr(), Region(0, tuple(tensor.shape), strides, size))
+            self._listener(tensor.data_ptr(), Region(0, tuple(tensor.shape), strides, size))
 
 
 @functools.cache

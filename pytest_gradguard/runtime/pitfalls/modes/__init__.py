@@ -1,1 +1,1 @@
-"""GG301: modes of the calling thread that its workers do not have."""
+"""GG301: modes of the calling thread that its workers lack."""

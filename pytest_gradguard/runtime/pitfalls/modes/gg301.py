@@ -1,8 +1,8 @@
-"""GG301: what holds in the calling thread, and not where its tasks run.
+"""GG301: modes that apply in the calling thread, and not where its tasks run.
 
-Its modes (gradients off, autocast, a default device) are `torch_modes`', its transforms of
-`torch.func` and levels of forward mode `torch_transforms`', and the settings of its process
-(a default dtype, deterministic algorithms, precisions) `torch_settings`'.
+`torch_modes` handles its modes (gradients off, autocast, a default device), `torch_transforms` its
+transforms of `torch.func` and levels of forward mode, and `torch_settings` the settings of its
+process (a default dtype, deterministic algorithms, precisions).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ PROBES = (
 
 
 class Evidence(TaskEvidence):
-    """Tasks of one call that ran without what holds in the caller.
+    """Tasks of one call that ran without a mode, transform or setting of the caller.
 
     Args:
         site, backend: the call.
-        says: what the finding says.
-        details: what goes into its details.
+        says: makes the message.
+        details: the finding's details.
     """
 
     code = CODE

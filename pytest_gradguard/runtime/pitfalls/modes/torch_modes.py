@@ -1,9 +1,9 @@
-"""GG301: torch modes of the caller that are not in force where the tasks run.
+"""GG301: torch modes of the caller that do not apply where the tasks run.
 
-Reported where the tasks behaved otherwise than in the caller: they built a graph though gradients
-were off, computed in full precision what autocast would have lowered, or made a tensor on another
-device than the caller's default. The same for the caller's own generator of tasks, which joblib
-pulls from other threads after the first few.
+Reported if the tasks behaved differently than in the caller: they built a graph though gradients
+were off, computed in full precision what autocast would have lowered, or created a tensor on a
+device other than the caller's default. That includes the caller's own generator of tasks, which
+joblib pulls from other threads after the first few.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMPUTE_BEFORE = (
 
 
 class Lost(NamedTuple):
-    """What tasks did without the caller's mode, in plain values so that it can be pickled."""
+    """What tasks did without the caller's mode, picklable."""
 
     mode: str
     did: str
@@ -36,17 +36,17 @@ class Lost(NamedTuple):
 
 
 def ask(call: Any) -> tuple[Any, ...] | None:
-    """The modes of the calling thread that other threads do not have."""
+    """Return the modes of the calling thread that other threads lack."""
     if not may_be_in_force():
         return None
     found = modes.in_force()
     off = not torch.is_grad_enabled()
     call.within_autograd = off and (found is None or found.gradients_off is None)
-    return None if found is None else tuple(found)  # a worker may have no torch to read it with
+    return None if found is None else tuple(found)  # a worker may have no torch to read it
 
 
 def may_be_in_force() -> bool:
-    """Whether this thread may have modes that are not the default."""
+    """Whether this thread may have modes other than the default."""
     return (
         not torch.is_grad_enabled()
         or _is_autocast_enabled("cpu")
@@ -56,7 +56,7 @@ def may_be_in_force() -> bool:
 
 
 def begin(asked: tuple[Any, ...] | None, process: bool) -> After | None:
-    """Begin to look at the tasks of a batch."""
+    """Watch the tasks of a batch."""
     watch = None if asked is None else modes.watch(modes.Modes(*asked))
     if watch is None:
         return None
@@ -68,7 +68,7 @@ def begin(asked: tuple[Any, ...] | None, process: bool) -> After | None:
     return after
 
 
-def heard(call: Any, note: list[Lost]) -> None:
+def on_note(call: Any, note: list[Lost]) -> None:
     """Report, in the parent, what tasks did without a mode of the caller."""
     for lost in note:
         evidence = gg301.Evidence.of(call, _message, mode=lost.mode)
@@ -93,14 +93,14 @@ def _message(evidence: gg301.Evidence) -> str:
     return f"{details['mode']} applies in the calling thread only: {who}{where} {details['did']}."
 
 
-def pulled(call: Any, tasks: Any) -> Any:
-    """`tasks`, looked at where joblib pulls them from another thread than the caller's."""
+def wrap_tasks(call: Any, tasks: Any) -> Any:
+    """Watch `tasks` where joblib pulls them from a thread other than the caller's."""
     asked = modes.Modes(*call.asked[gg301.MODES])
 
     def begin() -> pulling.Ending | None:
         watch = modes.watch(asked)
         if watch is None:
             return None
-        return lambda: heard(call, [Lost(mode, did, None) for mode, did in watch.end()])
+        return lambda: on_note(call, [Lost(mode, did, None) for mode, did in watch.end()])
 
-    return pulling.pulled(tasks, begin)
+    return pulling.wrap_tasks(tasks, begin)

@@ -1,7 +1,7 @@
-"""GG301: torch settings of the caller's process that a worker process does not have.
+"""GG301: torch settings of the caller's process that a worker process lacks.
 
-Reported where the worker has torch's default instead, the tasks did something that depends on it,
-and their code does not decide it for itself.
+Reported if the worker has torch's default instead, the tasks did something that depends on it, and
+their code does not choose the setting itself.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pytest_gradguard.runtime.pitfalls.modes.gg301 import SETTINGS
 
 
 class Lacking(NamedTuple):
-    """Tasks of a batch that did something without a setting, in plain values.
+    """What tasks of a batch did without a setting, picklable.
 
     Attributes:
         setting: its name.
         value: the worker's.
-        function: of torch's, the first that depends on it.
+        function: the first torch function that depends on it.
         task: the function of the batch's first task.
-        matters: it depends on the setting for certain; else it may on other machines or inputs.
+        matters: it certainly depends on the setting; otherwise it may on other machines or inputs.
     """
 
     setting: str
@@ -41,18 +41,18 @@ class Lacking(NamedTuple):
 
 
 def ask(call: Any) -> dict[str, str] | None:
-    """The settings of this process that are not torch's defaults."""
+    """Return the settings of this process that are not torch's defaults."""
     return settings.changed() or None
 
 
 def start(call: Any, task: Any, forked: bool) -> dict[str, str] | None:
-    """The same for a process that the program starts itself; a forked one has inherited them."""
+    """As `ask`, for a process that the program starts; a forked one has inherited them."""
     asked: dict[str, str] | None = call.asked.get(SETTINGS)
     return None if forked else asked
 
 
-def heard(call: Any, note: list[Lacking]) -> None:
-    """Report, in the parent, what tasks did without settings of the caller's."""
+def on_note(call: Any, note: list[Lacking]) -> None:
+    """Report, in the parent, what tasks did without settings of the caller."""
     asked = call.asked[SETTINGS]
     for lacking in note:
         about = settings.SETTINGS[lacking.setting]
@@ -97,7 +97,7 @@ def _message(evidence: gg301.Evidence) -> str:
 
 
 def begin(asked: dict[str, str], process: bool) -> After | None:
-    """Begin to look at the tasks of a batch in a worker process."""
+    """Watch the tasks of a batch in a worker process."""
     missing = settings.missing(asked) if process else []
     if not missing:
         return None
@@ -122,14 +122,14 @@ def begin(asked: dict[str, str], process: bool) -> After | None:
 
 
 def _asked_for(functions: list[Any], about: settings.Setting) -> str | None:
-    """The function of torch's by which tasks ask for a setting that is still the default."""
+    """The torch function by which tasks request a setting that is still the default."""
     if not about.is_default():
         return None
     return next((name for name in about.asks if _mention(functions, {name})), None)
 
 
 def _decides(functions: list[Any], about: settings.Setting, wanted: str) -> bool:
-    """Whether the code of tasks says what a setting shall be, or what dtype their tensors have."""
+    """Whether the code of tasks chooses a setting itself, or the dtype of their tensors."""
     words = about.names
     if not about.computes:
         words |= settings.spellings(str(wanted))

@@ -1,8 +1,8 @@
-"""GG301: derivatives of the caller's that are not taken where the tasks run.
+"""GG301: derivatives of the caller that do not extend to where the tasks run.
 
 A transform of `torch.func` belongs to the thread that entered it, and the tangents of forward mode
-are not pickled. Reported once the program takes the derivative of what tasks computed without, and
-beside the error of torch's where it refuses.
+are not pickled. Reported once the program takes the derivative of what tasks computed without it,
+and in addition to torch's error where it refuses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMES = {
     transforms.TANGENT: "forward mode",
 }
 _REFUSAL = re.compile(r"INTERNAL ASSERT FAILED.*functorch|escaped.*functorch", re.DOTALL)
-"""What torch raises for a tensor whose transform this thread lacks, or has another one for."""
+"""Torch's errors for a tensor of a transform that this thread lacks or has entered itself."""
 _REFUSAL_OF_VMAP = "being vmapped"
 
 _losses: weakref.WeakValueDictionary[int, transforms.Loss] = dropped_at_end(
@@ -39,13 +39,13 @@ _losses: weakref.WeakValueDictionary[int, transforms.Loss] = dropped_at_end(
 
 
 class Asked(NamedTuple):
-    """What is active in the calling thread, in plain values so that it can be pickled.
+    """The transforms active in the calling thread, picklable.
 
     Attributes:
         token: the call.
         levels: its transforms.
         forward: forward mode is active.
-        given: the ids of the tensors of these transforms that a batch for threads was given.
+        given: the ids of the tensors of these transforms in a batch for threads.
     """
 
     token: int
@@ -59,10 +59,9 @@ class Lacking(NamedTuple):
 
     Attributes:
         task: the function that ran.
-        object: the path to the first of them, where one is among what the task was given.
-        kind: the transform that torch refused to do without; None: it raised nothing.
-        results: in a worker process, what the task returned of it: these very objects, for they
-            are pickled together.
+        object: the path to the first of them, if it is among the task's arguments.
+        kind: the transform without which torch refused; None: it raised nothing.
+        results: in a worker process, the affected results themselves: they are pickled together.
     """
 
     task: Task
@@ -72,7 +71,7 @@ class Lacking(NamedTuple):
 
 
 def ask(call: Any) -> tuple[Any, ...] | None:
-    """What is active in the calling thread, whose own computing is followed from now on."""
+    """Return the transforms of the calling thread, and follow its own computation from now on."""
     if transforms.none_active():
         return None
     call.remembered[TRANSFORMS] = transforms.follow()
@@ -82,7 +81,7 @@ def ask(call: Any) -> tuple[Any, ...] | None:
 
 
 def ship(call: Any, items: Any) -> tuple[Any, ...] | None:
-    """The same for a batch: in a transform of the task's own, levels do not tell them apart."""
+    """As `ask`, for a batch: the levels of a transform inside a task may be equal."""
     asked = Asked(*call.asked[TRANSFORMS])
     if not asked.levels:
         return None
@@ -91,7 +90,7 @@ def ship(call: Any, items: Any) -> tuple[Any, ...] | None:
 
 
 def begin(asked: tuple[Any, ...], process: bool) -> After | None:
-    """Begin to follow what the tasks of a batch compute."""
+    """Follow what the tasks of a batch compute."""
     known = Asked(*asked)
     if process:
         return _in_process() if known.forward else None
@@ -134,14 +133,14 @@ def _in_process() -> After | None:
 
 
 def _given(items: Any, wanted: Callable[[Any], bool]) -> tuple[Task, str]:
-    """The first task that was given a wanted tensor, and the path to it; else the first task."""
+    """The first task with a wanted tensor, and the path to it; otherwise the first task."""
     for path in locate.find(roots_of(items), wanted).values():
         index, _, path = path.partition("|")
         return task_of(items[int(index)][0]), path.lstrip(".")
     return task_of(*items[0]), ""
 
 
-def heard(call: Any, note: Lacking) -> None:
+def on_note(call: Any, note: Lacking) -> None:
     """Report what torch has refused; follow results that came without their tangents."""
     if note.kind is not None:
         _report(call, note.kind, {(note.task, note.object): 1}, _fails)
@@ -156,7 +155,7 @@ def heard(call: Any, note: Lacking) -> None:
 
 
 def _shipped(call: Any, items: Any, tensor: Any, reduction: Any) -> Any:
-    """The `reduction` of a tensor whose tangent stays behind; a refused one is reported."""
+    """The `reduction` of a tensor whose tangent is not pickled; a refused one is reported."""
     if isinstance(reduction, tuple):
         rebuild, arguments, *rest = reduction
         return (transforms.without_tangent, (rebuild, arguments), *rest)
@@ -172,8 +171,8 @@ def _shipped(call: Any, items: Any, tensor: Any, reduction: Any) -> Any:
 shipment.differentiated.append(_shipped)
 
 
-def pulled(call: Any, tasks: Any) -> Any:
-    """`tasks`, followed where joblib pulls them from another thread than the caller's."""
+def wrap_tasks(call: Any, tasks: Any) -> Any:
+    """Follow `tasks` where joblib pulls them from a thread other than the caller's."""
     levels = Asked(*call.asked[TRANSFORMS]).levels
 
     def begin() -> pulling.Ending | None:
@@ -188,11 +187,11 @@ def pulled(call: Any, tasks: Any) -> Any:
 
         return end
 
-    return pulling.pulled(tasks, begin)
+    return pulling.wrap_tasks(tasks, begin)
 
 
 def _loss_of(call: Any) -> transforms.Loss:
-    """What the tasks of `call` compute without; it knows the call, not the call it."""
+    """The derivative that the tasks of `call` lack; it refers to the call, not vice versa."""
     loss = _losses.get(call.token)
     if loss is None:
         made = transforms.Loss(call, _missing, call.remembered[TRANSFORMS])
@@ -205,7 +204,7 @@ def _count(loss: transforms.Loss, task: Task, path: str) -> None:
 
 
 def _missing(loss: transforms.Loss, kind: str) -> None:
-    """The program takes a derivative of that kind of what tasks computed without it."""
+    """Report that the program takes a derivative which tasks computed without."""
     says = _goes_without_tangent if kind == transforms.TANGENT else _is_missing
     evidence = _report(loss.call, kind, loss.tasks, says)
     if evidence is not None:

@@ -1,1 +1,1 @@
-"""GG110-GG112: state of modules and optimizers that stays behind, or comes back as a copy."""
+"""GG110-GG112, GG114: state of modules and optimizers left in workers, or returned as a copy."""

@@ -1,4 +1,4 @@
-"""The buffers of torch's modules, and what tells whether they have changed their values."""
+"""The buffers of torch modules, and states that show whether their values have changed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pytest_gradguard.runtime.frameworks.torch.copies import sample
 _T = TypeVar("_T")
 
 _FEW = 4
-"""How many parameters, from the first and the last ones, tell whether a task trains its copy."""
+"""How many parameters, of the first and last ones, show whether a task trains its copy."""
 
 
 def kept_by(module: Any) -> Iterable[tuple[str, Any, Any]]:
-    """The buffers that belong to the state of `module`: their paths, their modules, and they."""
+    """The persistent buffers of `module`: paths, owning modules and buffers."""
     for path, owner in module.named_modules():
         for name, buffer in owner._buffers.items():
             if buffer is not None and name not in owner._non_persistent_buffers_set:
@@ -27,10 +27,10 @@ def kept_by(module: Any) -> Iterable[tuple[str, Any, Any]]:
 
 
 def state_of(owner: Any, buffer: Any) -> Any:
-    """What tells whether a buffer of the module `owner` has changed its values.
+    """A state that shows whether a buffer of the module `owner` has changed its values.
 
     `batch_norm` writes running statistics without counting that as a change, but torch's modules
-    count their batches beside them.
+    count their batches as well.
     """
     counter = owner._buffers.get("num_batches_tracked")
     if counter is not None and isinstance(owner, _BatchNorm):
@@ -39,13 +39,13 @@ def state_of(owner: Any, buffer: Any) -> Any:
 
 
 def parameters_of(module: Any) -> dict[str, Any]:
-    """What a few of the parameters that are trained are now, by their names."""
+    """The states of a few trainable parameters, by name."""
     named = {name: one for name, one in module.named_parameters() if one.requires_grad}
     return {name: sample(one) for name, one in few(named).items()}
 
 
 def few(named: dict[str, _T]) -> dict[str, _T]:
-    """Some of what has a name: the first and the last ones."""
+    """The first and last few items."""
     if len(named) <= _FEW:
         return named
     pairs = list(named.items())
@@ -53,14 +53,14 @@ def few(named: dict[str, _T]) -> dict[str, _T]:
 
 
 def text_of(state: Any) -> str:
-    """What tells, in another process, whether a state of a buffer or parameter is that one."""
+    """Identifies the state of a buffer or parameter in another process."""
     if isinstance(state, torch.Tensor):
         return blake2b(tensors.fingerprint(state, len(state)) or b"", digest_size=16).hexdigest()
     return str(state)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two states of a buffer or parameter are those of the same values."""
+    """Whether two states of a buffer or parameter are of the same values."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one.shape == other.shape and bool(torch.allclose(one, other, equal_nan=True))
     if isinstance(one, tuple) and isinstance(other, tuple):

@@ -1,6 +1,6 @@
-"""Where tasks in a worker process may leave a module: in files, on other hosts, in a pickle.
+"""Where tasks in a worker process may save a module: in files, on other hosts, in a pickle.
 
-Python cannot remove an audit hook: worker processes alone have one, once a module is there.
+Python cannot remove an audit hook, so only worker processes get one, once a module has arrived.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _State(GuardState):
     Attributes:
         written: the files that they have opened to write.
         saved: they have saved something, copied a module or read its state.
-        thread: theirs: libraries connect workers to each other in threads of their own.
+        thread: their thread: libraries connect workers to each other in threads of their own.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ _state = dropped_at_end(_State())
 
 
 def watch() -> None:
-    """Note, from now on, where the tasks of a batch may leave a module."""
+    """Record, from now on, where the tasks of a batch may save a module."""
     _state.clear()
     _patches.apply()
     torch_modules.copied.subscribe(_copied)
@@ -52,17 +52,17 @@ def watch() -> None:
 
 @functools.cache
 def _hook() -> None:
-    sys.addaudithook(_hear)
+    sys.addaudithook(_audit)
 
 
-def rest() -> None:
-    """Note it no longer."""
+def unwatch() -> None:
+    """Stop recording."""
     _patches.undo()
     torch_modules.copied.unsubscribe(_copied)
 
 
 def note_saved(*args: Any, **kwargs: Any) -> None:
-    """Say that the tasks may have left a module somewhere."""
+    """Record that the tasks may have saved a module somewhere."""
     if not _state.saved:
         _state.saved = True
         probes.note_change()
@@ -80,7 +80,7 @@ _patches = Patches(
 )
 
 
-def _hear(event: str, args: tuple[Any, ...]) -> None:
+def _audit(event: str, args: tuple[Any, ...]) -> None:
     if not _patches.applied:
         return
     if event == "open":
@@ -90,13 +90,13 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _connected(connection: Any, address: Any) -> None:
-    if isinstance(address, tuple):  # else it is on this machine
+    if isinstance(address, tuple):  # otherwise it is on this machine
         note_saved()
 
 
 def _opened(path: Any, mode: Any, flags: Any) -> None:
     if type(path) is int or (type(path) is str and ".pyc" in path):
-        return  # it was opened before, or by an import
+        return  # a descriptor opened earlier, or an import
     if type(flags) is int and flags & _WRITES and len(_state.written) < _MANY:
         _state.written.add(path)
 
@@ -110,6 +110,6 @@ def may_hold(size: int) -> bool:
 def _has(path: Any, size: int) -> bool:
     try:
         written = os.stat(path).st_size
-    except OSError:  # it was moved to where it is kept
+    except OSError:  # it was moved to its final place
         return True
     return written >= size or not (written or path == os.devnull)

@@ -1,4 +1,4 @@
-"""GG110: an optimizer that has steps behind it is pickled on its own, and arrives unbuilt."""
+"""GG110: an optimizer that has made steps is pickled on its own, and arrives unbuilt."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""GG111: buffers that a worker has updated stay there, and the parent goes on with the old ones.
+"""GG111: buffers updated in a worker do not come back, and the parent uses the old ones.
 
-`kept_buffers` says, in the worker, which buffers have changed and do not go back;
-`worker_buffers` looks, in the parent, at what the program does with that module from then on.
+`kept_buffers` finds, in the worker, the buffers that have changed and do not go back;
+`worker_buffers` watches, in the parent, the use of that module from then on.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ PROBES = (Probe("gg111", "pytest_gradguard.runtime.pitfalls.modules.kept_buffers
 
 
 class KeptBuffers(NamedTuple):
-    """Buffers or parameters that a task left in its worker, in plain values to be pickled.
+    """Buffers or parameters that a task left in its worker, picklable.
 
     Attributes:
         task: the function that ran.
         token: that of the call that the module came with, this one or an earlier one.
         number: that of the module in that call.
-        path: where the task was given the module.
-        parameter: the name by which the task got it, if that is known.
-        names: theirs, as the module's `state_dict` names them; none, where a later task has
-            returned what an earlier one left.
-        values: by some of the names, what tells the values that they came with.
+        path: the path of the module in the task's arguments.
+        parameter: the task's parameter for it, if known.
+        names: their names in the module's `state_dict`; none if a later task has returned what an
+            earlier one left.
+        values: the digests of some of the values that they came with, by name.
     """
 
     task: Task
@@ -46,7 +46,7 @@ class KeptBuffers(NamedTuple):
 
 
 class Use(Enum):
-    """What the parent does with a module whose buffers are those of before the call."""
+    """What the parent does with a module whose buffers are those from before the call."""
 
     STEPS = "steps the module's parameters"
     EVALUATES = "evaluates the module"
@@ -60,7 +60,7 @@ class Evidence(evidence.Evidence):
 
     Attributes:
         left: what a task does, in words.
-        certain: the parent has used old values; else new ones may still come in time.
+        certain: the parent has used old values; otherwise new ones may still come in time.
         stale: whether the parent still has the old values, one for each module.
     """
 
@@ -75,7 +75,7 @@ class Evidence(evidence.Evidence):
         self.stale: list[Callable[[], bool]] = []
 
     def describe(self, kept: KeptBuffers, use: Use, line: Site | None) -> None:
-        """Say what was left, and what the parent did then, at `line`."""
+        """Record what was left, and what the parent then did at `line`."""
         if not self.count:
             self._kept, self._uses = kept, []
             name, role = quoted(self.site, kept.path, kept.parameter, kept.task.name)
@@ -116,12 +116,12 @@ Place = tuple[str, int]
 
 
 class ReplicaEvidence(evidence.Evidence):
-    """State that the replicas of one `DataParallel` have assigned, and that went with them.
+    """State that the replicas of one `DataParallel` have assigned and that was dropped with them.
 
     Args:
         site: the call of the `DataParallel` module.
         model: the class whose `forward` assigns it.
-        lost: the names of the buffers and attributes, and what assigns them, where it is known.
+        lost: the names of the buffers and attributes, and what assigns them, if known.
     """
 
     code = CODE

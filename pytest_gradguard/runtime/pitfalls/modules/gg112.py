@@ -1,7 +1,7 @@
 """GG112: an optimizer steps the parameters of a model that a worker's copy has replaced.
 
-`shipped_modules` tells of each module that comes back from a worker which one it was a copy of;
-`replaced_modules` looks at the steps of optimizers from then on.
+`shipped_modules` finds the original of each module that comes back from a worker;
+`replaced_modules` checks the optimizer steps from then on.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Evidence(evidence.Evidence):
         self.add_step(f"`{task.name}` returns the copy", task.path, task.line)
 
     def describe(self, replaced: list[str], first: Details, parameters: int) -> None:
-        """Say what the first step here missed.
+        """Record what the first step here missed.
 
         Args:
-            replaced: the names of the parameters that have no gradient, while those that came back
-                in their place have.
-            first: the first of them, described.
+            replaced: the names of the parameters that lack a gradient while their returned copies
+                have one.
+            first: the description of the first of them.
             parameters: how many the optimizer holds.
         """
         self._names = replaced

@@ -1,6 +1,6 @@
-"""GG114: a worker trains its copy of a module, and the parent goes on with the untrained one.
+"""GG114: a worker trains its copy of a module, and the parent uses the untrained one.
 
-`trained_copies` sees the training, in the worker; `worker_buffers` what the parent does then.
+`trained_copies` detects the training, in the worker; `worker_buffers` the parent's use afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""GG111: which buffers of modules that came with tasks have changed, and do not go back.
+"""GG111: buffers of shipped modules that have changed and do not go back.
 
-It is roused by the first module that arrives, and looks at the buffers of those that have any. A
-copy whose parameters changed, too, without going back is thrown away as a whole: that is no loss.
+The first module that arrives activates it; it then checks the buffers of modules that have any. A
+copy whose parameters changed, too, without going back is discarded as a whole: that is no loss.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers
 
 
 class _Seen(NamedTuple):
-    """A module as it was before a task ran.
+    """The state of a module before a task ran.
 
     Attributes:
-        buffers, parameters: what tells whether these have changed since.
+        buffers, parameters: states that show whether these have changed since.
         shared: the buffers in memory that other processes may read.
-        returned: buffers that have changed may have gone back.
-        trained_returned: parameters that have changed have gone back.
+        returned: changed buffers may have gone back.
+        trained_returned: changed parameters have gone back.
     """
 
     buffers: dict[str, Any]
@@ -46,20 +46,20 @@ class _Seen(NamedTuple):
 
 
 def begin(asked: None, process: bool) -> After | None:
-    """Look at the modules that are here, before the tasks of a batch run."""
+    """Record the modules that are here, before the tasks of a batch run."""
     seen = False
     for copy, module in shipped_modules.copies():
         if copy.looked_at is None:
             copy.looked_at = _see(module)
         seen = seen or bool(copy.looked_at.buffers)
     if not seen:
-        probes.rest("gg111")
+        probes.deactivate("gg111")
         return None
     return _after
 
 
 def _after(items: Any, results: Any, error: BaseException | None) -> list[KeptBuffers] | None:
-    """Which buffers of modules that are here have changed in the tasks `items`."""
+    """Return the buffers of modules here that the tasks `items` have changed."""
     if error is None:
         _look_at(results)
     found = _left_by(items) if error is None else []
@@ -78,7 +78,7 @@ def _returns(results: Any, module: Any) -> bool:
 def returned_later(
     code: str, items: Any, found: list[KeptBuffers], returns: Callable[[Any], bool]
 ) -> list[KeptBuffers]:
-    """What later tasks, such as another method of an actor, return of what earlier ones have left.
+    """What later tasks, such as another method of an actor, return of what earlier ones left.
 
     Args:
         code: the check.
@@ -97,8 +97,8 @@ def returned_later(
     return back
 
 
-def so_far(items: Any) -> list[KeptBuffers]:
-    """Which buffers of modules that are here have changed, and went to no other process."""
+def current_note(items: Any) -> list[KeptBuffers]:
+    """Return the buffers of modules here that have changed and went to no other process."""
     left = _left_by(items)
     size = sum(
         buffer.numel() for _, _, _, changed in _changed_copies() for buffer in changed.values()
@@ -114,8 +114,8 @@ def _left_by(items: Any) -> list[KeptBuffers]:
     return found
 
 
-def sent(item: Any) -> None:
-    """See whether what goes to another process may hold what has changed."""
+def on_sent(item: Any) -> None:
+    """Check whether an item sent to another process may hold changed buffers."""
     _look_at([item])
 
 
@@ -133,7 +133,7 @@ def _look_at(results: Any) -> None:
 
 
 def _changed_copies() -> Iterator[tuple[Copy, Any, _Seen, dict[str, Any]]]:
-    """The modules that are here of which buffers have changed."""
+    """The modules here with changed buffers."""
     for copy, module in shipped_modules.copies():
         seen: _Seen | None = copy.looked_at
         if seen is not None and seen.buffers:
@@ -155,7 +155,7 @@ def _see(module: Any) -> _Seen:
 
 
 def _changed(module: Any, seen: _Seen) -> dict[str, Any]:
-    """The buffers that have other values than they had, which nobody else sees."""
+    """The buffers whose values have changed, unless in shared memory."""
     return {
         name: buffer
         for name, owner, buffer in kept_by(module)
@@ -165,18 +165,18 @@ def _changed(module: Any, seen: _Seen) -> dict[str, Any]:
 
 
 def _is_trained(module: Any, seen: _Seen) -> bool:
-    """Whether its parameters have changed, too: what does not go back is then thrown away whole."""
+    """Whether its parameters have changed, too: the whole copy is then discarded."""
     now = parameters_of(module)
     return not all(same(state, now.get(name)) for name, state in seen.parameters.items())
 
 
-# -- what is told ----------------------------------------------------------------------------------
+# -- the notes -------------------------------------------------------------------------------------
 
 
 def note(
     copy: Copy, module: Any, names: list[str], before: Mapping[str, Any], items: Any
 ) -> KeptBuffers:
-    """What the tasks `items` have changed of their copy of a module, and left there."""
+    """What the tasks `items` have changed in their copy of a module, and left here."""
     paths = locate.find(roots_of(items), lambda item: item is module)
     index, _, path = paths.get(id(module), "0|").partition("|")
     function = items[int(index)][0]
@@ -187,8 +187,8 @@ def note(
     return KeptBuffers(task, copy.token, copy.number, path, parameter, names, few(values))
 
 
-def heard(call: Any, note: list[KeptBuffers]) -> None:
-    """Keep, in the parent, what a worker of `call` has told."""
+def on_note(call: Any, note: list[KeptBuffers]) -> None:
+    """Record, in the parent, the report of a worker of `call`."""
     from pytest_gradguard.runtime.pitfalls.modules import worker_buffers
 
     worker_buffers.remember(call, note, gg111.Evidence)

@@ -1,8 +1,8 @@
-"""GG112: modules that came back from workers, and the optimizers that hold what was sent.
+"""GG112: modules that came back from workers, and the optimizers that hold the originals.
 
-Where such a module gets gradients in this process, and an optimizer that steps holds the parameters
-it was a copy of, which get none, the program goes on with the one and steps the other. Nothing is
-said where any optimizer holds the returned parameters, or where they are changed by other means.
+If such a module gets gradients here, and an optimizer steps the original parameters, which get
+none, the program uses one model and steps the other. Not reported if any optimizer holds the
+returned parameters, or if they are changed by other means.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_gradguard.runtime.pitfalls.modules import gg112
 
 
 class _Original(NamedTuple):
-    """A parameter of which a copy came back, and the gradient that it had then."""
+    """A parameter whose copy came back, and its gradient at that time."""
 
     reference: Reference
     gradient: GradientState | None
@@ -41,17 +41,17 @@ class _Original(NamedTuple):
 
 
 class _Twin:
-    """The parameters that came back as copies of others that were sent.
+    """Parameters that came back as copies of others.
 
     Args:
         call: the call that they came from.
         task: the function that returned them.
         sent: the module that was sent, or the part of it that came back.
-        module: what came back.
+        module: the returned module.
 
     Attributes:
-        originals: what they are copies of, with the names in `module`.
-        settled: an optimizer holds them, or they have changed otherwise.
+        originals: the original parameters, with their names in `module`.
+        settled: an optimizer holds the copies, or they have changed otherwise.
     """
 
     def __init__(self, call: Call, task: Task, sent: Any, module: Any) -> None:
@@ -83,7 +83,7 @@ class _Twin:
             _state.twins.discard(self)
 
     def parameter(self, name: str) -> Any:
-        """The parameter of that name which came back, or None where it is no more."""
+        """The returned parameter of that name, or None if it no longer exists."""
         reference = self._copies.get(name)
         return None if reference is None else reference()
 
@@ -92,8 +92,9 @@ class _Twin:
         return not held.isdisjoint(self._versions)
 
     def has_gradient(self) -> bool:
-        """Whether the first or last parameters have a gradient: most that came back have none, and
-        a program may keep many of them."""
+        """Whether the first or last parameters have a gradient.
+
+        Most returned ones have none, and a program may keep many of them."""
         few = [reference() for reference in self._few]
         return any(one is not None and not tensors.gradient_missing(one) for one in few)
 
@@ -131,9 +132,9 @@ def remember(call: Call, sent: Any, task: Task, module: Any) -> None:
 
     Args:
         call: the call that it comes from.
-        sent: the module that was sent, or the part of it, which it is a copy of.
+        sent: the original: the module that was sent, or a part of it.
         task: the function that returns it.
-        module: what came back.
+        module: the returned module.
     """
     if "GG112" in call.dropped:
         return
@@ -150,7 +151,7 @@ def _held(optimizer: Any) -> set[int]:
 
 
 def _note_holder(held: set[int]) -> None:
-    """Leave alone, from now on, what came back and is held by an optimizer."""
+    """Settle the returned parameters that an optimizer holds."""
     for twin in list(_state.twins):
         twin.settled = twin.settled or twin.are_in(held)
 
@@ -179,8 +180,7 @@ def _stepped(optimizer: Any) -> None:
 
 
 def _replaced(twin: _Twin, held: set[int]) -> dict[str, Any]:
-    """The parameters of an optimizer that lack a gradient while their copies have one: the copies,
-    by their names."""
+    """The copies that have a gradient while the optimizer's originals lack one, by name."""
     stepped = [(n, known) for n, known in twin.originals if id(known.reference()) in held]
     replaced = {
         name: twin.parameter(name)
@@ -189,7 +189,7 @@ def _replaced(twin: _Twin, held: set[int]) -> dict[str, Any]:
     }
     if all(known.lacks_gradient for _, known in stepped):
         return replaced
-    # The model that was sent is trained, too: what came back is used if it is a part of that now.
+    # The original is trained, too: a copy is in use if it is now a part of the original.
     return {n: one for n, one in replaced.items() if twin.is_part_of_what_was_sent(one)}
 
 

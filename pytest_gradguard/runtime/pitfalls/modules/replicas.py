@@ -1,8 +1,8 @@
-"""GG111: what `forward` assigns in the replicas of `DataParallel`, which are dropped after it.
+"""GG111: state that `forward` assigns in the replicas of `DataParallel`, which drops them.
 
-The replica on the first device shares the memory of the module's buffers: what is written to them
-in place stays. What is assigned is lost, if it is state: a buffer of the `state_dict`, or an
-attribute whose new value is computed from its old one. Any other attribute may be a cache.
+The replica on the first device shares the memory of the module's buffers, so in-place writes to
+them are kept. An assignment is lost if it is state: a buffer of the `state_dict`, or an attribute
+computed from its old value. Any other attribute may be a cache.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pytest_gradguard.runtime.pitfalls.modules import gg111
 
 _MODULE = "torch.nn.parallel.data_parallel"
 _FEW = 8
-"""How many forward passes of a module are looked at."""
+"""How many forward passes of a module are checked."""
 _left: weakref.WeakKeyDictionary[Any, int] = dropped_at_end(weakref.WeakKeyDictionary())
-"""How many more of each `DataParallel` are."""
+"""How many more forward passes of each `DataParallel` are checked."""
 
 
 class _Replica(NamedTuple):
-    """A module, its replica on the first device, and what the replica had before it ran."""
+    """A module, its replica on the first device, and the replica's state before it ran."""
 
     path: str
     module: Any
@@ -103,7 +103,7 @@ _known: weakref.WeakKeyDictionary[type, dict[str, gg111.Place]] = weakref.WeakKe
 
 
 def _places(kind: type) -> dict[str, gg111.Place]:
-    """Where methods of a class compute attributes of `self` from their own old values."""
+    """The lines where methods of a class compute attributes of `self` from their old values."""
     if kind not in _known:
         _known[kind] = _find_places(kind)
     return _known[kind]

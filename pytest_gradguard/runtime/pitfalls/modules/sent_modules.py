@@ -1,7 +1,7 @@
-"""GG112: modules that a process of the program's own sends back, known by their values.
+"""GG112: modules that a process of the program sends back, recognized by their values.
 
-The program pickles them itself, by a queue, a connection or into a file: what it pickles stays as
-it is. The process tells what it pickles, and the parent knows it again as it is unpickled.
+The program pickles them itself, through a queue, a connection or into a file; the pickle is
+unchanged. The process reports what it pickles, and the parent recognizes it as it is unpickled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
 from pytest_gradguard.runtime.kernel import calls, frameworks, shipped_modules
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.dispatch import telling
+from pytest_gradguard.runtime.kernel.dispatch import reporting
 from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
@@ -31,7 +31,7 @@ class SentModule(NamedTuple):
         task: the function that the process runs.
         token, number: the call that the module came with, and its number there.
         kind: its class.
-        values: by the names of some parameters, what tells their values.
+        values: the digests of some parameters, by name.
     """
 
     task: Task
@@ -53,11 +53,11 @@ def _values(module: Any) -> dict[str, str]:
 
 
 def watch(function: Any, tell: Callable[[SentModule], object]) -> None:
-    """Tell, from now on, which of its copies this process pickles.
+    """Report, from now on, which of its copies this process pickles.
 
     Args:
-        function: what the process runs.
-        tell: takes each of them.
+        function: the process's function.
+        tell: called with each of them.
     """
 
     def copied(module: Any) -> None:
@@ -76,19 +76,19 @@ _sent: deque[tuple[Call, SentModule]] = dropped_at_end(deque(maxlen=64))
 
 
 def expect() -> None:
-    """Look, from now on, at the modules that the program unpickles."""
+    """Check, from now on, the modules that the program unpickles."""
     _patches.apply()
 
 
-def heard(call: Call, note: SentModule) -> None:
-    """Know what a process that `call` has started has pickled, should it arrive here."""
+def on_note(call: Call, note: SentModule) -> None:
+    """Record what a process that `call` has started has pickled, in case it arrives here."""
     _sent.append((call, note))
 
 
 def _built(result: Any, module: Any, *args: Any) -> None:
     if caller().f_globals.get("__name__") == "copy":
         return
-    telling.hear()
+    reporting.receive()
     about = [(call, one) for call, one in _sent if one.kind == _kind(module)]
     values = _values(module) if about else {}
     for call, one in about:

@@ -1,8 +1,8 @@
-"""GG114: which modules that came with tasks an optimizer there has trained, and nothing returns.
+"""GG114: shipped modules that an optimizer in a worker has trained, and that nothing returns.
 
-It is roused by the first module that arrives, and hears of the steps of optimizers. A task that
-saves or pickles a module, reads its state, or writes a file that is large enough, may leave it
-anywhere: that is no loss.
+The first module that arrives activates it; it then watches the steps of optimizers. A task that
+saves or pickles a module, reads its state, or writes a file that is large enough, may have saved
+it: that is no loss.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pytest_gradguard.runtime.pitfalls.modules.buffers import parameters_of, sam
 from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers
 
 _stepped: set[int] = dropped_at_end(set())
-"""The ids of the parameters that an optimizer has stepped in the tasks of this batch."""
+"""The ids of the parameters that an optimizer has stepped in this batch."""
 
 
 def begin(asked: None, process: bool) -> After | None:
-    """Look at the modules that are here, before the tasks of a batch run."""
+    """Record the modules that are here, before the tasks of a batch run."""
     seen = False
     for copy, module in shipped_modules.copies():
         if copy.parameters is None:
             copy.parameters = parameters_of(module)
         seen = seen or bool(copy.parameters)
     if not seen:
-        probes.rest("gg114")
+        probes.deactivate("gg114")
         return None
     _stepped.clear()
     steps.after.subscribe(_steps)
@@ -49,8 +49,8 @@ def _steps(optimizer: Any) -> None:
 
 
 def _after(items: Any, results: Any, error: BaseException | None) -> list[KeptBuffers] | None:
-    """Which modules that are here the tasks `items` have trained, and left here."""
-    files.rest()
+    """Return the modules here that the tasks `items` have trained, and left here."""
+    files.unwatch()
     steps.after.unsubscribe(_steps)
     found = _trained_by(items, results) if error is None else []
     returned = functools.partial(_returns, results)
@@ -61,13 +61,13 @@ def _after(items: Any, results: Any, error: BaseException | None) -> list[KeptBu
     return found or None
 
 
-def so_far(items: Any) -> list[KeptBuffers]:
-    """Which modules this process has trained so far, and sent to no other."""
+def current_note(items: Any) -> list[KeptBuffers]:
+    """Return the modules that this process has trained so far and sent to no other."""
     return _trained_by(items, ())
 
 
-def sent(item: Any) -> None:
-    """See whether what goes to another process may hold what was trained."""
+def on_sent(item: Any) -> None:
+    """Check whether an item sent to another process may hold trained parameters."""
     if any(_may_return(trained, [item]) for _, _, trained in _trained()):
         files.note_saved()
 
@@ -90,7 +90,7 @@ def _trained_by(items: Any, results: Any) -> list[KeptBuffers]:
 
 
 def _trained() -> Iterator[tuple[Copy, Any, dict[str, Any]]]:
-    """The modules that are here and were trained: what each came as, and what was stepped of it."""
+    """The trained modules here: their record and the stepped parameters."""
     for copy, module in shipped_modules.copies():
         now = parameters_of(module)
         if copy.parameters and not all(
@@ -103,14 +103,14 @@ def _trained() -> Iterator[tuple[Copy, Any, dict[str, Any]]]:
 
 
 def _returns(results: Any, module: Any) -> bool:
-    """Whether `results`, or what the tasks have saved, may hold the parameters of `module`."""
+    """Whether `results`, or files that the tasks saved, may hold the parameters of `module`."""
     named = dict(module.named_parameters())
     size = sum(one.numel() for one in named.values())
     return files.may_hold(size) or _may_return(named, results)
 
 
 def _may_return(trained: dict[str, Any], results: Any) -> bool:
-    """Whether something that `trained` has become, or that was made of it, may go back."""
+    """Whether the results may hold the `trained` parameters, or values derived from them."""
     held = returned.Held(results)
     sizes = [one.numel() for one in trained.values()]
     if held.unknown or held.may_hold_text_of(sum(sizes)) or held.is_long_vector(sizes):
@@ -119,8 +119,8 @@ def _may_return(trained: dict[str, Any], results: Any) -> bool:
     return any(held.fitting(one) for one in several) or held.holds_any(list(trained.values()))
 
 
-def heard(call: Any, note: list[KeptBuffers]) -> None:
-    """Keep, in the parent, what a worker of `call` has told."""
+def on_note(call: Any, note: list[KeptBuffers]) -> None:
+    """Record, in the parent, the report of a worker of `call`."""
     from pytest_gradguard.runtime.pitfalls.modules import worker_buffers
 
     worker_buffers.remember(call, note, gg114.Evidence)

@@ -1,11 +1,11 @@
-"""GG111, GG114: what workers kept, confirmed by what the parent does with their module.
+"""GG111, GG114: state left in workers, confirmed by the parent's use of the module.
 
-A worker says which buffers of which module have changed there without going back. From then on,
-until the loss is certain or the program has written these buffers itself, it is looked for steps,
-evaluation and saving of that module. A step alone is not certain to do harm: the program may still
-write the buffers before it evaluates. So that finding stands as long as the old values do.
-Parameters that a worker has trained are another matter once the parent trains or copies the module
-itself: then the worker's copy was a trial.
+A worker reports which buffers of which module have changed there without going back. From then on,
+until the loss is certain or the program has written these buffers itself, steps, evaluation and
+saving of that module are watched. A step alone does not certainly do harm, because the program may
+still write the buffers before it evaluates; so that finding holds only while the old values do.
+Parameters trained in a worker are not lost if the parent trains or copies the module itself: the
+worker's copy was then a trial.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pytest_gradguard.runtime.pitfalls.modules.gg111 import KeptBuffers, Use
 
 
 class _Lost:
-    """A module of this process, of which buffers changed in a worker and did not come back."""
+    """A module of this process whose buffers changed in a worker and did not come back."""
 
     def __init__(self, kept: KeptBuffers, module: Any, kind: type[gg111.Evidence]) -> None:
         self.kept = kept
@@ -59,7 +59,7 @@ class _Lost:
 
     @property
     def module(self) -> Any:
-        """The module, or None where it is no more."""
+        """The module, or None if it no longer exists."""
         return self._module()
 
     def _freed(self) -> None:
@@ -85,7 +85,7 @@ class _Lost:
         )
 
     def _is_reset(self, module: Any, now: dict[str, Any]) -> bool:
-        """Whether the program has put the module back to how it was, its buffers with the rest."""
+        """Whether the program has reset the module, including its buffers."""
         written = all(
             name in now and (id(now[name]), now[name]._version) != known
             for name, known in self._versions.items()
@@ -109,7 +109,7 @@ class _Lost:
         return any(id(one) in owners for one in module.modules())
 
     def is_evaluated_by(self, module: Any) -> bool:
-        """Whether a call of `module` evaluates these: in training mode, parameters alone."""
+        """Whether a call of `module` evaluates these; in training mode, only parameters count."""
         return (self.is_trained or not module.training) and self.is_in(module)
 
     @property
@@ -119,7 +119,7 @@ class _Lost:
 
 
 def _state(module: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The buffers and parameters of `module`: their paths, the modules that hold them, and they."""
+    """The buffers and parameters of `module`: paths, owning modules and tensors."""
     yield from kept_by(module)
     for path, owner in module.named_modules():
         for name, one in owner._parameters.items():
@@ -128,19 +128,19 @@ def _state(module: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 _waiting: dict[_Lost, Call] = {}
-"""With the calls that they come from: what findings hold of a loss keeps no call alive."""
+"""The lost modules with their calls: a finding about one keeps no call alive."""
 _forward: list[Any] = []
 
 
 def remember(call: Call, notes: Iterable[KeptBuffers], kind: type[gg111.Evidence]) -> None:
-    """Take what a worker of `call` has kept, which is evidence of that `kind`."""
+    """Record what a worker of `call` has kept, as evidence of that `kind`."""
     if kind.code in call.dropped:
         return
     for kept in notes:
         sent_by = calls.by_token(kept.token)
         module = None if sent_by is None else sent_by.module_of(kept.number)
         if not kept.names:
-            _come_back(module, kind)
+            _forget_returned(module, kind)
             continue
         known = any(
             of is call and one.kind is kind and one.module is module for one, of in _waiting.items()
@@ -151,7 +151,7 @@ def remember(call: Call, notes: Iterable[KeptBuffers], kind: type[gg111.Evidence
         _listen()
 
 
-def _come_back(module: Any, kind: type[gg111.Evidence]) -> None:
+def _forget_returned(module: Any, kind: type[gg111.Evidence]) -> None:
     """Forget what workers kept of `module`: a later task has returned it."""
     for lost in list(_waiting):
         if lost.kind is kind and lost.module is module:
@@ -160,7 +160,7 @@ def _come_back(module: Any, kind: type[gg111.Evidence]) -> None:
 
 
 def _is_what_was_sent(module: Any, kept: KeptBuffers) -> bool:
-    """Whether `module` has still the values that its copy came to the worker with."""
+    """Whether `module` still has the values that its copy came to the worker with."""
     now = {name: state_of(owner, one) for name, owner, one in kept_by(module)}
     now.update(parameters_of(module))
     return all(text_of(now.get(name)) == text for name, text in kept.values.items())
@@ -179,13 +179,13 @@ def _listen() -> None:
 
 
 def undo() -> None:
-    """Stop looking at what the program does with modules."""
+    """Stop watching the program's modules."""
     while _waiting:
         _waiting.popitem()[0].settle()
-    _rest()
+    _stop_watching()
 
 
-def _rest() -> None:
+def _stop_watching() -> None:
     _patches.undo()
     torch_modules.copied.unsubscribe(_copied)
     steps.after.unsubscribe(_stepped)
@@ -204,7 +204,7 @@ def _stepped(optimizer: Any) -> None:
 
     def is_stepped(lost: _Lost, module: Any) -> bool:
         stepped = any(id(one) in held for one in module.parameters())
-        return stepped and not lost.is_trained  # the parent trains it itself, from where it was
+        return stepped and not lost.is_trained  # the parent trains it itself, from its own values
 
     _used(Use.STEPS, is_stepped)
 
@@ -215,7 +215,7 @@ def _evaluates(result: Any, module: Any, mode: Any = True) -> None:
 
 
 def _by_the_program(frame: Any) -> bool:
-    """Whether it is the program that calls, and not the method itself for a part of a module."""
+    """Whether the program calls, and not the method itself for a submodule."""
     own = torch.nn.Module.eval.__code__.co_filename
     if frame.f_code.co_name == "eval" and frame.f_code.co_filename == own:
         frame = frame.f_back
@@ -263,17 +263,17 @@ _patches = Patches(
 )
 
 
-# -- what that means -----------------------------------------------------------------------------
+# -- what that means -------------------------------------------------------------------------------
 
 _CERTAIN = frozenset({Use.EVALUATES, Use.SAVES})
-"""After these, new values come too late."""
+"""After these uses, new values come too late."""
 
 
 def _used(use: Use, concerned: Callable[[_Lost, Any], bool]) -> None:
     certain: list[tuple[collector.Collector, Evidence]] = []
     try:
         for lost, call in list(_waiting.items()):
-            module = lost.module  # it lives while it is looked at
+            module = lost.module  # keeps it alive
             if module is None:
                 del _waiting[lost]
             elif concerned(lost, module):
@@ -287,7 +287,7 @@ def _used(use: Use, concerned: Callable[[_Lost, Any], bool]) -> None:
                     if evidence is not None:
                         certain.append((call.collector, evidence))
         if not _waiting:
-            _rest()
+            _stop_watching()
     except Exception as error:
         fault(error)
     for home, one in certain:
@@ -295,7 +295,7 @@ def _used(use: Use, concerned: Callable[[_Lost, Any], bool]) -> None:
 
 
 def _note(call: Call, lost: _Lost, use: Use) -> gg111.Evidence | None:
-    """The evidence of one more use of a module with old buffers; None: it is allowed here."""
+    """The evidence of one more use of a module with old buffers; None if allowed here."""
     if lost.kind.code in collector.allowed_now():
         return None
     evidence = lost.kind.of(call, about=(lost.kept.task, lost.kept.path))

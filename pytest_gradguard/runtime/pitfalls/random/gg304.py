@@ -1,7 +1,7 @@
 """GG304: forked workers that draw from the parent's global generators, each from its own copy.
 
-Every worker begins in the state that the parent had at the fork. Only the first batch of a call in
-each worker is looked at. Python's own `random` is seeded anew in a forked process.
+Every worker starts in the state that the parent had at the fork. Only the first batch of a call in
+each worker is checked. Python's own `random` is reseeded in a forked process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROBES = (
 
 
 class Drawn(NamedTuple):
-    """What the tasks of a batch drew from a global generator, in plain values.
+    """The draws of a batch's tasks from a global generator, picklable.
 
     Attributes:
         process: the worker's process id.
@@ -57,16 +57,16 @@ _drawn: weakref.WeakKeyDictionary[Any, dict[tuple[str, bytes], Drawn]] = dropped
 
 
 def ship(call: Any, items: Any) -> int | None:
-    """The number of the call, or of its family, where the workers are forked."""
+    """Return the token of the call, or of its family, if the workers are forked."""
     return call.family.token if children.forked_workers(call) else None
 
 
 def start(call: Any, task: Any, forked: bool) -> int | None:
-    """The number of the call, where it forks a process of the program's own."""
+    """Return the token of the call, if it forks a process for the program."""
     return call.token if forked else None
 
 
-def heard(call: Any, note: list[Drawn]) -> None:
+def on_note(call: Any, note: list[Drawn]) -> None:
     """Report workers that drew the same numbers, in this call or in an earlier one."""
     earlier = _drawn.setdefault(call.collector, {})
     for drawn in note:
@@ -103,7 +103,7 @@ _looked_at: set[tuple[int, int]] = dropped_at_end(set())
 
 
 def begin(asked: int | None, process: bool) -> After | None:
-    """Look at the global generators, before the first batch of a call in this worker."""
+    """Record the global generators' states, before the first batch of a call in this worker."""
     key = (os.getpid(), asked or 0)
     if not process or asked is None or key in _looked_at:
         return None

@@ -1,9 +1,9 @@
 """GG305: one random generator, of which each batch of tasks draws from a copy in the same state.
 
-A generator reports its own pickling, by its entry in `copyreg.dispatch_table` from which every
-pickler starts, or by its `__reduce__` where that is written in Python. In the worker its copy is
-looked at before and after the tasks. Tasks of one batch share a copy, so numbers repeat from the
-second batch that draws on.
+A generator reports its own pickling, by its entry in `copyreg.dispatch_table`, which every pickler
+uses, or by its `__reduce__` if that is written in Python. In the worker the state of its copy is
+compared before and after the tasks. Tasks of one batch share a copy, so numbers repeat from the
+second batch that draws.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ PROBES = (
     ),
 )
 _SEARCHED = 300
-"""How many objects of a task that is copied are searched."""
+"""How many objects of a copied task are searched."""
 _MOST = 256
 """How many generators of one call are remembered; one that all tasks share is among the first."""
 
 
 PERSISTENT = "persistent workers"
-"""Under this name a call remembers that its workers go on in later calls, with their copies."""
+"""A call's key for workers that are kept for later calls, with their copies."""
 
 
 class Drawn(NamedTuple):
-    """A copy of a generator that tasks of one batch drew or spawned from, in plain values.
+    """A copy of a generator from which tasks of one batch drew or spawned, picklable.
 
     Attributes:
-        number: which generator of the call it is a copy of.
+        number: identifies the generator among those of the call.
         kind: its class.
-        start, end: fingerprints of its state before and after the tasks; or of what it had spawned
-            before, and what each task took.
+        start, end: fingerprints of its state before and after the tasks; if they spawned, of the
+            state with the earlier count of children, and of the children for each task.
         onwards: the end is known to follow from the start by drawing.
         task: the function of the batch's first task.
         early: it was drawn before the first sample of a stream: workers that share one may have to
@@ -95,11 +95,11 @@ _shipped: weakref.WeakKeyDictionary[Any, dict[int, tuple[int, Any]]] = dropped_a
 _drawn: weakref.WeakKeyDictionary[Any, list[tuple[int, Drawn]]] = dropped_at_end(
     weakref.WeakKeyDictionary()
 )
-"""What was drawn, with the number of the call that it was drawn in."""
+"""The draws, with the token of their call."""
 
 
 def ask(call: Any) -> None:
-    """Have the generators that the program knows report when they are pickled."""
+    """Have the known classes of generators report when they are pickled."""
     for kind in random_states.kinds():
         if kind not in _registered and kind not in copyreg.dispatch_table:
             _registered[kind] = _reduce
@@ -108,7 +108,7 @@ def ask(call: Any) -> None:
 
 
 def _undo() -> None:
-    """Take the reports out again."""
+    """Remove the reporting."""
     for kind in list(_registered):
         if copyreg.dispatch_table.get(kind) is _reduce:
             del copyreg.dispatch_table[kind]
@@ -119,7 +119,7 @@ watching.at_end(_undo)
 
 
 def _reduce(generator: Any) -> Any:
-    """How a generator is pickled; called by pickling."""
+    """Pickle a generator that reports it; called by pickling."""
     reduction = generator.__reduce_ex__(4)
     return attempt(_reporting, generator, reduction, instead=reduction)
 
@@ -137,7 +137,7 @@ _patches = Patches([Patch(random.Random, "__reduce__", _watched)])
 
 
 def _reporting(generator: Any, reduction: Any) -> Any:
-    """The `reduction` of a generator, which says so where it arrives."""
+    """The `reduction` of a generator, which reports its arrival."""
     current = transfer.active.transfer
     call = getattr(current, "call", None)
     if call is None or call.kind.carries == "copy" or not isinstance(reduction, tuple):
@@ -151,8 +151,8 @@ def _reporting(generator: Any, reduction: Any) -> Any:
 
 
 def ship(call: Any, items: Any) -> dict[str, int] | None:
-    """The generators among what goes to dask, by their paths: its scheduler pickles them anew, and
-    what they would say on the way is lost."""
+    """Return the generators in tasks for dask, by path: its scheduler pickles them again, which
+    loses reports in the pickle."""
     found: dict[str, set[int]] = {}
     for item in items:
         for path, generator in generators_in(item).items():
@@ -162,8 +162,9 @@ def ship(call: Any, items: Any) -> dict[str, int] | None:
 
 
 def start(call: Any, task: Any, forked: bool) -> list[tuple[int, Any]] | None:
-    """The generators that a process inherits with its task, with their numbers; nothing pickles
-    them. Where they are pickled they report themselves: an empty list, if there are any."""
+    """Return the generators that a process inherits with its task, with their numbers.
+
+    They are not pickled. Pickled ones report themselves: an empty list, if there are any."""
     found = list(generators_in(task, wide=WIDE).values())
     if not forked:
         return [] if found else None
@@ -188,7 +189,7 @@ def read_by(function: Any) -> list[used_globals.Read]:
 
 
 def own_functions(item: Any) -> list[Any]:
-    """The function of a task; where a library's runs the program's, those that it is given."""
+    """The function of a task; for a library's function, the program's functions passed to it."""
     function, args, kwargs = item
     if code_of(function) is None or is_the_users(function_of(function)):
         return [function]
@@ -204,7 +205,7 @@ def own_functions(item: Any) -> list[Any]:
 
 
 def functions_in(item: Any) -> list[Any]:
-    """The functions and methods of the program's own in what is shipped."""
+    """The program's own functions and methods in what is shipped."""
     found: list[Any] = []
 
     def look(value: Any) -> bool:
@@ -230,7 +231,7 @@ def _kinds() -> tuple[type, ...]:
 
 
 def generators_in(item: Any, wide: int | None = None) -> dict[str, Any]:
-    """The generators in a task, by their paths; large structures are not searched whole."""
+    """The generators in a task, by path; large structures are searched in part."""
     kinds = _kinds()
     found: list[Any] = []
 
@@ -247,7 +248,7 @@ def generators_in(item: Any, wide: int | None = None) -> dict[str, Any]:
 
 
 def number(call: Any, generator: Any) -> int:
-    """The number of `generator` among those of `call`, which keeps it while it counts."""
+    """The number of `generator` in `call`, which keeps it alive while the number is in use."""
     known = _shipped.setdefault(call.family, {})
     entry = known.get(id(generator))
     if entry is None:
@@ -262,7 +263,7 @@ def ships(call: Any) -> bool:
     return bool(_shipped.get(call.family))
 
 
-def heard(call: Any, note: list[Drawn]) -> None:
+def on_note(call: Any, note: list[Drawn]) -> None:
     """Report, in the parent, copies of one generator that gave the same numbers."""
     earlier = _drawn.setdefault(call.family, [])
     for drawn in note:
@@ -340,7 +341,7 @@ class Evidence(TaskEvidence):
 
 
 class _Arrived(threading.local):
-    """The generators that came with the tasks which this thread runs next, with their numbers."""
+    """The generators of the tasks that this thread runs next, with their numbers."""
 
     def __init__(self) -> None:
         self.generators: list[tuple[int, Any]] = []
@@ -350,18 +351,18 @@ _arrived = _Arrived()
 
 
 def arrive(asked: dict[str, int], item: Any) -> None:
-    """Find the generators that came with a task of dask's, before it is looked at."""
+    """Record the generators of a task of dask, before it is inspected."""
     found = generators_in(item)
     _arrived.generators = [(asked[path], one) for path, one in found.items() if path in asked]
 
 
 def arrived(generators: Iterable[tuple[int, Any]]) -> None:
-    """Take generators that came to this process earlier, with their numbers, for new ones."""
+    """Record generators that came to this process earlier, with their numbers, as new ones."""
     _arrived.generators.extend(generators)
 
 
 def take_arrived() -> list[tuple[int, Any]]:
-    """The generators that came to this thread, with their numbers; asked once."""
+    """Remove and return the generators that came to this thread, with their numbers."""
     arrived, _arrived.generators = _arrived.generators, []
     return arrived
 
@@ -375,11 +376,11 @@ def rebuild_generator(number: int, rebuild: Callable[..., Any], arguments: Any) 
 
 def _note(number: int, generator: Any) -> None:
     _arrived.generators.append((number, generator))
-    probes.rouse("gg305")
+    probes.activate("gg305")
 
 
 def begin(asked: Any, process: bool) -> After | None:
-    """Look at the generators that came with a batch, or that a process has inherited."""
+    """Record the generators that came with a batch, or that a process has inherited."""
     if not (process or asked):
         return None
     came = asked if asked and isinstance(asked, list) else take_arrived()
@@ -387,7 +388,7 @@ def begin(asked: Any, process: bool) -> After | None:
 
 
 def look(came: list[tuple[int, Any]]) -> After:
-    """Look at generators, with their numbers, before tasks draw from them."""
+    """Record the states of generators, with their numbers, before tasks draw from them."""
     arrived = [(number, one, random_states.state(one)) for number, one in came]
     spawned = [random_states.spawned(one) for _, one in came]
 
@@ -419,7 +420,7 @@ def look(came: list[tuple[int, Any]]) -> After:
 
 
 def at_child(state: bytes, spawned: int) -> bytes:
-    """A fingerprint of a generator that has this state and has spawned so many others."""
+    """A fingerprint of a generator in this state that has spawned so many others."""
     return state + spawned.to_bytes(8, "little")
 
 

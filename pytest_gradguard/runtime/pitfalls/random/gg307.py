@@ -1,8 +1,8 @@
-"""GG307: tasks in fresh workers that draw from a global generator which the caller has seeded.
+"""GG307: tasks in new workers that draw from a global generator which the caller has seeded.
 
-The first batch of a call in each worker is looked at: the generator there has no seed of the
-program's, its state moves on, and the tasks name no seed. Where several workers have Python's
-generator in the same state, something has seeded it there.
+The first batch of a call in each worker is checked: the generator there has no seed of the program,
+its state advances, and the tasks name no seed. If several workers have Python's generator in the
+same state, it was seeded there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _drawn: weakref.WeakKeyDictionary[Any, dict[bytes, Drawn]] = dropped_at_end(
 
 
 def ship(call: Any, items: Any) -> tuple[int, list[str]] | None:
-    """The number of the call, or of its family, and the libraries that this process has seeded."""
+    """Return the token of the call, or of its family, and the libraries seeded here."""
     seeded = [library for library in _LIBRARIES if seeding.is_seeded(library)]
     if not seeded or (call.kind.forks and children.forked_workers(call)):
         return None
@@ -47,10 +47,10 @@ def ship(call: Any, items: Any) -> tuple[int, list[str]] | None:
 
 
 def _touches(function: Any, libraries: list[str]) -> bool:
-    """Whether a task that is given numbers and words may come to one of these libraries."""
+    """Whether a task with only plain arguments may use one of these libraries."""
     functions = used_globals.uses_of(function).functions
     if not functions:
-        return True  # a function of some library's
+        return True  # a library's function
     for one in functions:
         for name in names_in(one.__code__):
             value = one.__globals__.get(name)
@@ -60,7 +60,7 @@ def _touches(function: Any, libraries: list[str]) -> bool:
     return False
 
 
-def heard(call: Any, note: list[Drawn]) -> None:
+def on_note(call: Any, note: list[Drawn]) -> None:
     """Report tasks that drew from generators which the caller's seed does not reach."""
     earlier = _drawn.setdefault(call.family, {})
     for drawn in note:
@@ -97,7 +97,7 @@ _looked_at: set[int] = dropped_at_end(set())
 
 
 def begin(asked: tuple[int, list[str]], process: bool) -> After | None:
-    """Look at the global generators, before the first batch of a call in this worker."""
+    """Record the global generators' states, before the first batch of a call in this worker."""
     token, libraries = asked
     if not process or token in _looked_at:
         return None
@@ -122,7 +122,7 @@ def begin(asked: tuple[int, list[str]], process: bool) -> After | None:
 
 
 def _unseeded(library: str) -> random_states.State | None:
-    """The state of a global generator that has no seed of the program's, as far as is known."""
+    """The state of a global generator without a known seed of the program."""
     generator = generators.of_library(library)
     if generator is None or seeding.is_seeded(library):
         return None

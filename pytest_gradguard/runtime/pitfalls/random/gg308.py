@@ -1,8 +1,8 @@
 """GG308: tasks in several threads of one call that seed the same global generator.
 
-Only tasks are looked at whose code names something with "seed" in it. What they seed is heard
-(`seed_calls`); that somebody draws shows in the generator's state, which is then no longer one
-that a seed has left. Tasks that seed while they hold a lock of the program's take turns.
+Only tasks whose code uses a name with "seed" in it are checked. `seed_calls` records what they
+seed; a draw shows in the generator's state, which is then not one that a seed has set. Tasks that
+seed while they hold a lock of the program take turns.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ PROBES = (Probe("gg308", __name__, asks=("random",), ships=threads, by_function=
 
 
 _MOST = 50
-"""How many batches of a call are compared with those after them."""
+"""How many batches of a call are compared with later ones."""
 
 
 class Asked(NamedTuple):
-    """What a batch for threads is asked.
+    """The call of a batch for threads.
 
     Attributes:
-        family: the number of its call, or of what its call belongs to.
+        family: the token of its call, or of the family of its call.
         alone: its call is one of many that give single tasks to one pool.
-        left: when it left.
+        left: when the batch left.
     """
 
     family: int
@@ -53,7 +53,7 @@ class Seeded(NamedTuple):
         asked: of the batch.
         thread: where they ran.
         ended: when they ended.
-        drawn: the libraries, and whether there was drawn from their generators since.
+        drawn: by library: whether its generator was drawn from since.
         locked: they held a lock each time.
         task: the function of the batch's first task.
         place: the line that seeds.
@@ -72,7 +72,7 @@ class Seeded(NamedTuple):
 
 
 def ship(call: Any, items: Any) -> Asked | None:
-    """The call of tasks that may seed, which is heard from now on."""
+    """Return the call of tasks that may seed, and watch seeding from now on."""
     functions = itertools.groupby(item[0] for item in items)
     if not any(seeding.may_seed(function) for function, _ in functions):
         return None
@@ -83,11 +83,11 @@ def ship(call: Any, items: Any) -> Asked | None:
 # -- where they run --------------------------------------------------------------------------------
 
 _left_by_seeds: dict[tuple[int, str], set[bytes]] = dropped_at_end({})
-"""The states that seeds have left, by families and libraries."""
+"""The states that seeds have set, by family and library."""
 
 
 class _Seeding:
-    """Hears what the tasks of a batch seed."""
+    """Records what the tasks of a batch seed."""
 
     def __init__(self, family: int) -> None:
         self._family = family
@@ -95,8 +95,8 @@ class _Seeding:
         self.locked = True
         self.place: tuple[str, int] | None = None
 
-    def hear(self, library: str) -> None:
-        """This thread has seeded a global generator."""
+    def record(self, library: str) -> None:
+        """Record that this thread has seeded a global generator."""
         self.libraries.add(library)
         state = _state(library)
         if state is not None:
@@ -106,7 +106,7 @@ class _Seeding:
         self.locked = self.locked and locked
 
     def drawn(self) -> dict[str, bool]:
-        """The libraries, and whether their generators are in a state that no seed has left."""
+        """Whether the generators are in a state that no seed has set, by library."""
         known = {library: _state(library) for library in sorted(self.libraries)}
         return {
             library: state not in _left_by_seeds.get((self._family, library), ())
@@ -121,14 +121,14 @@ def _state(library: str) -> bytes | None:
 
 
 def begin(asked: Asked, process: bool) -> After | None:
-    """Hear what the tasks of a batch seed in this thread."""
+    """Record what the tasks of a batch seed in this thread."""
     if process:
         return None
-    seen, before = _Seeding(asked.family), seed_calls.this_thread.hear
-    seed_calls.this_thread.hear = seen.hear
+    seen, before = _Seeding(asked.family), seed_calls.this_thread.listener
+    seed_calls.this_thread.listener = seen.record
 
     def after(items: Any, results: Any, error: BaseException | None) -> Seeded | None:
-        seed_calls.this_thread.hear = before
+        seed_calls.this_thread.listener = before
         if not seen.libraries:
             return None
         ended, task = time.monotonic(), task_of(*items[0])
@@ -139,7 +139,7 @@ def begin(asked: Asked, process: bool) -> After | None:
 
 
 def _around(frame: types.FrameType | None) -> tuple[tuple[str, int] | None, bool]:
-    """The user's line in `frame` or outside it, and whether the task holds a lock there."""
+    """The user's line in `frame` or an outer one, and whether the task holds a lock there."""
     site, locked = None, False
     while frame is not None and frame.f_globals.get("__name__") != _RUNNER:
         if callsite.is_users(frame):
@@ -153,7 +153,7 @@ _RUNNER = "pytest_gradguard.runtime.kernel.running"
 
 
 def _values(frame: types.FrameType) -> list[Any]:
-    """What the code of a frame may take for its lock: variables, and attributes of its object."""
+    """Candidates for a frame's lock: its variables, globals, and attributes of its object."""
     known = dict(frame.f_locals)
     owner = getattr(known.get("self"), "__dict__", {})
     used = (frame.f_globals.get(name) for name in frame.f_code.co_names)
@@ -175,8 +175,8 @@ _RLOCK: type[Any] = type(threading.RLock())
 _seeded: weakref.WeakKeyDictionary[Any, list[Seeded]] = dropped_at_end(weakref.WeakKeyDictionary())
 
 
-def heard(call: Any, note: Seeded) -> None:
-    """Report tasks that seeded what tasks in another thread of their call seed as well."""
+def on_note(call: Any, note: Seeded) -> None:
+    """Report tasks that seed a generator which tasks in another thread of their call seed, too."""
     earlier = _seeded.get(call.family)
     if earlier is None:
         family = note.asked.family

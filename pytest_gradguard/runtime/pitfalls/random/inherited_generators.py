@@ -1,7 +1,7 @@
 """GG305: generators of modules, of which each forked worker has inherited a copy.
 
-Nothing pickles them, so that they are found by the globals that the tasks use. In a worker they are
-what they were in the parent as long as they lie at the same address.
+They are not pickled, so they are found by the globals that the tasks use. A worker has inherited
+one if it is at the same address as in the parent.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pytest_gradguard.runtime.pitfalls.random import gg305
 
 _MANY = 200
 _places: dict[CodeType, Sequence[tuple[str, Chain]]] = {}
-"""By the code of a task: the modules and names of the generators that it uses."""
+"""The modules and names of the generators that a task uses, by its code."""
 
 
 class Inherited(NamedTuple):
-    """A generator of a module of the parent's.
+    """A generator in a module of the parent.
 
     Attributes:
         number: its number among those of the call.
         identity: its id.
-        module, path: where it stands.
+        module, path: where it is stored.
     """
 
     number: int
@@ -41,7 +41,7 @@ class Inherited(NamedTuple):
 
 
 def ship(call: Any, items: Any) -> list[Inherited] | None:
-    """The generators of modules that the functions of a batch use."""
+    """Return the generators of modules that the functions of a batch use."""
     found: dict[int, Inherited] = {}
     previous = None
     for item in items:
@@ -79,7 +79,7 @@ def _places_of(function: Any) -> Sequence[tuple[str, Chain]]:
 
 
 _IN_A_LIBRARY: tuple[tuple[str, Chain], ...] = (("", ()),)
-"""Stands for a function of a library's, which runs what it is given."""
+"""Stands for a library's function, which runs functions passed to it."""
 
 
 def _at(module: str, path: Chain) -> Any:
@@ -87,16 +87,16 @@ def _at(module: str, path: Chain) -> Any:
     return None if loaded is None else used_globals.value_at(loaded, path)
 
 
-def heard(call: Any, note: list[gg305.Drawn]) -> None:
+def on_note(call: Any, note: list[gg305.Drawn]) -> None:
     """Report copies of one generator that gave the same numbers."""
-    gg305.heard(call, note)
+    gg305.on_note(call, note)
 
 
 # -- in the worker ---------------------------------------------------------------------------------
 
 
 def begin(asked: list[Inherited], process: bool) -> After | None:
-    """Look at the generators that this worker has inherited; one that was not forked has others."""
+    """Record the generators that this worker has inherited; unless forked, it has other ones."""
     if not process:
         return None
     known = [

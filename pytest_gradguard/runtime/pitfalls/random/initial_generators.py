@@ -1,7 +1,7 @@
-"""GG305: generators that a pool gives to the initializer of its workers.
+"""GG305: generators that a pool passes to the initializer of its workers.
 
-Each worker has a copy of them, and the initializer keeps it for the tasks. It is found where the
-worker has it: among the arguments of the function that it runs in.
+Each worker has a copy, which the initializer keeps for the tasks. It is found in the worker among
+the arguments of the loop that it runs in.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.random import gg305, random_states
 
 _ARGUMENTS = "initargs"
-"""What the loops of workers call it, of each library's."""
+"""The parameter's name in the worker loops of all libraries."""
 _FRAMES = 30
-"""How far it is looked for what a worker runs in."""
+"""How many frames are searched for the worker loop."""
 
 # -- in the parent ---------------------------------------------------------------------------------
 
 _known: ByIdentity[dict[str, int]] = dropped_at_end(ByIdentity())
-"""By a pool: the numbers of its generators, by their paths."""
+"""The numbers of a pool's generators, by path."""
 
 
 def ship(call: Any, items: Any) -> dict[str, int] | None:
-    """The generators that its pool has given to the workers of `call`."""
+    """Return the generators that the pool has passed to the workers of `call`."""
     pool = None if call.pool is None else call.pool()
     arguments = getattr(pool, "_initargs", ())
     if not arguments:
@@ -38,16 +38,16 @@ def ship(call: Any, items: Any) -> dict[str, int] | None:
     return known or None
 
 
-def heard(call: Any, note: list[gg305.Drawn]) -> None:
+def on_note(call: Any, note: list[gg305.Drawn]) -> None:
     """Report copies of one generator that gave the same numbers."""
-    gg305.heard(call, note)
+    gg305.on_note(call, note)
 
 
 # -- in the worker ---------------------------------------------------------------------------------
 
 
 def begin(asked: dict[str, int], process: bool) -> After | None:
-    """Look at the generators that this worker was given."""
+    """Record the generators that this worker's initializer got."""
     arguments = _given() if process else ()
     if not arguments:
         return None
@@ -57,7 +57,7 @@ def begin(asked: dict[str, int], process: bool) -> After | None:
 
 
 def _given() -> Any:
-    """What the initializer of this worker was given."""
+    """The arguments of this worker's initializer."""
     frame: Any = sys._getframe(1)
     for _ in range(_FRAMES):
         if frame is None:

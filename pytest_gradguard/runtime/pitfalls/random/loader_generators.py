@@ -64,7 +64,7 @@ class LoaderGenerators:
                     first = gg305.at_child(start.digest, before)
                     found.append(gg305.Drawn(number, kind, first, first, False, task))
                 continue
-            if random_states.follows(start, end):  # else the dataset has set it itself
+            if random_states.follows(start, end):  # otherwise the dataset has set its state
                 drawn = gg305.Drawn(number, kind, start.digest, end.digest, True, task)
                 found.append(drawn)
         self._known = [self._known[index] for index in waiting]

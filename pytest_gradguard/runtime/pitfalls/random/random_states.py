@@ -1,4 +1,4 @@
-"""Random generators of every library that is loaded: their states, and which follows from which."""
+"""The states of random generators of all loaded libraries, and which state follows from which."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ numbers = itertools.count(1)
 """Numbers for generators, unique in this process."""
 
 _BLOCKS = 2_000
-"""How many blocks of 624 words a Mersenne Twister of Python's is followed."""
+"""Through how many blocks of 624 words a Mersenne Twister of Python is followed."""
 _MANY_BLOCKS = 20_000
-"""The same for NumPy's, which draws many at once."""
+"""Through how many blocks one of NumPy is followed, which draws many at once."""
 _WORDS = 624
 _FAR = 1 << 34
-"""A generator that is further on has jumped there: nobody draws so many numbers."""
+"""A generator this far ahead has jumped: no program draws so many numbers."""
 _STREAMS = {"PCG64": "inc", "PCG64DXSM": "inc", "Philox": "key"}
-"""What drawing does not change in the states of NumPy's generators, by their kind."""
+"""The part of the state of NumPy's generators that drawing does not change, by kind."""
 _COUNTING = {
     "tensorflow": ("tensorflow.python.ops.stateful_random_ops", "Generator"),
     "keras": ("keras.src.random.seed_generator", "SeedGenerator"),
 }
-"""Generators that count what they drew in a variable: the module and the name of their class."""
+"""Generators that count their draws in a variable: module and name of their class."""
 
 _SETTERS = frozenset(("assign", "make_seeds", "reset", "reset_from_seed", "skip", "split"))
-"""What moves them otherwise than by drawing; words too common to be looked for elsewhere."""
+"""Methods that move them other than by drawing; words too common to search for otherwise."""
 
 
 class State(NamedTuple):
@@ -48,7 +48,7 @@ class State(NamedTuple):
 
 
 def kinds() -> list[type]:
-    """The classes of generators that this program has loaded, but for Python's own."""
+    """The classes of generators that this program has loaded, except Python's own."""
     found: list[type] = []
     numpy: Any = sys.modules.get("numpy.random")
     for name in ("Generator", "RandomState"):
@@ -74,7 +74,7 @@ _TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
 
 
 def _library(generator: Any) -> str:
-    """The library whose generator this is, if only by its base class."""
+    """The library of a generator, judged by its base class."""
     if isinstance(generator, random.Random):
         return "random"
     return type(generator).__module__.partition(".")[0]
@@ -89,7 +89,7 @@ def name(generator: Any) -> str:
 
 
 def state(generator: Any) -> State | None:
-    """The state of `generator` now, or None where it does not tell."""
+    """The current state of `generator`, or None if it cannot be read."""
     kind = _library(generator)
     if kind == "random":
         value: Any = generator.getstate()
@@ -107,7 +107,7 @@ def state(generator: Any) -> State | None:
 
 
 def spawned(generator: Any) -> int:
-    """How many generators `generator` has given to others: NumPy's count them apart."""
+    """How many generators `generator` has spawned; only NumPy's count them."""
     if _library(generator) != "numpy":
         return 0
     bits = _bits(generator)
@@ -116,7 +116,7 @@ def spawned(generator: Any) -> int:
 
 
 def setters(generators: Iterable[Any]) -> frozenset[str]:
-    """The methods that move one of `generators` by other ways, beside those of every library."""
+    """The methods that move one of `generators`, in addition to those of every library."""
     counting = any(_library(one) in _COUNTING for one in generators)
     return _SETTERS if counting else frozenset()
 
@@ -124,8 +124,8 @@ def setters(generators: Iterable[Any]) -> frozenset[str]:
 def follows(start: State, end: State) -> bool:
     """Whether drawing leads from `start` to `end`, both of one generator.
 
-    A new seed gives other numbers. Where it cannot be told: False. That tasks jump ahead in a
-    stream is seen by what they call (`tasks.reseeds`).
+    False after a new seed, or if unknown. Jumps ahead in a stream are detected by the methods that
+    tasks call (`tasks.reseeds`).
     """
     kind = _library(end.generator)
     if kind in _COUNTING:
@@ -147,14 +147,14 @@ def follows(start: State, end: State) -> bool:
 
 
 def _words(generator: Any) -> list[int]:
-    """The state of a generator of TensorFlow's or Keras's, as words without a sign."""
+    """The state of a TensorFlow or Keras generator, as unsigned words."""
     variable = generator.state
     value: Any = sys.modules["numpy"].asarray(variable.numpy())
     return [int(word) % (1 << 8 * value.itemsize) for word in value]
 
 
 def _counted(start: list[int], end: list[int], kind: str) -> bool:
-    """Whether only the count went on: Keras keeps it behind the seed, TensorFlow before the key."""
+    """Whether only the counter advanced; Keras keeps it after the seed, TensorFlow before."""
     if len(start) != len(end):
         return False
     if kind == "keras":
@@ -183,12 +183,12 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _number(words: Any) -> int:
-    """The number whose words of 64 bits these are, the lowest first."""
+    """The number with these 64-bit words, the lowest first."""
     return sum(int(word) << 64 * place for place, word in enumerate(words))
 
 
 def _twister(start: Any, end: Any, kind: Any) -> bool:
-    """Whether a Mersenne Twister of NumPy's comes from `start` to `end` block after block."""
+    """Whether a Mersenne Twister of NumPy gets from `start` to `end` block by block."""
     before, now = start["state"], end["state"]
     if (before["key"] == now["key"]).all():
         return bool(now["pos"] >= before["pos"])
@@ -211,7 +211,7 @@ def _twister(start: Any, end: Any, kind: Any) -> bool:
 
 
 def _bits(generator: Any) -> Any:
-    """The bit generator behind a generator of NumPy's."""
+    """The bit generator behind a generator of NumPy."""
     bits = getattr(generator, "bit_generator", None)
     return generator._bit_generator if bits is None else bits
 

@@ -1,7 +1,7 @@
-"""The program's calls that seed global random generators, heard as they happen.
+"""Records the program's calls that seed global random generators.
 
-The functions that seed are wrapped, and none that draws. A name that the program has imported
-before, such as `from random import seed`, stays what it was.
+Functions that seed are wrapped, and none that draws. A name that the program has imported before,
+such as `from random import seed`, is not wrapped.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _FUNCTIONS = {
     "random": (("random", "seed"),),
     "tensorflow": (("tensorflow.python.eager.context", "set_global_seed"),),
 }
-"""By libraries: the functions that seed their global generators, as modules and names."""
+"""The functions that seed each library's global generator, as modules and names."""
 _IN_OLD_TORCH = (("torch.random", "manual_seed"), ("torch", "manual_seed"))
 LIBRARIES = tuple(_FUNCTIONS)
 
 
 class _Thread(threading.local):
-    """Who hears of it when this thread seeds: given the library."""
+    """Called with the library when this thread seeds."""
 
-    hear: Callable[[str], None] | None = None
+    listener: Callable[[str], None] | None = None
 
 
 this_thread = _Thread()
 seeded: set[str] = set()
-"""The libraries whose generators have got a seed of the program's, as far as that was heard."""
+"""The libraries whose generators the program was observed to seed."""
 
 
 def watch() -> None:
-    """Hear of the libraries that are loaded, from now on."""
+    """Watch the libraries that are loaded, from now on."""
     for patches in _patches.values():
         patches.apply()
 
@@ -49,7 +49,7 @@ def _make(library: str) -> list[Patch]:
         return []
     if library == "torch" and not hasattr(sys.modules["torch.random"], "_manual_seed_impl"):
         functions = _IN_OLD_TORCH
-    wrap = functools.cache(functools.partial(_hearing, library))  # one for both of its names
+    wrap = functools.cache(functools.partial(_hearing, library))  # one wrapper for both names
     return [Patch(sys.modules[module], name, wrap) for module, name in functions]
 
 
@@ -57,14 +57,14 @@ _patches = {library: LatePatches(functools.partial(_make, library)) for library 
 
 
 def _hearing(library: str, original: Any) -> Any:
-    def heard(result: Any, *args: Any, **kwargs: Any) -> None:
+    def record(result: Any, *args: Any, **kwargs: Any) -> None:
         chosen = [one for one in (*args, *kwargs.values()) if one is not None]
         (seeded.add if chosen else seeded.discard)(library)
-        if this_thread.hear is not None:
-            this_thread.hear(library)
+        if this_thread.listener is not None:
+            this_thread.listener(library)
 
-    seed = observed(after=heard)(original)
-    # Picklers look a function up by its name. That of a method's would lead to its class.
+    seed = observed(after=record)(original)
+    # Picklers look a function up by its name; a method's qualified name would lead to its class.
     seed.__qualname__ = seed.__name__
     module, _ = _FUNCTIONS[library][0]
     seed.__module__ = module
@@ -72,5 +72,5 @@ def _hearing(library: str, original: Any) -> Any:
 
 
 def apply() -> None:
-    """Hear of Python's own generator: nothing else tells that it has got a seed."""
+    """Watch Python's own generator: its state does not show a seed."""
     _patches["random"].apply()

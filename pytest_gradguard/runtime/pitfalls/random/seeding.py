@@ -1,4 +1,4 @@
-"""Whether the program seeds global random generators: what was heard, and read in its code."""
+"""Whether the program seeds global random generators, by observed calls and by its code."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pytest_gradguard.runtime.kernel.tasks import code_of, function_of, names_in
 from pytest_gradguard.runtime.pitfalls.random import seed_calls
 
 _CHOSEN = 1 << 32
-"""Torch's own seeds are beyond it, but for one of two million; those of programs are not."""
+"""Torch's own seeds exceed this, except one in two million; programs' seeds do not."""
 _KNOWN = 1_000
 _may_seed: dict[tuple[Any, type], bool] = {}
 
 
 def is_seeded(library: str) -> bool:
-    """Whether the program has seeded the global generator of a library that is loaded."""
+    """Whether the program has seeded the global generator of a loaded library."""
     generator = generators.of_library(library)
     if library == "torch" and generator is not None:
         return bool(generator.initial_seed() < _CHOSEN)
@@ -26,7 +26,7 @@ def is_seeded(library: str) -> bool:
 
 
 def may_seed(function: Any) -> bool:
-    """Whether a task's code, or that of the program's own functions it calls, names a seed."""
+    """Whether the code of a task, or of the program's functions that it calls, names a seed."""
     inner = function_of(function)
     key = code_of(inner) or type(inner), type(plain_attribute(function, "__self__"))
     if key not in _may_seed:

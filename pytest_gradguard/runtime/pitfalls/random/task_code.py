@@ -51,7 +51,7 @@ _PARTS = _SPLITS | {"islice", "num_workers"}
 def spawns_one(functions: Iterable[Any]) -> bool:
     """Whether the functions spawn one generator at a time, which is the same in each copy.
 
-    Of several, each task may take its own.
+    If they spawn several, each task may take its own.
     """
     counts = [
         count

@@ -1,1 +1,1 @@
-"""GG105: a TensorFlow tape around a parallel call, and what its gradients lack of its tasks."""
+"""GG105: a TensorFlow tape around a parallel call, whose gradients lack parts from its tasks."""

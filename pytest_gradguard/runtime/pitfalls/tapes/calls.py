@@ -1,7 +1,7 @@
-"""GG105: what `tape` does in the parent where TensorFlow is loaded.
+"""GG105: the parent's part of `tape`, for programs that have loaded TensorFlow.
 
-Nothing is looked at where no tape records. Where one does, what the tasks get is searched as they
-leave; what they read, and what hangs on it, is followed where they run (see `inside`).
+Nothing is inspected if no tape records. Otherwise the tasks' arguments are searched as they leave;
+where the tasks run, `inside` follows what they read, and what depends on it.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ from pytest_gradguard.runtime.kernel.evidence import Object
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import roots_of
 from pytest_gradguard.runtime.pitfalls.tapes import following, gg105, inside, own, values
-from pytest_gradguard.runtime.pitfalls.tapes.around import Around, ids_in
 from pytest_gradguard.runtime.pitfalls.tapes.inside import Asked, add, number_of
 from pytest_gradguard.runtime.pitfalls.tapes.notes import Note
+from pytest_gradguard.runtime.pitfalls.tapes.taped_call import TapedCall, ids_in
 from pytest_gradguard.runtime.pitfalls.tapes.values import Value
 
 _LATER = 200
-"""How many objects in the arguments of one batch are looked at, after the first few batches."""
+"""How many objects in a batch's arguments are searched, after the first few batches."""
 
-_arounds: weakref.WeakKeyDictionary[Any, Around] = dropped_at_end(weakref.WeakKeyDictionary())
+_taped_calls: weakref.WeakKeyDictionary[Any, TapedCall] = dropped_at_end(
+    weakref.WeakKeyDictionary()
+)
 
 
 def begin(call: Any) -> bool | None:
-    """Watch a call that begins in this thread, in which a tape records."""
+    """Watch a call that begins in this thread, if a tape records in it."""
     if {"GG105", "GG101"} <= call.dropped or not own.others_record():
         return None
-    around = _arounds[call] = Around(list(_recorders()))
-    following.follow(around)
+    taped = _taped_calls[call] = TapedCall(list(_recorders()))
+    following.follow(taped)
     return True
 
 
 def _recorders() -> Iterator[Any]:
-    """The tapes that record around this line: found among the names of the calling functions."""
+    """The tapes that record around this line, found among the names of the calling functions."""
     kinds = (tf.GradientTape, tf.autodiff.ForwardAccumulator)
     seen = set()
     found = False
@@ -71,46 +73,46 @@ def _recorders() -> Iterator[Any]:
 
 def watched(call: Any, tensor: Any) -> bool:
     """Whether a tape that records around `call` watches `tensor`."""
-    around = _arounds.get(call)
-    return around is not None and tensors.differentiable(tensor) and around.watched(tensor)
+    taped = _taped_calls.get(call)
+    return taped is not None and tensors.differentiable(tensor) and taped.watched(tensor)
 
 
 tensors.watching.append(watched)
 
 
-def leaves(call: Any, items: Any, exactly: int) -> Asked | None:
-    """Look for what the tasks of a batch get, as it leaves.
+def ship(call: Any, items: Any, exactly: int) -> Asked | None:
+    """Search the tasks of a batch for sources, as it leaves.
 
     Returns:
-        What is asked where they run; `exactly`: for how many results.
+        The request for where they run; `exactly`: for how many results.
     """
-    around = _arounds.get(call)
-    if around is None:
+    taped = _taped_calls.get(call)
+    if taped is None:
         return None
-    around.looks -= 1
+    taped.looks -= 1
     in_threads = call.kind.carries == "thread"
-    around.apart = call.kind.carries == "copy"
-    few = {} if around.looks >= 0 else {"limit": _LATER}
+    taped.reports_late = call.kind.carries == "copy"
+    few = {} if taped.looks >= 0 else {"limit": _LATER}
     direct = [
         value
         for value in _named(values.values_in(list(_direct_roots(items)), deep=False, **few), items)
-        if _wait_for(call, around, *value)
+        if _wait_for(call, taped, *value)
     ]
     found = list(direct)
-    if around.looks >= 0:
+    if taped.looks >= 0:
         known = {id(value.item) for value, _ in found}
         for value, function in _named(values.values_in(roots_of(items)), items):
-            if id(value.item) not in known and _wait_for(call, around, value, function):
+            if id(value.item) not in known and _wait_for(call, taped, value, function):
                 found.append((value, function))
-        if not around.searched:
-            around.searched = True
+        if not taped.searched:
+            taped.searched = True
             for function in {id(function): function for function, _, _ in items}.values():
                 held = values.values_in(values.globals_of(function))
                 task: Any = (function, (), {})
-                found += [(one, task) for one in held if _wait_for(call, around, one, task)]
+                found += [(one, task) for one in held if _wait_for(call, taped, one, task)]
     chosen = [value for value, _ in found]
     if not in_threads:
-        # In another process, only what is pickled for the tasks anyway is asked about.
+        # In another process, only objects that are pickled with the tasks are requested.
         known = {id(value.item) for value, _ in direct}
         chosen = [
             value
@@ -131,67 +133,67 @@ def _direct_roots(items: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named(found: list[Value], items: Any) -> Iterator[tuple[Value, Any]]:
-    """The values with the paths that a finding shows, each with its task."""
+    """The values with the paths that findings show, each with its task."""
     for value in found:
         index, bar, path = value.path.partition("|")
         task = items[int(index)] if bar else items[0]
         yield Value(path.lstrip(".") or "self" if bar else index, value.item), task
 
 
-def _wait_for(call: Any, around: Around, value: Value, task: Any) -> bool:
-    """Report what tasks get where the tape watches it, or once they have read its variables.
+def _wait_for(call: Any, taped: TapedCall, value: Value, task: Any) -> bool:
+    """Report an object that tasks get if the tape watches it, or once its variables are read.
 
     Returns:
         Whether the tape could want a gradient of it.
     """
     if value.tensor:
-        if not following.keep(around, value.item):
+        if not following.keep(taped, value.item):
             return False
-        around.remember(value)
-        _report(call, around, inside.sample(value.path, value.item, task))
+        taped.remember(value)
+        _report(call, taped, inside.sample(value.path, value.item, task))
         return True
-    variables = around.remember_variables(value)
-    if variables and id(value.item) not in around.waiting:
-        around.waiting[id(value.item)] = (
+    variables = taped.remember_variables(value)
+    if variables and id(value.item) not in taped.waiting:
+        taped.waiting[id(value.item)] = (
             variables,
             inside.sample(value.path, value.item, task),
         )
     return bool(variables)
 
 
-def _report(call: Any, around: Around, sample: Object) -> None:
+def _report(call: Any, taped: TapedCall, sample: Object) -> None:
     if "GG105" in call.dropped:
         return
-    if around.evidence is None:
-        recorder = next((one for known in around.recorders if (one := known()) is not None), None)
+    if taped.evidence is None:
+        recorder = next((one for known in taped.recorders if (one := known()) is not None), None)
         kind = "tape" if recorder is None else type(recorder).__name__
         evidence = gg105.Evidence.of(call, kind, values.label_of)
         if evidence is None:
             return
         evidence.count += 1
         evidence.processes = call.kind.carries != "thread"
-        around.evidence = evidence
-        around.home = call.collector
-    around.evidence.keep(sample)
+        taped.evidence = evidence
+        taped.home = call.collector
+    taped.evidence.keep(sample)
 
 
-def heard(call: Any, note: Note) -> None:
-    """Take, in the parent, what was seen where tasks ran."""
-    around = _arounds.get(call)
-    if around is None:
+def on_note(call: Any, note: Note) -> None:
+    """Record, in the parent, what was observed where tasks ran."""
+    taped = _taped_calls.get(call)
+    if taped is None:
         return
-    trained = around.were_read(note.read)
-    for variables, sample in list(around.waiting.values()):
-        if variables & around.read:
-            _report(call, around, sample)
-    if trained and note.reader is not None and around.evidence is None:
-        _report(call, around, note.reader)
-    if trained or around.tensors:
+    trained = taped.were_read(note.read)
+    for variables, sample in list(taped.waiting.values()):
+        if variables & taped.read:
+            _report(call, taped, sample)
+    if trained and note.reader is not None and taped.evidence is None:
+        _report(call, taped, note.reader)
+    if trained or taped.tensors:
         for made in note.made:
-            _report(call, around, made.sample)
-    if around.apart:
+            _report(call, taped, made.sample)
+    if taped.reports_late:
         for made in note.made:
-            add(around.behind, made.sources)
-        around.settle()
+            add(taped.behind, made.sources)
+        taped.settle()
     elif note.made:
-        following.results(around, note.made)
+        following.results(taped, note.made)

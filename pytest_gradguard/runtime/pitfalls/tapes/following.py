@@ -1,8 +1,8 @@
-"""What becomes, under the user's tapes, of results that workers made: which gradients lack a part.
+"""What the user's tapes compute from workers' results: which gradients lack a part.
 
-Beside each tape of the user's, a tape of ours records, its *shadow*. It watches the same, and the
-results of workers. Once the user has asked for gradients, it tells through which results a part of
-them would have come, had the tasks run in the calling thread.
+A *shadow*, a tape of ours, records alongside each tape of the user. It watches the same tensors,
+and the results of workers. Once the user requests gradients, it shows through which results a part
+of them would have come if the tasks had run in the calling thread.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pytest_gradguard.runtime.kernel import callsite, collector
 from pytest_gradguard.runtime.kernel.faults import fault, freed
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.pitfalls.tapes import own, values
-from pytest_gradguard.runtime.pitfalls.tapes.around import Around, Unanswered, watches
 from pytest_gradguard.runtime.pitfalls.tapes.inside import add, key_of, number_of
 from pytest_gradguard.runtime.pitfalls.tapes.notes import Behind, Flow, Made, Source
 from pytest_gradguard.runtime.pitfalls.tapes.own import Identity, OwnTape
+from pytest_gradguard.runtime.pitfalls.tapes.taped_call import MissingGradients, TapedCall, watches
 
 _EXACTLY = 50
-"""How often gradients of our own are computed for the calls of one line that lose nothing."""
+"""For how many requests of one line without a loss our own gradients are computed."""
 
 
 class _Result(NamedTuple):
@@ -32,11 +32,11 @@ class _Result(NamedTuple):
 
     identity: Identity
     sources: Behind
-    around: Around
+    taped: TapedCall
 
 
 class _Shadow:
-    """The tape beside one of the user's, and the results that it follows."""
+    """Our tape alongside one of the user's, and the results that it follows."""
 
     def __init__(self, recorder: Any, forget: Any) -> None:
         self.recorder = weakref.ref(recorder, forget)
@@ -45,37 +45,37 @@ class _Shadow:
         self.push(recorder)
 
     def push(self, recorder: Any) -> None:
-        """The user's tape records (again)."""
+        """The user's tape starts to record (again)."""
         handle = _handle_of(recorder)
         if self._follows is not handle:  # also after a reset, which forgets everything
             if self._follows is not None:
                 self.tape.pop()
             self._follows = handle
             self.results: list[_Result] = []
-            self.arounds: list[Around] = []
+            self.taped_calls: list[TapedCall] = []
             self.kept: list[Any] = []
             self.tape = OwnTape(automatic=getattr(recorder, "_watch_accessed_variables", False))
         self.tape.push()
 
-    def watch(self, around: Around, made: list[Made]) -> None:
-        """Follow what becomes of these tensors; in any thread."""
-        self.results += [_Result(Identity(one.tensor), one.sources, around) for one in made]
+    def watch(self, taped: TapedCall, made: list[Made]) -> None:
+        """Follow what is computed from these tensors; in any thread."""
+        self.results += [_Result(Identity(one.tensor), one.sources, taped) for one in made]
         self.tape.watch([one.tensor for one in made])
 
     def behind(
         self, targets: list[Any], upstream: Any = None, exact: bool = True
     ) -> list[tuple[_Result, Flow]]:
-        """The results that `targets` hang on, and what comes to them as the gradient."""
+        """The results that `targets` depend on, and the gradient that would reach each."""
         results = list(self.results)  # other threads may add to them
         if not results or not self.tape.sees(targets):
             return []
         if not exact or not all(hasattr(one, "numpy") for one in targets):
-            return [(one, Flow.SOME) for one in results]  # in a graph nothing is computed
+            return [(one, Flow.SOME) for one in results]  # in a graph, nothing can be computed
         flows = self.tape.flows(targets, [one.identity for one in results], upstream)
         return [(one, flow) for one, flow in zip(results, flows, strict=True) if flow]
 
     def expanded(self, missing: Behind, sources: list[Any]) -> Behind:
-        """The same, with those of `sources` that shipped tensors hang on."""
+        """`missing`, extended by the `sources` that shipped tensors depend on."""
         found: Behind = {}
         waiting = list(missing.items())
         while waiting:
@@ -90,12 +90,12 @@ class _Shadow:
         return found
 
     def _before(self, number: int, sources: list[Any]) -> Behind:
-        """What the shipped tensor of that number hangs on: `sources`, and those of results."""
+        """The `sources` that the shipped tensor of that number depends on, also through results."""
         found: Behind = {}
         for result in list(self.results):
             if result.identity._id == -number:
                 add(found, result.sources)
-        given = next((g for one in self.arounds if (g := one.tensors.get(number))), None)
+        given = next((g for one in self.taped_calls if (g := one.tensors.get(number))), None)
         if given is None or found:
             return found
         others = [one for one in sources if _source_of(one) != number]
@@ -130,12 +130,12 @@ class _Asked(NamedTuple):
 
 
 class _Follower:
-    """Hears of the user's tapes from when they open."""
+    """Follows the user's tapes from when they open."""
 
     def __init__(self) -> None:
         self._shadows: dict[int, _Shadow] = {}
 
-    def stand_beside(self, recorder: Any) -> _Shadow:
+    def follow_recorder(self, recorder: Any) -> _Shadow:
         """Follow what a tape records from now on, in the thread in which it records."""
         shadow = self.shadow_of(recorder)
         if shadow is None:
@@ -190,11 +190,11 @@ class _Follower:
         shadow = self.shadow_of(tape)
         if shadow is None:
             return None
-        apart = any(one.apart for one in shadow.arounds)
-        if not shadow.results and not apart:
+        reports_late = any(one.reports_late for one in shadow.taped_calls)
+        if not shadow.results and not reports_late:
             if getattr(tape, "_persistent", True) is False:
                 shadow.tape.pop()
-                del self._shadows[id(tape)]  # the user's own is spent now
+                del self._shadows[id(tape)]  # the user's own tape is used up now
             return None
         flat = tf.nest.flatten(target, expand_composites=True)
         targets = [one for one in flat if tensors.is_tensor(one) and tensors.differentiable(one)]
@@ -206,81 +206,86 @@ class _Follower:
             self._shadows.pop(id(asked.recorder), None)
         found = []
         names: dict[int, str] = {}
-        for around, missing in _missing(asked).items():
-            without, partial = _lacking(asked, around, missing, gradients)
-            if around.evidence is not None and (without or partial):
-                found.append((around, without, partial))
+        for taped, missing in _missing(asked).items():
+            without, partial = _lacking(asked, taped, missing, gradients)
+            if taped.evidence is not None and (without or partial):
+                found.append((taped, without, partial))
                 names.update({**without, **partial})
-        apart = [around for around in asked.shadow.arounds if around.apart]
-        if not found and not apart:
+        reports_late = [taped for taped in asked.shadow.taped_calls if taped.reports_late]
+        if not found and not reports_late:
             return
         frame = callsite.user_frame()
         if frame is not None:
             names.update(values.names_in(frame, set(names)))
         site = None if frame is None else callsite.site_of(frame)
-        for around, without, partial in found:
-            sources = {id(source): source for source, _ in _pairs(asked, around, gradients)}
+        for taped, without, partial in found:
+            sources = {id(source): source for source, _ in _pairs(asked, taped, gradients)}
             lost = [(sources[one], names[one]) for one in without]
-            around.confirm(site, asked.verb, lost, [names[one] for one in partial])
-        for around in apart:
-            around.unanswered.append(_unanswered(asked, around, gradients, frame, site))
-        for around in {*(around for around, *_ in found), *(one for one in apart if one.settle())}:
-            if around.home is not None and around.evidence is not None:
-                collector.announce(around.home, [around.evidence])
+            taped.confirm(site, asked.verb, lost, [names[one] for one in partial])
+        for taped in reports_late:
+            taped.missing_gradients.append(_missing_gradients(asked, taped, gradients, frame, site))
+        for taped in {
+            *(taped for taped, *_ in found),
+            *(one for one in reports_late if one.settle()),
+        }:
+            if taped.home is not None and taped.evidence is not None:
+                collector.announce(taped.home, [taped.evidence])
 
 
-def _missing(asked: _Asked) -> dict[Around, Behind]:
-    """What a gradient of the targets would have come to in the tasks of each call."""
+def _missing(asked: _Asked) -> dict[TapedCall, Behind]:
+    """The sources that a gradient of the targets would have reached in the tasks, by call."""
     upstream = None
     if asked.verb == "gradient":
         upstream = [None] * len(asked.targets)
         if asked.upstream is not None:
             upstream = tf.nest.flatten(asked.upstream, expand_composites=True)
-    known = {id(one): one for around in asked.shadow.arounds if (one := around.evidence)}
+    known = {id(one): one for taped in asked.shadow.taped_calls if (one := taped.evidence)}
     exact = any(one.asks(_EXACTLY) for one in known.values())
-    found: dict[Around, Behind] = {}
+    found: dict[TapedCall, Behind] = {}
     for result, flow in asked.shadow.behind(asked.targets, upstream, exact):
-        if exact or (result.around.evidence and result.around.evidence.confirmed):
-            add(found.setdefault(result.around, {}), result.sources, flow)
+        if exact or (result.taped.evidence and result.taped.evidence.confirmed):
+            add(found.setdefault(result.taped, {}), result.sources, flow)
     return found
 
 
 def _lacking(
-    asked: _Asked, around: Around, missing: Behind, gradients: Any
+    asked: _Asked, taped: TapedCall, missing: Behind, gradients: Any
 ) -> tuple[dict[int, str], dict[int, str]]:
     """The sources, by id with their paths, that got no gradient or only a part of it."""
     without: dict[int, str] = {}
     partial: dict[int, str] = {}
-    pairs = _pairs(asked, around, gradients)
+    pairs = _pairs(asked, taped, gradients)
     missing = asked.shadow.expanded(missing, [source for source, _ in pairs])
     for source, gradient in pairs:
         flow = missing.get(_source_of(source), Flow.NONE)
         if tensors.is_variable(source):
-            flow = max(flow, missing.get(key_of(source), Flow.NONE))  # that of a copy
+            flow = max(flow, missing.get(key_of(source), Flow.NONE))  # the variable's copy
         if gradient is None and flow:
-            without[id(source)] = around.path_of(source)
+            without[id(source)] = taped.path_of(source)
         elif flow is Flow.SOME:
-            partial[id(source)] = around.path_of(source)
+            partial[id(source)] = taped.path_of(source)
     return without, partial
 
 
-def _unanswered(asked: _Asked, around: Around, gradients: Any, frame: Any, site: Any) -> Unanswered:
+def _missing_gradients(
+    asked: _Asked, taped: TapedCall, gradients: Any, frame: Any, site: Any
+) -> MissingGradients:
     """The variables that got no gradient."""
     missing = {
         id(source): source
-        for source, gradient in _pairs(asked, around, gradients)
+        for source, gradient in _pairs(asked, taped, gradients)
         if gradient is None and tensors.is_variable(source)
     }
     names = {} if frame is None else values.names_in(frame, set(missing))
     variables = [
-        (weakref.ref(source), one, key_of(source), names.get(one) or around.path_of(source))
+        (weakref.ref(source), one, key_of(source), names.get(one) or taped.path_of(source))
         for one, source in missing.items()
     ]
-    return Unanswered(site, asked.verb, variables)
+    return MissingGradients(site, asked.verb, variables)
 
 
-def _pairs(asked: _Asked, around: Around, gradients: Any) -> list[tuple[Any, Any]]:
-    """The sources and what was given for them."""
+def _pairs(asked: _Asked, taped: TapedCall, gradients: Any) -> list[tuple[Any, Any]]:
+    """The sources and their gradients."""
     given = tf.nest.flatten(gradients)
     if asked.sources is not None:
         sources = [tensors.variable_of(one) for one in tf.nest.flatten(asked.sources)]
@@ -291,7 +296,7 @@ def _pairs(asked: _Asked, around: Around, gradients: Any) -> list[tuple[Any, Any
     product = None if any(one is None for one in given) else given
     return [
         (source, product)
-        for source in around.reachable()
+        for source in taped.reachable()
         if watches(asked.recorder, [_handle_or_self(source)])
     ]
 
@@ -300,36 +305,36 @@ _follower = dropped_at_end(_Follower())
 
 
 def opened(tape: Any) -> None:
-    """A gradient tape of the user's records from now on."""
+    """Follow a gradient tape of the user that starts to record."""
     if tf.executing_eagerly():
-        _follower.stand_beside(tape)
+        _follower.follow_recorder(tape)
 
 
-def follow(around: Around) -> None:
-    """Follow what becomes of the results of that call, which begins in this thread."""
+def follow(taped: TapedCall) -> None:
+    """Follow what is computed from the results of that call, which begins in this thread."""
     try:
-        for reference in around.recorders:
+        for reference in taped.recorders:
             recorder = reference()
             if recorder is not None:
-                _follower.stand_beside(recorder).arounds.append(around)
+                _follower.follow_recorder(recorder).taped_calls.append(taped)
     except Exception as error:
         fault(error)
 
 
-def results(around: Around, made: list[Made]) -> None:
+def results(taped: TapedCall, made: list[Made]) -> None:
     """Follow these results of that call."""
-    for shadow in _shadows_of(around):
-        shadow.watch(around, made)
+    for shadow in _shadows_of(taped):
+        shadow.watch(taped, made)
 
 
-def keep(around: Around, tensor: Any) -> bool:
-    """Whether a gradient could come to `tensor`, on a tape or through results of workers.
+def keep(taped: TapedCall, tensor: Any) -> bool:
+    """Whether a gradient could reach `tensor`, on a tape or through results of workers.
 
-    If so, it is kept as long as the shadow: a tape forgets how a tensor was made that is gone, and
-    that it has not seen in use. The user's tape would have seen what the tasks do with it.
+    If so, the shadow keeps it alive: a tape forgets how a freed tensor was made unless it has seen
+    it in use. The user's tape would have seen the tasks use it.
     """
     found = False
-    for shadow in _shadows_of(around):
+    for shadow in _shadows_of(taped):
         recorder = shadow.recorder()
         if shadow.tape.sees([tensor]) or (recorder and watches(recorder, [tensor])):
             found = True
@@ -338,6 +343,6 @@ def keep(around: Around, tensor: Any) -> bool:
     return found
 
 
-def _shadows_of(around: Around) -> list[_Shadow]:
-    found = [_follower.shadow_of(one) for ref in around.recorders if (one := ref()) is not None]
+def _shadows_of(taped: TapedCall) -> list[_Shadow]:
+    found = [_follower.shadow_of(one) for ref in taped.recorders if (one := ref()) is not None]
     return [shadow for shadow in found if shadow is not None]

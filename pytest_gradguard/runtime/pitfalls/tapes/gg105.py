@@ -1,6 +1,6 @@
-"""GG105: parallel calls around which a TensorFlow tape records, and what the tape gave then.
+"""GG105: parallel calls around which a TensorFlow tape records, and the gradients it then gave.
 
-`tape` asks; the rest of this folder follows what tasks compute, and what gradients come of it.
+`tape` has the probe; the other modules follow what tasks compute, and the gradients through it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Evidence(evidence.Evidence):
 
     Args:
         site, backend: the line, and the kind of workers.
-        tape: what the recorder is called.
-        label: says what an object is, of its description.
+        tape: the recorder's class.
+        label: describes an object from its description.
 
     Attributes:
         processes: the workers are processes.
@@ -54,22 +54,22 @@ class Evidence(evidence.Evidence):
 
     @property
     def confirmed(self) -> bool:
-        """Whether a gradient was seen to lack what the workers made."""
+        """Whether a gradient was observed to lack the workers' part."""
         return bool(self._without or self._partial)
 
     def asks(self, limit: int) -> bool:
-        """Count that gradients are asked for; whether that was up to `limit` times so far."""
+        """Count a request for gradients; whether there were at most `limit` so far."""
         self._times += 1
         return self._times <= limit
 
     def confirm(self, site: Site | None, verb: str, without: list[str], partial: list[str]) -> None:
-        """The tape gave no gradient for some sources, or a part of it, at `site`.
+        """Record that the tape gave no gradient for some sources, or a part of it, at `site`.
 
         Args:
-            site: where the gradients were asked for.
-            verb: how.
+            site: where the gradients were requested.
+            verb: the method.
             without: the names of sources without a gradient.
-            partial: the names of those that got a part of it.
+            partial: the names of sources that got a part of it.
         """
         self._without.update(dict.fromkeys(without))
         self._partial.update(dict.fromkeys(partial))
@@ -87,7 +87,7 @@ class Evidence(evidence.Evidence):
         return super().build()
 
     def _name_of(self, sample: Object) -> str:
-        """What the program calls an object."""
+        """The program's name for an object."""
         if sample.path == "result":
             return "its result"
         if direction(sample.path) == "result":

@@ -1,7 +1,7 @@
-"""GG105, where tasks run: which variables they read, and which results hang on those.
+"""GG105, where tasks run: which variables they read, and which results depend on these.
 
-A tape of ours records what the tasks of a batch compute. It knows the result through which a
-gradient would have come to a variable or a watched tensor, had the user's tape recorded there.
+A tape of ours records what the tasks of a batch compute. It shows through which result a gradient
+would have reached a variable or a watched tensor if the user's tape had recorded there.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from pytest_gradguard.runtime.pitfalls.tapes.own import OwnTape
 from pytest_gradguard.runtime.pitfalls.tapes.values import Value
 
 _LIMIT = 1_000
-"""How many objects are looked at for tensors, in the results of a batch."""
+"""How many objects in the results of a batch are searched for tensors."""
 
 Asked = tuple[int, Sequence[tuple[int, Any]], Sequence[tuple[tuple[int, ...], Any]]]
-"""What the parent asks for a batch, in plain tuples, so that no worker needs this module.
+"""The parent's request for a batch, in plain tuples, so that no worker needs this module.
 
-How many results are asked for the gradients that come through them; numbers of watched tensors,
-with the tensors; ids of variables in the parent, with what holds them. They are among what
-the tasks get, so that they arrive as the same objects.
+For how many results gradients through them are computed; numbers of watched tensors, with the
+tensors; ids of variables in the parent, with their holders. They are pickled with the tasks, so
+that they arrive as the tasks' own objects.
 """
 
 
 def key_of(variable: Any) -> Key:
-    """What a variable and its copy in another process have in common."""
+    """A key that a variable shares with its copy in another process."""
     return variable.name.rpartition("/")[2], tuple(variable.shape), variable.dtype.name
 
 
 def number_of(tensor: Any) -> int:
-    """A tensor's number, which TensorFlow never gives again; not above zero, where no id is."""
+    """A tensor's number, which TensorFlow never reuses; not positive, unlike ids."""
     return -int(tensor._id)
 
 
@@ -58,7 +58,7 @@ class Inside:
         self._tape.push()
 
     def end(self, items: Any, results: Any) -> Note | None:
-        """What the tasks `items` did, which returned `results` (None: one of them failed)."""
+        """Return what the tasks did; `results` is None if one of them failed."""
         self._tape.pop()
         read = list(self._tape.variables())
         if not read and not self._given:
@@ -82,7 +82,7 @@ class Inside:
         return self._known.get(id(variable)) or key_of(variable)
 
     def _handed_over(self, items: Any, results: Any) -> Iterator[Value]:
-        """The eager tensors in what the tasks return, or put into what a thread shares."""
+        """The eager tensors that the tasks return, or store where threads share them."""
         roots = [(f"{index}|result", result) for index, result in enumerate(results)]
         known = set() if self._process else {id(one) for _, one in self._given}
         found = values.values_in(roots, limit=_LIMIT)
@@ -94,7 +94,7 @@ class Inside:
                 yield value
 
     def _behind(self, tensor: Any, sources: Sequence[tuple[Source, Any]], found: Behind) -> Behind:
-        """The sources behind a tensor; past the first few, those behind the first few."""
+        """The sources behind a tensor; past the exact ones, those of the exact ones."""
         if not self._tape.sees([tensor]):
             return {}
         self._exact -= 1
@@ -110,7 +110,7 @@ class Inside:
 
 
 def _shared(items: Any, results: Any) -> Iterator[tuple[str, Any]]:
-    """Where tasks of this process may put what they have made."""
+    """Objects of this process in which tasks may store their results."""
     yield from roots_of(items)
     if all(result is None for result in results):
         for index, (function, _, _) in enumerate(items):
@@ -119,13 +119,13 @@ def _shared(items: Any, results: Any) -> Iterator[tuple[str, Any]]:
 
 
 def add(found: Behind, more: Behind, through: Flow = Flow.SOME) -> None:
-    """Add sources that a gradient comes to by one more way, on which `through` is what comes."""
+    """Add sources that a gradient reaches by another path, which passes at most `through`."""
     for source, flow in more.items():
         found[source] = max(found.get(source, Flow.NONE), min(flow, through))
 
 
 def sample(path: str, item: Any, task: Any) -> Object:
-    """The description of what a task got, read or made."""
+    """Describe an object that a task got, read or made."""
     path = path.lstrip(".") or "self"
     return Object(
         path=path,

@@ -1,6 +1,6 @@
-"""What the tasks of a call say of a tape of its caller's, on its way from where they ran.
+"""Notes on the tasks of a call for its caller's tape, sent from where they ran.
 
-This module is light: what reads notes need not have TensorFlow.
+This module is light: reading notes does not need TensorFlow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pytest_gradguard.runtime.kernel.evidence import Object
 
 
 class Flow(enum.IntEnum):
-    """What comes to a source as its gradient."""
+    """The gradient that reaches a source."""
 
     NONE = 0
     ZERO = 1
@@ -21,19 +21,19 @@ class Flow(enum.IntEnum):
 
 Key = tuple[str, tuple[int | None, ...], str]
 Source = int | Key
-"""A variable by its id in the parent, or, of a copy, by what it has in common with it; a tensor by
-its number."""
+"""A variable by its id in the parent, or its copy by the key that they share; a tensor by its
+number."""
 
 Behind = dict[Source, Flow]
-"""The sources that a tensor hangs on, and what comes to them as its gradient."""
+"""The sources that a tensor depends on, and the gradient that reaches each."""
 
 
 class Made(NamedTuple):
     """A tensor that tasks hand to the parent.
 
     Attributes:
-        tensor: it is pickled together with the results, so that it is the object the parent gets.
-        sources: what a gradient would have come to through it, and which.
+        tensor: pickled together with the results, so that it is the object the parent gets.
+        sources: the sources that a gradient would have reached through it.
         sample: its description.
     """
 
@@ -46,9 +46,9 @@ class Note(NamedTuple):
     """Observations of the tasks of a call, made where they ran.
 
     Attributes:
-        read: the trainable variables that they read: in a thread of the parent, themselves.
+        read: the trainable variables that they read; in a thread of the parent, the objects.
         reader: the first of them, and the task's function.
-        made: the tensors with something behind them.
+        made: the tensors that depend on sources.
     """
 
     read: list[Source]

@@ -1,4 +1,4 @@
-"""Stands beside gradient tapes from when they open, as long as somebody listens.
+"""Follows gradient tapes from when they open, while a collector is active.
 
 This module is light: it is in place from when TensorFlow is imported.
 """

@@ -1,10 +1,9 @@
-"""Tapes of the guard's own, which record beside the user's and change nothing of the program.
+"""Tapes of the guard, which record alongside the user's and do not affect the program.
 
-TensorFlow asks at a few places whether any tape records, and then does more than it would without
-one: it builds the backward pass of a traced function, it keeps what `tf.py_function` was given.
-Those places do not get to know of our tapes. What a traced function or a custom gradient of the
-program's does is recorded on ours by what depends on what: their own code for the backward never
-runs because of us.
+TensorFlow asks at a few places whether any tape records, and then does more than without one: it
+builds the backward pass of a traced function, it keeps the arguments of `tf.py_function`. Our tapes
+are hidden from these places. Traced functions and custom gradients of the program are recorded on
+ours by their data dependencies only: their own backward code never runs because of us.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _mine = _Mine()
 
 
 class NoGradient(Exception):
-    """A gradient that TensorFlow cannot compute, such as that of an operation without one."""
+    """A gradient that TensorFlow cannot compute, for example of an operation without one."""
 
 
 class Identity:
-    """Stands for a tensor that may be gone, where a tape is asked about it."""
+    """Stands for a tensor that may be freed, in requests to a tape."""
 
     __slots__ = ("_id", "dtype", "shape")
 
@@ -86,7 +85,7 @@ class OwnTape:
             pywrap_tfe.TFE_Py_TapeSetRemove(self._handle)
 
     def watch(self, watched: Sequence[Any]) -> None:
-        """Follow what becomes of these tensors; from any thread."""
+        """Follow what is computed from these tensors; from any thread."""
 
         def watching() -> None:
             for tensor in watched:
@@ -100,19 +99,18 @@ class OwnTape:
         return found
 
     def sees(self, candidates: Sequence[Any]) -> bool:
-        """Whether any of these tensors hangs on what it watches."""
+        """Whether any of these tensors depends on what it watches."""
         return seen_by(self._handle, candidates)
 
     def flows(
         self, targets: Sequence[Any], sources: Sequence[Any], upstream: Sequence[Any] | None = None
     ) -> list[Flow]:
-        """What comes to each source as the gradient of the targets.
+        """The gradient of the targets that reaches each source.
 
         Args:
-            targets: eager tensors, or what stands for them.
-            sources: the same, and handles of variables.
-            upstream: the gradients of the targets, where None stands for ones; without it, uneven
-                ones.
+            targets: eager tensors, or `Identity`s of them.
+            sources: as `targets`, and handles of variables.
+            upstream: the gradients of the targets, None for ones; without it, uneven ones.
 
         Raises:
             NoGradient: TensorFlow cannot compute it.
@@ -146,7 +144,7 @@ class OwnTape:
 
 
 def seen_by(handle: Any, candidates: Sequence[Any]) -> bool:
-    """Whether the tape behind `handle` watches any of these tensors, or what it was made of."""
+    """Whether the tape behind `handle` watches any of these tensors, or their inputs."""
     if not candidates:
         return False
     possible = pywrap_tfe.TFE_Py_TapeSetPossibleGradientTypes
@@ -154,7 +152,7 @@ def seen_by(handle: Any, candidates: Sequence[Any]) -> bool:
 
 
 def _uneven(target: Any) -> Any:
-    """A gradient for `target` in which nothing cancels: a sum of softmax is always one."""
+    """A gradient for `target` in which nothing cancels: a softmax always sums to one."""
     count = target.shape.num_elements()
     values = tf.sin(tf.cast(tf.range(count), tf.float64) + 1.0) + 2.0
     return tf.reshape(tf.cast(values, target.dtype), target.shape)
@@ -171,7 +169,7 @@ def _flow_of(gradient: Any) -> Flow:
 
 
 def alone(handle: Any, ask: Callable[[], Any]) -> Any:
-    """What `ask` gives in a thread where no tape records but the one behind `handle`."""
+    """The result of `ask` in a thread where only the tape behind `handle` records."""
     answers: list[Any] = []
 
     def asking() -> None:
@@ -216,7 +214,7 @@ def in_empty_thread(function: Callable[[], None]) -> None:
 
 @contextmanager
 def _hidden() -> Iterator[None]:
-    """Our tapes do not record in this thread."""
+    """A block in which our tapes do not record in this thread."""
     handles = _mine.handles
     for handle in handles:
         pywrap_tfe.TFE_Py_TapeSetRemove(handle)
@@ -228,7 +226,7 @@ def _hidden() -> Iterator[None]:
 
 
 def _record(name: str, outputs: Any, inputs: Any, backward: Callable[..., Any]) -> None:
-    """Record an operation on our tapes of this thread alone."""
+    """Record an operation only on our tapes of this thread."""
     handles = _mine.handles
 
     def recording() -> None:
@@ -248,7 +246,7 @@ def _record(name: str, outputs: Any, inputs: Any, backward: Callable[..., Any]) 
 
 
 def _not_for_ours(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The answer as it would be without our tapes."""
+    """Answer as without our tapes."""
 
     @functools.wraps(original)
     def ask(*args: Any) -> Any:
@@ -261,7 +259,7 @@ def _not_for_ours(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recording(original: Callable[[], bool]) -> Callable[[], bool]:
-    """A traced function says which variables it reads only where a tape could want to know."""
+    """Have traced functions report the variables they read for our tapes, too."""
 
     @functools.wraps(original)
     def could_possibly_record() -> bool:
@@ -278,7 +276,7 @@ def _recording(original: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def _ran(outputs: Any, function: Any, tensor_inputs: Any, captured_inputs: Any) -> None:
-    """A traced function that no tape of the user's follows is recorded on ours once it has run."""
+    """Record on ours a traced function that no tape of the user follows, once it has run."""
     if _mine.handles and tf.executing_eagerly():
         _function_ran(function, [*tensor_inputs, *captured_inputs], outputs)
 
@@ -296,7 +294,7 @@ def _function_ran(function: Any, inputs: list[Any], outputs: Any) -> None:
 
 
 def _ones_for(inputs: list[Any], *upstream: Any) -> list[Any]:
-    """Something that is not zero, for each input."""
+    """A nonzero gradient for each input."""
     return [_ones_like(one) for one in inputs]
 
 
@@ -311,7 +309,7 @@ def _ones_like(tensor: Any) -> Any:
 
 
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A custom gradient of the program's own is not called for our tapes."""
+    """Do not call custom gradients of the program for our tapes."""
 
     @functools.wraps(original)
     def record_operation(*args: Any, **kwargs: Any) -> Any:
@@ -338,7 +336,7 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
 class _Gradients:
     """TensorFlow's registry of gradients; that of `tf.py_function` is not called for our tapes.
 
-    It can be called once only, and runs the program's own code.
+    It can be called only once, and runs the program's own code.
     """
 
     def __init__(self, original: Any) -> None:
@@ -364,7 +362,7 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]
 
 
 def _of_user(backward: Any) -> bool:
-    """Whether a custom gradient was written outside of the libraries."""
+    """Whether a custom gradient was written outside of libraries."""
     try:
         cells = dict(zip(backward.__code__.co_freevars, backward.__closure__ or (), strict=True))
         written = cells["grad_fn"].cell_contents.__code__.co_filename
@@ -378,7 +376,7 @@ class _Reading(threading.local):
 
 
 reading = _Reading()
-"""How many look at which variables are read in this thread."""
+"""How many observers record the variables read in this thread."""
 
 
 _listeners: Subscribers[Any] = Subscribers(
@@ -393,8 +391,8 @@ _listeners: Subscribers[Any] = Subscribers(
         lasting=True,
     )
 )
-"""For whom TensorFlow is asked whether anything records: a function is called with the name of each
-custom gradient of the program's."""
+"""Those for whom our tapes are hidden and recorded on; a function is called with the name of
+each custom gradient of the program."""
 TASKS = "what looks at tasks"
-"""A listener that nobody ends before the guard ends."""
+"""A listener that is ended only with the guard."""
 listen, undo = _listeners.subscribe, _listeners.unsubscribe

@@ -1,4 +1,4 @@
-"""Which trainable variables a thread reads, as TensorFlow itself notes it."""
+"""Which trainable variables a thread reads, as TensorFlow itself records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_gradguard.runtime.pitfalls.tapes import own
 
 
 class Reads:
-    """What is read in this thread from now on, until `end`."""
+    """Records the variables read in this thread, until `end`."""
 
     def __init__(self) -> None:
         own.listen(own.TASKS)
@@ -19,7 +19,7 @@ class Reads:
         own.reading.depth += 1
 
     def end(self) -> Any:
-        """The variables that were read."""
+        """Return the variables that were read."""
         own.reading.depth -= 1
         self._watcher.__exit__(None, None, None)
         return self._watcher.watched_variables()

@@ -1,6 +1,6 @@
-"""GG105: a tape records in the calling thread, and its tasks work with TensorFlow elsewhere.
+"""GG105: a tape records in the calling thread, and its tasks use TensorFlow in other threads.
 
-This module is light: a worker that has no need of TensorFlow does not import it (see `tapes`).
+This module is light: a worker without need of TensorFlow does not import it (see `calls`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def ask(call: Any) -> bool | None:
 
 
 def may_record() -> bool:
-    """Whether a tape of the user's or the guard's records in this thread."""
+    """Whether a tape of the user or the guard records in this thread."""
     if not _loaded():
         return False
     from tensorflow.python import pywrap_tfe
@@ -33,10 +33,10 @@ def may_record() -> bool:
 
 
 def ship(call: Any, items: Any) -> Any:
-    """Look for what the tasks of a batch get: the tensors to follow, and whose variables."""
+    """Return the tensors to follow, and the holders of variables, in the tasks of a batch."""
     from pytest_gradguard.runtime.pitfalls.tapes import calls as tapes
 
-    return tapes.leaves(call, items, _EXACTLY)
+    return tapes.ship(call, items, _EXACTLY)
 
 
 def begin(asked: Any, process: bool) -> After | None:
@@ -53,11 +53,11 @@ def begin(asked: Any, process: bool) -> After | None:
     return after
 
 
-def heard(call: Any, note: Note) -> None:
-    """Judge, in the parent, what was seen where tasks ran."""
+def on_note(call: Any, note: Note) -> None:
+    """Record, in the parent, what was observed where tasks ran."""
     from pytest_gradguard.runtime.pitfalls.tapes import calls as tapes
 
-    tapes.heard(call, note)
+    tapes.on_note(call, note)
 
 
 def _loaded() -> bool:

@@ -1,4 +1,4 @@
-"""GG105: which inputs of a traced function a gradient of its outputs would come to."""
+"""GG105: which inputs of a traced function a gradient of its outputs would reach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _needs: weakref.WeakKeyDictionary[Any, list[list[int]]] = weakref.WeakKeyDiction
 
 
 def needed_by(function: Any) -> list[list[int]]:
-    """For each output of a traced function, which of its inputs a gradient of it would come to."""
+    """The inputs of a traced function that a gradient would reach, for each output."""
     graph = function.graph
     known = _needs.get(graph)
     if known is None:
@@ -25,7 +25,7 @@ def needed_by(function: Any) -> list[list[int]]:
 
 
 def tensors_in(outputs: Any) -> list[Any]:
-    """The tensors among what a traced function gives."""
+    """The tensors among the outputs of a traced function."""
     flat = tf.nest.flatten(outputs, expand_composites=True)
     return [one for one in flat if tensors.is_tensor(one)]
 

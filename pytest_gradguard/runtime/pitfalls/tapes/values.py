@@ -1,7 +1,7 @@
-"""What a tape could take a gradient of, among the objects that tasks receive or return.
+"""The objects that tasks receive or return and that a tape could differentiate by.
 
-Tensors and variables of a differentiable type, and Keras models and layers that have weights; not
-what merely holds numbers of TensorFlow's own: datasets, tables, generators, metrics, optimizers.
+Tensors and variables of a differentiable type, and Keras models and layers that have weights. Not
+datasets, tables, generators, metrics and optimizers, which only hold numbers of TensorFlow's own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Value(NamedTuple):
 
     @property
     def tensor(self) -> bool:
-        """Whether it is a tensor; else something that has variables."""
+        """Whether it is a tensor; otherwise it has variables."""
         return tensors.is_tensor(self.item)
 
 
@@ -82,10 +82,10 @@ def values_in(
 
 
 def captures_of(function: Any, path: str = "", depth: int = 5) -> Iterator[tuple[str, Any]]:
-    """What a task's function is made of, with paths as `locate` gives them.
+    """The parts of a task's function, with paths as `locate` gives them.
 
     The object that a method is bound to, the arguments of a partial, closures and defaults: all
-    that the function uses by itself, and not what it may reach through an object's attributes.
+    that the function uses directly, but nothing reached through an object's attributes.
     """
     if isinstance(function, functools.partial):
         yield from captures_of(function.func, path, depth)
@@ -110,11 +110,11 @@ def captures_of(function: Any, path: str = "", depth: int = 5) -> Iterator[tuple
 
 
 def globals_of(function: Any, *, written: bool = False) -> Iterator[tuple[str, Any]]:
-    """The globals that a task's function, and what it calls, reads, with their paths.
+    """The globals that a task's function and its callees read, with their paths.
 
     Args:
-        function: what a task calls.
-        written: those that it gives a value, too.
+        function: the task's function.
+        written: include the globals that it assigns.
     """
     uses = used_globals.uses_of(function, classes=True)
     for read in uses.reads:
@@ -133,7 +133,7 @@ def _global(names: Sequence[str]) -> str:
 def _has_variables(layer: Any) -> bool:
     try:
         return bool(layer.variables)
-    except Exception:  # the program's own property: it may be anything
+    except Exception:  # the program's own property may raise anything
         return False
 
 
@@ -142,7 +142,7 @@ def _is_layer(item: Any) -> bool:
 
 
 def trainables_of(value: Value) -> Iterator[tuple[str, Any]]:
-    """The variables of a value that tapes watch by themselves, with their paths."""
+    """The variables of a value that tapes watch automatically, with their paths."""
     if value.tensor:
         return
     if _has_keras() and _is_layer(value.item):
@@ -157,7 +157,7 @@ def trainables_of(value: Value) -> Iterator[tuple[str, Any]]:
 
 
 def frozen_in(value: Value) -> Iterator[Any]:
-    """The variables of a model or layer that it does not train, whatever TensorFlow says."""
+    """The variables that a model or layer does not train, whatever TensorFlow reports."""
     if not value.tensor and _has_keras() and _is_layer(value.item):
         trained = {id(variable) for variable in value.item.trainable_variables}
         for variable in value.item.variables:
@@ -196,7 +196,7 @@ def label_of(about: Details) -> str:
 
 
 def names_in(frame: Any, wanted: set[int]) -> dict[int, str]:
-    """What the user calls those tensors and variables, of which the ids are wanted, in `frame`."""
+    """The names in `frame` of tensors and variables with the wanted ids."""
     names: dict[int, str] = {}
     for value in values_in(callsite.local_names(frame)):
         inner = tensors.variable_of(value.item)

@@ -1,4 +1,4 @@
-"""One parallel call around which tapes record: what its tasks get and read."""
+"""A parallel call around which tapes record: what its tasks get and read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_gradguard.runtime.pitfalls.tapes.own import Identity
 
 
 def watches(recorder: Any, candidates: list[Any]) -> bool:
-    """Whether a tape or forward accumulator of the user's watches one of these tensors."""
+    """Whether a tape or forward accumulator of the user watches one of these tensors."""
     if isinstance(recorder, tf.autodiff.ForwardAccumulator):
         handle = recorder._accumulator
         return any(
@@ -32,37 +32,36 @@ def watches(recorder: Any, candidates: list[Any]) -> bool:
 
 
 class Given(NamedTuple):
-    """A watched tensor that tasks get, and where they find it."""
+    """A watched tensor that tasks get, and its path there."""
 
     identity: Identity
     reference: weakref.ref[Any]
     path: str
 
 
-class Unanswered(NamedTuple):
-    """Where gradients were asked for, how, and the variables without: by reference, id, key
-    and name."""
+class MissingGradients(NamedTuple):
+    """A request for gradients, and the variables without: by reference, id, key and name."""
 
     site: Site | None
     verb: str
     variables: list[tuple[weakref.ref[Any], int, Key, str]]
 
 
-class Around:
+class TapedCall:
     """One parallel call, and the tapes that record around it.
 
     Attributes:
-        recorders: weak references to these.
+        recorders: weak references to the tapes.
         variables: the trainable variables that its tasks could reach, with their paths, by id.
-        tensors: the watched tensors that they get, by their number.
+        tensors: the watched tensors that they get, by number.
         frozen: variables that their models do not train, by id.
-        read: ids of variables that they have read, others than those.
-        waiting: what the tasks get, to be reported once variables in it are read.
-        searched: what its functions reach in modules was searched for.
-        looks: how many batches more are searched for all that they could reach.
-        apart: what is seen of its tasks comes by another way than their results, and later.
-        behind: then, what any of the results hang on.
-        unanswered: then, the variables that got no gradient.
+        read: ids of variables that they have read, except frozen ones.
+        waiting: objects that the tasks get, to be reported once variables in them are read.
+        searched: the module globals that its functions reach were searched.
+        looks: how many more batches are searched for all that they could reach.
+        reports_late: reports on its tasks come separately from their results, and later.
+        behind: then, the sources that any of the results depend on.
+        missing_gradients: then, the variables that got no gradient.
         evidence: what was reported of it, and to whom (`home`).
     """
 
@@ -75,9 +74,9 @@ class Around:
         self.waiting: dict[int, tuple[set[int], Object]] = {}
         self.searched = False
         self.looks = 8
-        self.apart = False
+        self.reports_late = False
         self.behind: Behind = {}
-        self.unanswered: list[Unanswered] = []
+        self.missing_gradients: list[MissingGradients] = []
         self.evidence: gg105.Evidence | None = None
         self.home: Collector | None = None
 
@@ -107,7 +106,7 @@ class Around:
             self.variables[id(variable)] = (weakref.ref(variable), path)
 
     def were_read(self, read: Iterable[Any]) -> bool:
-        """Take what tasks have read: the variables themselves, or what stands for them.
+        """Record what tasks have read: variables, or their ids or keys.
 
         Returns:
             Whether any of these may be trained.
@@ -138,13 +137,13 @@ class Around:
         return known is not None and known() is variable
 
     def settle(self) -> bool:
-        """Confirm what the results of workers, heard of apart from them, have lost.
+        """Confirm the gradients lost in results of workers that reported separately.
 
         Returns:
-            Whether there is such.
+            Whether there are any.
         """
         found = False
-        for site, verb, variables in self.unanswered:
+        for site, verb, variables in self.missing_gradients:
             lost = [
                 (reference(), name)
                 for reference, one, key, name in variables
@@ -159,8 +158,8 @@ class Around:
         """Report that sources lack their gradient, or a part of it; False if nobody listens.
 
         Args:
-            site: where the gradients were asked for.
-            verb: how.
+            site: where the gradients were requested.
+            verb: the method.
             lost: the sources without a gradient, and their names; None for a freed one.
             partial: the names of sources that got a part of it.
         """
@@ -172,7 +171,7 @@ class Around:
         return True
 
     def reachable(self) -> list[Any]:
-        """The variables and tensors that its tasks could reach, and that are alive."""
+        """The live variables and tensors that its tasks could reach."""
         given = [one.reference() for one in list(self.tensors.values())]
         return [*self._known(), *(one for one in given if one is not None)]
 
@@ -186,10 +185,10 @@ class Around:
 
 
 def ids_in(value: values.Value) -> tuple[int, ...]:
-    """The ids of the trainable variables in what a task gets."""
+    """The ids of the trainable variables in a task's argument."""
     return tuple(id(variable) for _, variable in values.trainables_of(value))
 
 
 def name_of(source: Any) -> str:
-    """What to call a source that the tasks did not get as such."""
+    """The name of a source that the tasks did not get directly."""
     return str(source.name).partition(":")[0] if tensors.is_variable(source) else "a tensor"

@@ -1,8 +1,7 @@
-"""Processes that the program starts itself tell what the probes note there, by a pipe each.
+"""Processes that the program starts itself report the probes' notes there, by a pipe each.
 
-Some notes tell of something that has happened. Others tell how things stand, and hold in place of
-what the same probe told before: those count once the process has ended, by whatever ends it, or at
-once where it says that they are certain.
+Some notes are events. Others are states, which replace the earlier note of the same probe: they
+count once the process has ended, however it ends, or at once if marked as certain.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ _reading = Lock()
 watching.at_end(_mailbox.close)
 
 
-def hear() -> None:
-    """Take what the processes have told."""
+def receive() -> None:
+    """Receive the reports of the processes."""
     _listeners.hear()
     with _reading:
-        told = _mailbox.take()
-    for token, texts, findings in told:
+        messages = _mailbox.take()
+    for token, texts, findings in messages:
         call = calls.by_token(token)
         if call is not None:
             with suppress(ValueError):  # it is none of the guard's
@@ -54,20 +53,20 @@ def hear() -> None:
 
 
 def address(call: Call) -> Address | None:
-    """Where workers tell that `call` reaches by way of other processes; None: nowhere."""
-    call.collector.ask_first(hear)
+    """Where workers that `call` reaches through other processes report; None: nowhere."""
+    call.collector.ask_first(receive)
     return _mailbox.address()
 
 
-def of_call(token: int, notes: probes.Notes, found: list[Finding]) -> _OfCall:
-    """What such a worker tells, by `pipes.post`, of the call with that token."""
+def message_of(token: int, notes: probes.Notes, found: list[Finding]) -> _OfCall:
+    """What such a worker sends by `pipes.post` about the call with that token."""
     return token, [(name, plain_data.dumps(note)) for name, note in notes], found
 
 
 def expect(call: Call, pipe: Any) -> None:
-    """Take, from now on, what comes out of `pipe`, where a process that `call` starts tells."""
+    """From now on, read the reports of a process that `call` starts from `pipe`."""
     _listeners.add(pipe, _Message, _Process(call).take)
-    call.collector.ask_first(hear)
+    call.collector.ask_first(receive)
 
 
 class _Process:
@@ -78,10 +77,10 @@ class _Process:
         self._last: dict[_Subject, Any] = {}
         self._heard: dict[_Subject, Any] = {}
 
-    def take(self, told: list[_Message], ended: bool) -> None:
-        """Take what it has told since this was asked last."""
+    def take(self, messages: list[_Message], ended: bool) -> None:
+        """Handle the messages since the last call."""
         due: dict[_Subject, Any] = {}
-        for name, text, certain, about in told:
+        for name, text, certain, about in messages:
             with suppress(ValueError):  # it is none of the guard's
                 if name == FOUND:
                     _add(self._call, plain_data.loads(text, list[Finding]))
@@ -108,7 +107,7 @@ def _add(call: Call, findings: list[Finding]) -> None:
 
 
 def _keep(notes: dict[_Subject, Any], subject: _Subject, note: Any) -> None:
-    """Keep `note`, beside that on what the process began with, in place of the others."""
+    """Keep `note` in place of others on the subject, except that on the process's start."""
     for other in [one for one in notes if one[0] == subject[0] and one[1] not in (0, subject[1])]:
         del notes[other]
     notes[subject] = note
@@ -117,39 +116,39 @@ def _keep(notes: dict[_Subject, Any], subject: _Subject, note: Any) -> None:
 # -- in the process --------------------------------------------------------------------------------
 
 
-class Teller:
-    """Tells what the probes note in this process.
+class Reporter:
+    """Reports the probes' notes from this process.
 
     Args:
-        write: the end of a pipe to tell by.
-        process: the program's object that stands for this process, if there is one.
+        write: the end of a pipe to report by.
+        process: the program's object for this process, if there is one.
 
     Attributes:
-        here: the one of this process.
+        here: the reporter of this process.
     """
 
-    here: ClassVar[Teller | None] = None
+    here: ClassVar[Reporter | None] = None
 
     def __init__(self, write: Any, process: Any = None) -> None:
-        Teller.here = self
+        Reporter.here = self
         self.process = process
         self._write = write
         self._process = os.getpid()
-        self._told: dict[_Subject, Any] = {}
+        self._reported: dict[_Subject, Any] = {}
 
-    def tell(self, name: str, note: Any, certain: bool | None = None, about: int = 0) -> None:
-        """Tell a note of the probe `name`; one that has not changed is not told again."""
+    def report(self, name: str, note: Any, certain: bool | None = None, about: int = 0) -> None:
+        """Report a note of the probe `name`, unless an equal one was reported."""
         if os.getpid() != self._process:
             return  # forked from this process
         if certain is not None:
-            if self._told.get((name, about)) == (note, certain):
+            if self._reported.get((name, about)) == (note, certain):
                 return
-            _keep(self._told, (name, about), (note, certain))
-        with suppress(OSError):  # the program has closed what it knows nothing of
+            _keep(self._reported, (name, about), (note, certain))
+        with suppress(OSError):  # the program has closed a file that it does not know
             tell(self._write.fileno(), (name, plain_data.dumps(note), certain, about))
 
-    def stands(self, name: str, note: Callable[[], Any]) -> None:
-        """Tell how things stand for the probe `name`, where it has anything to tell."""
+    def report_state(self, name: str, note: Callable[[], Any]) -> None:
+        """Report the current state for the probe `name`, if there is any."""
         now = note()
-        if now or (name, 0) in self._told:
-            self.tell(name, now, certain=False)
+        if now or (name, 0) in self._reported:
+            self.report(name, now, certain=False)
