@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType, ModuleType
+from types import FrameType, GeneratorType, ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime.integrations.pools.methods import Begin, begins, watched_apply
+from pytest_gradguard.runtime.integrations.pools.methods import Begin, applies, begins
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import futures
 from pytest_gradguard.runtime.kernel.dispatch.shipped import guarded
-from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
+from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.registry import Workers
 
@@ -20,49 +21,35 @@ def patches(workers: Workers, module: ModuleType) -> list[Patch]:
     """The patches of `billiard.pool`, whose `Pool` has these workers."""
     begin = begins(workers, module.ThreadPool)
     return [
-        Patch(module.Pool, "apply_async", functools.partial(watched_apply, begin)),
-        Patch(module.Pool, "_map_async", functools.partial(_watched_map, begin, module)),
-        Patch(module.Pool, "imap", functools.partial(_watched_imap, begin)),
-        Patch(module.Pool, "imap_unordered", functools.partial(_watched_imap, begin)),
+        applies(begin, module.Pool),
+        _maps(begin, module.Pool, "_map_async", functools.partial(_map_tasks, module)),
+        _maps(begin, module.Pool, "imap", _imap_tasks),
+        _maps(begin, module.Pool, "imap_unordered", _imap_tasks),
     ]
 
 
-def _watched_map(begin: Begin, module: ModuleType, original: Callable[..., Any]) -> Any:
-    @functools.wraps(original)
-    def _map_async(
-        self: Any, func: Any, iterable: Any, mapper: Any, *args: Any, **more: Any
-    ) -> Any:
-        call = attempt(begin, self)
-        try:
-            if call is None:
-                return original(self, func, iterable, mapper, *args, **more)
-            tasks = _tasks_of(call, func, iterable, star=mapper is module.starmapstar)
-            result = original(self, run_task, tasks, module.mapstar, *args, **more)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        attempt(futures.belongs_to, result, call)
-        return result
-
-    return _map_async
+def _maps(begin: Begin, pool: type, name: str, tasks: Callable[..., Arguments]) -> Patch:
+    return observe(
+        pool, name, before=lambda self, *_, **__: begin(self), arguments=tasks, after=_mapped
+    )
 
 
-def _watched_imap(begin: Begin, original: Callable[..., Any]) -> Any:
-    @functools.wraps(original)
-    def imap(self: Any, func: Any, iterable: Any, *args: Any, **more: Any) -> Any:
-        call = attempt(begin, self)
-        try:
-            if call is None:
-                return original(self, func, iterable, *args, **more)
-            result = original(self, run_task, _tasks_of(call, func, iterable), *args, **more)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        if hasattr(result, "next"):  # with chunks it is a generator, which takes no attributes
-            attempt(futures.belongs_to, result, call)
-        return result
+def _map_tasks(
+    module: Any, call: Call, pool: Any, func: Any, iterable: Any, *args: Any, **more: Any
+) -> Arguments:
+    tasks = _tasks_of(call, func, iterable, star=args[0] is module.starmapstar)
+    return (pool, run_task, tasks, module.mapstar, *args[1:]), more
 
-    return imap
+
+def _imap_tasks(
+    call: Call, pool: Any, func: Any, iterable: Any, *args: Any, **more: Any
+) -> Arguments:
+    return (pool, run_task, _tasks_of(call, func, iterable), *args), more
+
+
+def _mapped(call: Call, result: Any, *_: Any, **__: Any) -> None:
+    if not isinstance(result, GeneratorType):  # of `imap` with chunks: it takes no attributes
+        futures.belongs_to(call, result)
 
 
 class _Tasks:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime.integrations.ipyparallel import WORKERS
-from pytest_gradguard.runtime.kernel import collector, packages, probes, transfer
+from pytest_gradguard.runtime.kernel import packages, probes, transfer
 from pytest_gradguard.runtime.kernel.attributes import plain_attribute
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling, futures, remote
@@ -129,9 +129,9 @@ def _sending(call: Call, item: Any, original: Original, *args: Any, **kwargs: An
         without_this_frame(error)
         raise
     if hasattr(outcome, "msg_ids"):  # it is asked for later
-        attempt(futures.belongs_to, outcome, call)
+        futures.belongs_to(call, outcome)
     with theirs_only:
-        attempt(collector.announce, call.collector, call.evidence.values())
+        attempt(call.announce)
     return outcome
 
 

@@ -15,23 +15,23 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime.integrations import joblib
 from pytest_gradguard.runtime.integrations.joblib import backends
 from pytest_gradguard.runtime.integrations.joblib.backends import ThreadBatch
-from pytest_gradguard.runtime.kernel import calls, collector, probes, travelling, worker
+from pytest_gradguard.runtime.kernel import calls, probes, travelling, worker
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.faults import (
     attempt,
     fault,
     freed,
-    hidden_frame,
     theirs_only,
     without_this_frame,
 )
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.registry import UnknownLayout
 from pytest_gradguard.runtime.kernel.shipment import Shipment
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.transfer import bracketed
 from pytest_gradguard.runtime.kernel.travelling import PLAIN
-from pytest_gradguard.runtime.pitfalls.lost.pickling_errors import watched_dump
+from pytest_gradguard.runtime.pitfalls.lost.pickling_errors import watch_dump
 
 CALL = "_gradguard_call"
 """The attribute of a `Parallel` that holds its call while it runs."""
@@ -47,43 +47,54 @@ def patches(module: ModuleType) -> list[Patch]:
     if "pickle_cache" not in inspect.signature(module.BatchedCalls).parameters:
         raise UnknownLayout(f"{module.BatchedCalls!r} takes no pickle_cache")
     return [
-        Patch(module.Parallel, "__call__", _watched_call),
+        observe(
+            module.Parallel,
+            "__call__",
+            before=_begin,
+            arguments=_pulled,
+            result=_outputs,
+            failed=_failed,
+        ),
         Patch(module.Parallel, "_dispatch", _watched_dispatch),
         Patch(module.BatchedCalls, "__reduce__", _watched_reduce),
     ]
 
 
-def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __call__(self: Any, iterable: Any) -> Any:
-        call = attempt(calls.begin)
-        if any(sys.modules.setdefault(one.__name__, one) is not one for one in _unpickling):
-            call = None  # somebody has imported the guard twice: ours cannot be pickled
-        if call is None:
-            with hidden_frame:
-                return original(self, iterable)
-        if call.asked:
-            iterable = attempt(probes.wrap_tasks, call, iterable, instead=iterable)
-        attempt(_forget, self)  # another call of it, whose results nobody has asked for
-        setattr(self, CALL, call)  # not by its `__dict__`, which Python makes on demand only
-        try:
-            output = original(self, iterable)
-        except BaseException as error:
-            without_this_frame(error)
-            attempt(_forget, self, call)
-            attempt(_count, self, call)
-            attempt(calls.failed, call, error)
-            raise
-        if getattr(self, "return_generator", False):
-            return _announcing(output, self, call)
-        with theirs_only:
-            attempt(_forget, self, call)
-            attempt(_count, self, call)
-            attempt(backends.ended, call)
-            attempt(collector.announce, call.collector, call.evidence.values())
-        return output
+def _begin(parallel: Any, iterable: Any) -> Call | None:
+    if any(sys.modules.setdefault(one.__name__, one) is not one for one in _unpickling):
+        return None  # somebody has imported the guard twice: ours cannot be pickled
+    call = calls.begin()
+    if call is not None:
+        attempt(_forget, parallel)  # another call of it, whose results nobody has asked for
+        setattr(parallel, CALL, call)  # not by its `__dict__`, which Python makes on demand only
+    return call
 
-    return __call__
+
+def _pulled(call: Call, parallel: Any, iterable: Any) -> Arguments | None:
+    return ((parallel, probes.wrap_tasks(call, iterable)), {}) if call.asked else None
+
+
+def _outputs(call: Call, output: Any, parallel: Any, iterable: Any) -> Iterator[Any] | None:
+    if getattr(parallel, "return_generator", False):
+        return _announcing(output, parallel, call)
+    _ended(parallel, call)
+    _announce(call)
+    return None
+
+
+def _failed(call: Call, error: BaseException, parallel: Any, iterable: Any) -> None:
+    _ended(parallel, call)
+    calls.failed(call, error)
+
+
+def _ended(parallel: Any, call: Call) -> None:
+    attempt(_forget, parallel, call)
+    attempt(_count, parallel, call)
+
+
+def _announce(call: Call) -> None:
+    attempt(backends.ended, call)
+    attempt(call.announce)
 
 
 def _count(parallel: Any, call: Call) -> None:
@@ -94,24 +105,15 @@ def _count(parallel: Any, call: Call) -> None:
 
 def weighing(module: ModuleType) -> list[Patch]:
     """Watch where loky pickles a batch, and has its bytes in hand."""
-    return [Patch(module, "dumps", _weighed)]
+    return [observe(module, "dumps", after=_weigh)]
 
 
-def _weighed(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def dumps(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        data = original(obj, *args, **kwargs)
-        try:
-            cache = getattr(getattr(obj, "fn", None), "_pickle_cache", None)
-            known = None if cache is None else _by_cache.get(id(cache))
-            call = None if known is None else known.call()
-            if call is not None:
-                call.sent += len(data)
-        except Exception as error:
-            fault(error)
-        return data
-
-    return dumps
+def _weigh(data: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
+    cache = getattr(getattr(obj, "fn", None), "_pickle_cache", None)
+    known = None if cache is None else _by_cache.get(id(cache))
+    call = None if known is None else known.call()
+    if call is not None:
+        call.sent += len(data)
 
 
 def _forget(parallel: Any, call: Call | None = None) -> None:
@@ -133,11 +135,9 @@ def _announcing(outputs: Iterator[Any], parallel: Any, call: Call) -> Iterator[A
         attempt(calls.failed, call, error)
         raise
     finally:
-        attempt(_forget, parallel, call)
-        attempt(_count, parallel, call)
+        _ended(parallel, call)
     with theirs_only:
-        attempt(backends.ended, call)
-        attempt(collector.announce, call.collector, call.evidence.values())
+        _announce(call)
 
 
 def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -282,4 +282,4 @@ def _know(batch: Any, call: Call) -> None:
 
 def pickling(module: ModuleType) -> list[Patch]:
     """Watch what the pools of joblib pickle by."""
-    return [Patch(module.CustomizablePickler, "dump", watched_dump, inherited=True)]
+    return [watch_dump(module.CustomizablePickler)]

@@ -25,7 +25,7 @@ from pytest_gradguard.runtime.integrations.loader import (
     working,
 )
 from pytest_gradguard.runtime.integrations.loader.working import WorkerRun
-from pytest_gradguard.runtime.kernel import calls, collector, frameworks, inline, transfer
+from pytest_gradguard.runtime.kernel import calls, frameworks, inline, transfer
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch.calling import Family
 from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
@@ -122,7 +122,7 @@ def _begin(loader: Any) -> Call | None:
 def _fetched(data: Any, iterator: Any) -> None:
     call = getattr(iterator, "_gradguard_call", None)
     if call is not None and call.evidence:
-        collector.announce(call.collector, call.evidence.values())
+        call.announce()
 
 
 def _not_fetched(error: BaseException, iterator: Any) -> None:

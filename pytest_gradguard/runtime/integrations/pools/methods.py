@@ -17,14 +17,13 @@ from pytest_gradguard.runtime.kernel.attributes import plain_attribute
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling, futures
 from pytest_gradguard.runtime.kernel.dispatch.remote import Chunk
-from pytest_gradguard.runtime.kernel.dispatch.shipped import guarded
+from pytest_gradguard.runtime.kernel.dispatch.shipped import Shipped, guarded
 from pytest_gradguard.runtime.kernel.faults import (
     Beside,
     attempt,
-    fault,
     hidden_frame,
-    without_this_frame,
 )
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.registry import THREADS, Workers
 from pytest_gradguard.runtime.pitfalls.forks.ending_pools import workers_hold_no_lock
@@ -42,12 +41,8 @@ def patches(workers: Workers, module: ModuleType) -> list[Patch]:
     """
     begin = begins(workers, module.ThreadPool)
     return [
-        Patch(module.Pool, "apply_async", functools.partial(watched_apply, begin)),
-        Patch(
-            module.Pool,
-            "_guarded_task_generation",
-            functools.partial(_watched_generation, begin),
-        ),
+        applies(begin, module.Pool),
+        observe(module.Pool, "_guarded_task_generation", result=functools.partial(_guarded, begin)),
         Patch(module.Pool, "terminate", _watched_terminate),
     ]
 
@@ -72,30 +67,23 @@ def _workers(pool: weakref.ref[Any]) -> list[Any]:
     return list(getattr(pool(), "_pool", None) or ())
 
 
-def watched_apply(begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`apply_async`, which ships one task."""
+def applies(begin: Begin, pool: type) -> Patch:
+    """Watch `apply_async`, which ships one task."""
+    ship = functools.partial(_ship, begin)
+    return observe(pool, "apply_async", before=ship, arguments=_alone, after=futures.submitted)
 
-    @functools.wraps(original)
-    def apply_async(
-        self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *others: Any, **more: Any
-    ) -> Any:
-        call = task = None
-        try:
-            call = begin(self, single=self)
-            task = call and guarded(call, func, args, kwds, chunk_of)
-        except Exception as error:
-            fault(error)
-        try:
-            if task is None:
-                return original(self, func, args, kwds, *others, **more)
-            result = original(self, task, (), {}, *others, **more)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        attempt(futures.belongs_to, result, call)
-        return result
 
-    return apply_async
+def _ship(
+    begin: Begin, pool: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *_: Any, **__: Any
+) -> Shipped | None:
+    call = begin(pool, single=pool)
+    return None if call is None else guarded(call, func, args, kwds, chunk_of)
+
+
+def _alone(
+    task: Shipped, pool: Any, func: Any, args: Any = (), kwds: Any = None, *others: Any, **more: Any
+) -> Arguments:
+    return (pool, task, (), {}, *others), more
 
 
 def leave_alone(pool: Any) -> None:
@@ -127,23 +115,16 @@ def chunk_of(function: Any, args: Any, kwargs: Any) -> Chunk | None:
     return None
 
 
-def _watched_generation(begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _guarded_task_generation(self: Any, result_job: Any, func: Any, iterable: Any) -> Any:
-        tasks = original(self, result_job, func, iterable)
-        try:
-            call = begin(self)
-            if call is None:
-                return tasks
-            result = self._cache.get(result_job)
-            if result is not None:
-                attempt(futures.belongs_to, result, call)
-            return _guarding(tasks, call)
-        except Exception as error:
-            fault(error)
-            return tasks
-
-    return _guarded_task_generation
+def _guarded(
+    begin: Begin, tasks: Iterator[Any], pool: Any, result_job: Any, func: Any, iterable: Any
+) -> Iterator[Any] | None:
+    call = begin(pool)
+    if call is None:
+        return None
+    result = pool._cache.get(result_job)
+    if result is not None:
+        futures.belongs_to(call, result)
+    return _guarding(tasks, call)
 
 
 def _guarding(tasks: Iterator[Any], call: Call) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from pytest_gradguard.runtime.integrations.processes.starting import is_pools, start_method
 from pytest_gradguard.runtime.kernel import inline
 from pytest_gradguard.runtime.kernel.dispatch import calling
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.registry import Workers
 from pytest_gradguard.runtime.kernel.tasks import code_of
@@ -25,12 +26,12 @@ def patches(workers: Workers, module: ModuleType) -> list[Patch]:
 
 def queues(module: ModuleType) -> list[Patch]:
     """The patches of a module that is built as `multiprocessing.queues`."""
-    return [Patch(module.Queue, "put", _sent)]
+    return [observe(module.Queue, "put", arguments=_copied)]
 
 
 def connections(module: Any) -> list[Patch]:
     """The patches of a module that is built as `multiprocessing.connection`."""
-    return [Patch(module._ConnectionBase, "send", _sent)]
+    return [observe(module._ConnectionBase, "send", arguments=_copied)]
 
 
 def _inline_start(
@@ -96,26 +97,17 @@ class _Ended:
             self.sentinel = -1
 
 
-def _sent(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def send(self: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if inline.in_task():
-            obj = inline.state.isolation.sent(obj)
-        return original(self, obj, *args, **kwargs)
-
-    return send
+def _copied(carrier: Any, obj: Any, *args: Any, **kwargs: Any) -> Arguments | None:
+    if not inline.in_task():
+        return None
+    return (carrier, inline.state.isolation.sent(obj), *args), kwargs
 
 
 def ranks(module: ModuleType) -> list[Patch]:
     """The patches of `torch.distributed`: a rank waits for the others."""
-    return [Patch(module, "init_process_group", _joined)]
+    return [observe(module, "init_process_group", before=_joins)]
 
 
-def _joined(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        if inline.in_task():
-            inline.state.give_up("is a rank of torch.distributed, which needs the others")
-        return original(*args, **kwargs)
-
-    return init_process_group
+def _joins(*_: Any, **__: Any) -> None:
+    if inline.in_task():
+        inline.state.give_up("is a rank of torch.distributed, which needs the others")

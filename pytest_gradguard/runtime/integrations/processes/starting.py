@@ -77,7 +77,7 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
             if initialized and call.shipped:
                 calls.initial[self] = call
         with theirs_only:
-            attempt(collector.announce, call.collector, call.evidence.values())
+            attempt(call.announce)
         if not initialized:
             attempt(_started.__setitem__, self, (call, list(call.evidence)))
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pytest_gradguard.runtime.kernel.registry import Integration, Workers, later
 
 WORKERS = Workers("ray")
+PASSED = frozenset({"ray"})
+"""The packages through which the program reaches Ray."""
 SERIALIZATION = "ray._private.serialization"
 WORKER = "ray._private.worker"
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime.integrations.ray import WORKERS, seeds
+from pytest_gradguard.runtime.integrations.ray import PASSED, WORKERS, seeds
 from pytest_gradguard.runtime.integrations.ray.tasks import actor_of, is_reference
-from pytest_gradguard.runtime.kernel import inline, packages, task_seeds
+from pytest_gradguard.runtime.kernel import inline, task_seeds
 from pytest_gradguard.runtime.kernel.dispatch import calling
 from pytest_gradguard.runtime.kernel.patching import Patch
 
@@ -92,13 +92,11 @@ def objects(module: ModuleType) -> list[Patch]:
 
 
 def _inline_task(original: Original) -> Original:
-    passing = packages.around(original)
-
     @functools.wraps(original)
     def _remote(self: Any, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         if _is_left("a task of Ray"):
             return original(self, *_for_workers(args, kwargs), *more, **options)
-        call = calling.begin(WORKERS, passing, single=self)
+        call = calling.begin(WORKERS, PASSED, single=self)
         returns = options.get("num_returns")
         if returns is None and self._is_generator:
             returns = _MANY[0]
@@ -109,8 +107,6 @@ def _inline_task(original: Original) -> Original:
 
 
 def _inline_actor(original: Original) -> Original:
-    passing = packages.around(original)
-
     @functools.wraps(original)
     def _remote(self: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         if options.get("get_if_exists"):  # the original comes here again for one that does not
@@ -121,7 +117,7 @@ def _inline_actor(original: Original) -> Original:
             inline.refuse("an asynchronous actor of Ray")
         if _is_asynchronous(kind) or _is_left("an actor of Ray"):
             return original(self, *_for_workers(args, kwargs), **options)
-        call = calling.begin(WORKERS, passing, single=self)
+        call = calling.begin(WORKERS, PASSED, single=self)
         actor = _Actor()
         about.modified_class = _idle_class(kind, about.method_meta.methods)
         try:
@@ -143,15 +139,13 @@ def _inline_actor(original: Original) -> Original:
 
 
 def _inline_method(original: Original) -> Original:
-    passing = packages.around(original)
-
     @functools.wraps(original)
     def _remote(self: Any, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         name = self._method_name
         actor = _actors.get(actor_of(self) or "")
         if actor is None or name == "__ray_terminate__":
             return original(self, *_for_workers(args, kwargs), *more, **options)
-        call = calling.begin(WORKERS, passing, single=self)
+        call = calling.begin(WORKERS, PASSED, single=self)
         returns = options.get("num_returns")
         if returns is None:
             returns = self._num_returns

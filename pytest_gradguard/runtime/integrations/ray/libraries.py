@@ -11,19 +11,20 @@ import inspect
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime.integrations.ray import WORKERS, tasks, working
-from pytest_gradguard.runtime.kernel import packages, probes, running, worker
+from pytest_gradguard.runtime.integrations.ray import PASSED, WORKERS, tasks, working
+from pytest_gradguard.runtime.kernel import probes, running, worker
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.checks import TORCH
 from pytest_gradguard.runtime.kernel.dispatch import calling, reporting
 from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.pipes import Address, post
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
@@ -43,71 +44,46 @@ _MAPS = ("map", "map_batches", "flat_map", "filter")
 
 def trainers(module: ModuleType) -> list[Patch]:
     """Watch the loops of the ranks of `ray.train`."""
-    return [Patch(module.DataParallelTrainer, "_get_train_func", _trains)]
+    return [observe(module.DataParallelTrainer, "_get_train_func", result=_trains)]
 
 
-def _trains(original: Callable[..., Any]) -> Callable[..., Any]:
-    passing = packages.around(original)
-
-    @functools.wraps(original)
-    def _get_train_func(self: Any) -> Any:
-        function = original(self)
-        config = self.train_loop_config
-        item: Item = (self.train_loop_per_worker, () if config is None else (config,), {})
-        return attempt(_watched, passing, function, item, instead=function)
-
-    return _get_train_func
+def _trains(function: Any, trainer: Any) -> Any:
+    config = trainer.train_loop_config
+    return _watched(
+        function, (trainer.train_loop_per_worker, () if config is None else (config,), {})
+    )
 
 
 def trainables(module: ModuleType) -> list[Patch]:
     """Watch the functions of the trials of `ray.tune`."""
-    return [Patch(module, "wrap_function", _first_argument)]
+    return [observe(module, "wrap_function", arguments=_first_argument)]
 
 
 def datasets(module: ModuleType) -> list[Patch]:
     """Watch the functions that `ray.data` maps over data sets."""
-    return [Patch(module.Dataset, name, _second_argument) for name in _MAPS]
+    return [observe(module.Dataset, name, arguments=_second_argument) for name in _MAPS]
 
 
-def _first_argument(original: Callable[..., Any]) -> Callable[..., Any]:
-    passing = packages.around(original)
-
-    @functools.wraps(original)
-    def wrap_function(function: Any, *args: Any, **kwargs: Any) -> Any:
-        function = attempt(_of_function, passing, function, instead=function)
-        return original(function, *args, **kwargs)
-
-    return wrap_function
+def _first_argument(function: Any, *args: Any, **kwargs: Any) -> Arguments:
+    return (_of_function(function), *args), kwargs
 
 
-def _second_argument(original: Callable[..., Any]) -> Callable[..., Any]:
-    passing = packages.around(original)
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if args:
-            args = (attempt(_of_function, passing, args[0], instead=args[0]), *args[1:])
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-
-    return method
+def _second_argument(data: Any, /, *args: Any, **kwargs: Any) -> Arguments | None:
+    return ((data, _of_function(args[0]), *args[1:]), kwargs) if args else None
 
 
-def _of_function(passing: frozenset[str], function: Any) -> Any:
+def _of_function(function: Any) -> Any:
     """A function that does what `function` does, under watch."""
     if type(function) is not types.FunctionType or function.__code__.co_flags & _SUSPENDS:
         return function
-    return _watched(passing, function, (function, (), {}))
+    return _watched(function, (function, (), {}))
 
 
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-def _watched(passing: frozenset[str], function: Any, item: Item) -> Any:
-    call = calling.begin(WORKERS, passing) if tasks.is_on_this_machine() else None
+def _watched(function: Any, item: Item) -> Any:
+    call = calling.begin(WORKERS, PASSED) if tasks.is_on_this_machine() else None
     address = None if call is None else reporting.address(call)
     if call is None or address is None:
         return function

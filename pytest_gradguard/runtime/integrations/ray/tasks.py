@@ -16,11 +16,15 @@ from contextlib import contextmanager
 from types import MethodType, ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime.integrations.ray import WORKERS, module_globals, seeds, working
+from pytest_gradguard.runtime.integrations.ray import (
+    PASSED,
+    WORKERS,
+    module_globals,
+    seeds,
+    working,
+)
 from pytest_gradguard.runtime.kernel import (
     calls,
-    collector,
-    packages,
     quoting,
     task_seeds,
     transfer,
@@ -35,7 +39,7 @@ from pytest_gradguard.runtime.kernel.faults import (
     theirs_only,
     without_this_frame,
 )
-from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.state import GuardState, dropped_at_end
 from pytest_gradguard.runtime.pitfalls.random import gg305 as generators
@@ -78,7 +82,7 @@ def tasks(module: ModuleType) -> list[Patch]:
     """Watch remote functions."""
     return [
         Patch(module.RemoteFunction, "_remote", functools.partial(_submits, _function_of)),
-        Patch(module, "pickle_dumps", _exports),
+        observe(module, "pickle_dumps", arguments=_exports),
     ]
 
 
@@ -94,7 +98,7 @@ def actors(module: ModuleType) -> list[Patch]:
 
 def classes(module: ModuleType) -> list[Patch]:
     """Watch the export of classes."""
-    return [Patch(module, "pickle_dumps", _exports)]
+    return [observe(module, "pickle_dumps", arguments=_exports)]
 
 
 def objects(module: ModuleType) -> list[Patch]:
@@ -138,12 +142,11 @@ class _Put:
 def _submits(
     function_of: Callable[[Any], Any], original: Callable[..., Any], *, lasts: bool = False
 ) -> Any:
-    passing = packages.around(original)
     number = seeds.of_actor if lasts else seeds.named
 
     @functools.wraps(original)
     def _remote(self: Any, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
-        call = attempt(calling.begin, WORKERS, passing, single=self)
+        call = attempt(calling.begin, WORKERS, PASSED, single=self)
         try:
             if call is None:
                 return original(self, args, kwargs, *more, **options)
@@ -240,7 +243,7 @@ def _watched(call: Call, item: Any) -> Iterator[None]:
     finally:
         _submitting.call = before
     with theirs_only:
-        collector.announce(call.collector, call.evidence.values())
+        call.announce()
 
 
 def _remember(call: Call, outcome: Any) -> None:
@@ -257,13 +260,11 @@ def _remember(call: Call, outcome: Any) -> None:
 
 
 def _puts(original: Callable[..., Any]) -> Callable[..., Any]:
-    passing = packages.around(original)
-
     @functools.wraps(original)
     def put_object(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         busy = _submitting.call is not None
         with task_seeds.unnumbered():
-            call = None if busy else attempt(calling.begin, WORKERS, passing)
+            call = None if busy else attempt(calling.begin, WORKERS, PASSED)
         try:
             if call is None:
                 return original(self, value, *args, **kwargs)
@@ -285,22 +286,17 @@ def _arrived(result: Any, worker: Any, objects: Any, references: Any, *args: Any
     for reference in references:
         call = None if reference is None else calls.by_token(reference.task_id().hex())
         if call is not None and call.evidence:
-            collector.announce(call.collector, call.evidence.values())
+            call.announce()
 
 
 # -- functions and classes on their way ------------------------------------------------------------
 
 
-def _exports(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def pickle_dumps(item: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _submitting.call
-        watched = call is not None and attempt(is_on_this_machine, instead=False)
-        return original(
-            attempt(_Exported, item, call, instead=item) if watched else item, *args, **kwargs
-        )
-
-    return pickle_dumps
+def _exports(item: Any, *args: Any, **kwargs: Any) -> Arguments | None:
+    call = _submitting.call
+    if call is None or not is_on_this_machine():
+        return None
+    return (_Exported(item, call), *args), kwargs
 
 
 def is_on_this_machine() -> bool:

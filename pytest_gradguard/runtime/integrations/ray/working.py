@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FrameType, MappingProxyType, MethodType
 from typing import Any
 
 from pytest_gradguard.runtime.integrations.ray import SERIALIZATION, WORKER, module_globals, seeds
 from pytest_gradguard.runtime.kernel import probes, running, worker
 from pytest_gradguard.runtime.kernel.dispatch import remote
-from pytest_gradguard.runtime.kernel.faults import attempt, fault
-from pytest_gradguard.runtime.kernel.observing import caller, observe
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.observing import Arguments, caller, observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.pitfalls.kept import backwards
 from pytest_gradguard.runtime.pitfalls.random import gg305 as generators
@@ -42,7 +41,7 @@ def arrive(
 def _make() -> list[Patch]:
     context: Any = sys.modules[SERIALIZATION].SerializationContext
     return [
-        Patch(context, "serialize", _sends),
+        observe(context, "serialize", arguments=_sends),
         observe(context, "deserialize_objects", after=_received),
     ]
 
@@ -145,14 +144,10 @@ class _Items(list[Any]):
     beside: list[tuple[str, Any]]
 
 
-def _sends(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def serialize(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if not in_libraries and attempt(_is_result, sys._getframe().f_back):
-            value = attempt(_noted, value, instead=value)
-        return original(self, value, *args, **kwargs)
-
-    return serialize
+def _sends(context: Any, value: Any, *args: Any, **kwargs: Any) -> Arguments | None:
+    if in_libraries or not _is_result(sys._getframe(1).f_back):
+        return None
+    return (context, _noted(value), *args), kwargs
 
 
 _ARGUMENTS = {"ray.remote_function", "ray.actor"}

@@ -10,16 +10,17 @@ import functools
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime.integrations.submitit import WORKERS
-from pytest_gradguard.runtime.kernel import packages, probes, watching
+from pytest_gradguard.runtime.kernel import probes, watching
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling, futures, remote
 from pytest_gradguard.runtime.kernel.dispatch.shipped import TaskShipment
-from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.transfer import bracketed
 
@@ -28,32 +29,25 @@ from pytest_gradguard.runtime.kernel.transfer import bracketed
 
 def patches(module: ModuleType) -> list[Patch]:
     """Watch what executors pickle for their jobs."""
-    return [Patch(module.PicklingExecutor, "_internal_process_submissions", _watched)]
+    name = "_internal_process_submissions"
+    kind = module.PicklingExecutor
+    return [observe(kind, name, before=_begin, arguments=_submissions, after=_submitted)]
 
 
-def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
-    passing = packages.around(original)
+def _begin(executor: Any, delayed_submissions: list[Any]) -> Call | None:
+    if not _is_here(executor):
+        return None
+    single = executor if len(delayed_submissions) == 1 else None
+    return calling.begin(WORKERS, frozenset({"submitit"}), single=single)
 
-    @functools.wraps(original)
-    def _internal_process_submissions(self: Any, delayed_submissions: list[Any]) -> Any:
-        call = None
-        if attempt(_is_here, self):
-            single = self if len(delayed_submissions) == 1 else None
-            call = attempt(calling.begin, WORKERS, passing, single=single)
-        submissions = delayed_submissions
-        if call is not None:
-            submissions = [_Submission(call, one) for one in delayed_submissions]
-        try:
-            jobs = original(self, submissions)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        if call is not None:
-            for job in jobs:
-                attempt(futures.belongs_to, job, call)
-        return jobs
 
-    return _internal_process_submissions
+def _submissions(call: Call, executor: Any, delayed_submissions: list[Any]) -> Arguments:
+    return (executor, [_Submission(call, one) for one in delayed_submissions]), {}
+
+
+def _submitted(call: Call, jobs: list[Any], *_: Any) -> None:
+    for job in jobs:
+        futures.belongs_to(call, job)
 
 
 def _is_here(executor: Any) -> bool:

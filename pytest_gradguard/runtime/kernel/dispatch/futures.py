@@ -6,20 +6,18 @@ thread: by a subclass of the future's own class, which it becomes.
 
 from __future__ import annotations
 
-import functools
-import sys
 from typing import Any
 
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
-from pytest_gradguard.runtime.kernel import collector
 from pytest_gradguard.runtime.kernel.calls import Call
-from pytest_gradguard.runtime.kernel.faults import attempt, fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.observing import caller, observed
 
 _ASKS = ("result", "get", "next")
 """How futures, results of pools and their iterators are asked."""
 
 
-def belongs_to(future: Any, call: Call) -> None:
+def belongs_to(call: Call, future: Any, /, *_: Any, **__: Any) -> None:
     """Tie `future` to its call: results know their call by it."""
     try:
         future._gradguard_call = call
@@ -27,6 +25,11 @@ def belongs_to(future: Any, call: Call) -> None:
             future.__class__ = _telling(type(future))
     except Exception as error:
         fault(error)
+
+
+def submitted(task: Any, future: Any, /, *_: Any, **__: Any) -> None:
+    """Tie `future` to the call of the shipped `task` whose result it is."""
+    belongs_to(task.call, future)
 
 
 _telling_kinds: dict[type, type] = {}
@@ -37,7 +40,8 @@ def _telling(kind: type) -> type:
         return kind
     if kind in _telling_kinds:
         return _telling_kinds[kind]
-    asks = {name: _told(getattr(kind, name)) for name in _ASKS if hasattr(kind, name)}
+    tells = observed(after=_asked, failed=_failed)
+    asks = {name: tells(getattr(kind, name)) for name in _ASKS if hasattr(kind, name)}
     if "next" in asks:
         asks["__next__"] = asks["next"]
     about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
@@ -46,33 +50,16 @@ def _telling(kind: type) -> type:
     return telling
 
 
-def _told(original: Any) -> Any:
-    @functools.wraps(original)
-    def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            result = original(self, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            try:
-                attempt(_tell, self)
-            except (GradGuardError, GradGuardWarning):
-                if isinstance(error, StopIteration):
-                    raise
+def _asked(result: Any, future: Any, *args: Any, **kwargs: Any) -> None:
+    asking = caller().f_globals.get("__name__", "")
+    # Where asyncio copies the result it expects no error, and a task would wait on.
+    if not str(asking).startswith("asyncio") and not hasattr(future, "next"):
+        future._gradguard_call.announce()
+
+
+def _failed(error: BaseException, future: Any, *args: Any, **kwargs: Any) -> None:
+    try:
+        future._gradguard_call.announce()
+    except (GradGuardError, GradGuardWarning):
+        if isinstance(error, StopIteration):
             raise
-        asking = sys._getframe(1).f_globals.get("__name__", "")
-        if not attempt(_is_event_loop, asking) and not hasattr(self, "next"):
-            with theirs_only:
-                attempt(_tell, self)
-        return result
-
-    return ask
-
-
-def _is_event_loop(asking: Any) -> bool:
-    """Whether asyncio copies the result: it expects no error there, and a task would wait on."""
-    return isinstance(asking, str) and asking.startswith("asyncio")
-
-
-def _tell(future: Any) -> None:
-    call: Call = future._gradguard_call
-    collector.announce(call.collector, call.evidence.values())

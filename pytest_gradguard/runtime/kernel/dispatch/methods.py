@@ -11,8 +11,9 @@ from pytest_gradguard.runtime.kernel import packages
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.dispatch import calling, futures
 from pytest_gradguard.runtime.kernel.dispatch.remote import Split
-from pytest_gradguard.runtime.kernel.dispatch.shipped import guarded
-from pytest_gradguard.runtime.kernel.faults import attempt, fault, hidden_frame, without_this_frame
+from pytest_gradguard.runtime.kernel.dispatch.shipped import Shipped, guarded
+from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame
+from pytest_gradguard.runtime.kernel.observing import Arguments, observed
 from pytest_gradguard.runtime.kernel.registry import Workers
 
 Method = Callable[..., Any]
@@ -45,36 +46,28 @@ def submits(
         begun: told of the pool and the call, as that begins.
     """
 
-    def wrap(original: Method) -> Method:
+    def wrap(original: Any) -> Any:
         passing = packages.around(original)
 
-        @functools.wraps(original)
-        def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            call = task = None
-            try:
-                if args and not unwatched(self, args):
-                    if _mapping.pool is self:
-                        call = _mapping.call
-                    else:
-                        call = calling.begin(workers, passing, single=self)
-                    if call is not None:
-                        begun(self, call)
-                        task = guarded(call, args[0], args[1:], kwargs, split)
-            except Exception as error:
-                fault(error)
-            try:
-                if task is None:
-                    return original(self, *args, **kwargs)
-                future = original(self, task)
-            except BaseException as error:
-                without_this_frame(error)
-                raise
-            attempt(futures.belongs_to, future, call)
-            return future
+        def ship(self: Any, /, *args: Any, **kwargs: Any) -> Shipped | None:
+            if not args or unwatched(self, args):
+                return None
+            if _mapping.pool is self:
+                call = _mapping.call
+            else:
+                call = calling.begin(workers, passing, single=self)
+            if call is None:
+                return None
+            begun(self, call)
+            return guarded(call, args[0], args[1:], kwargs, split)
 
-        return submit
+        return observed(before=ship, arguments=_alone, after=futures.submitted)(original)
 
     return wrap
+
+
+def _alone(task: Shipped, pool: Any, /, *_: Any, **__: Any) -> Arguments:
+    return (pool, task), {}
 
 
 def maps(workers: Workers) -> Callable[[Method], Method]:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from pytest_gradguard.runtime.kernel.framework import Framework
 
 
-def guarded(call: Call, function: Any, args: Any, kwargs: Any, split: Split | None = None) -> Any:
+def guarded(
+    call: Call, function: Any, args: Any, kwargs: Any, split: Split | None = None
+) -> Shipped | None:
     """A function without arguments that does `function(*args, **kwargs)` under watch.
 
     None, where there is nothing to watch.
@@ -63,7 +65,7 @@ class ShippedTask:
     def __init__(
         self, call: Call, function: Any, args: Any, kwargs: Any, split: Split | None = None
     ) -> None:
-        self._call = call
+        self.call = call
         self._task = (function, args, kwargs)
         self._split = split
 
@@ -79,12 +81,12 @@ class ShippedTask:
             if not watching.is_on():  # it waited in a queue until the guard had ended
                 return unguarded
             items, many = remote.items_of(*self._task, self._split)
-            self._call.count(tasks=len(items))
-            asked = probes.ship(self._call, items)
-            arguments: tuple[Any, ...] = (self._call.token, asked, *self._task)
+            self.call.count(tasks=len(items))
+            asked = probes.ship(self.call, items)
+            arguments: tuple[Any, ...] = (self.call.token, asked, *self._task)
             if many:
                 arguments = (*arguments, self._split)
-            return bracketed(TaskShipment(self._call, items), remote.WorkerTask, arguments)
+            return bracketed(TaskShipment(self.call, items), remote.WorkerTask, arguments)
         except Exception as error:
             fault(error)
             return unguarded
@@ -112,7 +114,7 @@ class ThreadTask:
         kwargs: Any,
         split: Split | None,
     ) -> None:
-        self._call = call
+        self.call = call
         self._asked = asked
         self._task = (function, args, kwargs)
         self._split = split
@@ -124,7 +126,10 @@ class ThreadTask:
         )
         gave = running.same if many else running.alone
         try:
-            return carried(task, running.in_thread, self._call, items, self._asked, gave)
+            return carried(task, running.in_thread, self.call, items, self._asked, gave)
         except BaseException as error:
             without_this_frame(error)
             raise
+
+
+Shipped = ShippedTask | ThreadTask
