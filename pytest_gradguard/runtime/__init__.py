@@ -116,15 +116,15 @@ class Report:
     @property
     def findings(self) -> list[Finding]:
         """The findings so far; equal ones (same code and place) are one with a count."""
-        return _attempt(_told, self._collector, "findings") or []
+        return _attempt(_collected, self._collector, "findings") or []
 
     @property
     def calls(self) -> list[Tally]:
         """The parallel calls so far, by line, with their tasks, sizes and times."""
-        return _attempt(_told, self._collector, "tallies") or []
+        return _attempt(_collected, self._collector, "tallies") or []
 
 
-def _told(collector: _Collector | None, what: str) -> Any:
+def _collected(collector: _Collector | None, what: str) -> Any:
     return [] if collector is None else getattr(collector, what)
 
 

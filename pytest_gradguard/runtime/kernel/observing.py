@@ -1,9 +1,9 @@
-"""One way to observe a function of somebody else's: what it is given, what it returns or raises.
+"""Observes a function of a library: its arguments, its result and its errors.
 
-The function gets the same arguments, and its result and its errors reach the caller as they are,
-without a frame of the guard's in the traceback. A fault of an observer is one warning; a finding
-that is to be raised reaches the caller. Where a result is replaced, or the work is done in another
-way, and where each microsecond counts, the wrapper is written out.
+The function gets the same arguments, and its result and errors reach the caller unchanged, without
+a frame of the guard in the traceback. A fault of an observer is one warning; a finding that is to
+be raised reaches the caller. Wrappers that replace a result or the work itself, and those where
+each microsecond counts, are written by hand.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def observe(
 def observed(
     *, before: Observer | None = None, after: Observer | None = None, failed: Observer | None = None
 ) -> Callable[[Any], Any]:
-    """What makes a function that is observed from one that is not.
+    """Makes an observed function from another one.
 
-    With `before`, the others are called only where it did not return None, and get what it
-    returned as their first argument.
+    With `before`, the others are called only if it did not return None, and get its result as their
+    first argument.
 
     Args:
         before: called before the function, with its arguments.
-        after: called with what the function has returned, and its arguments.
-        failed: called with what the function has raised, and its arguments.
+        after: called with the function's result, and its arguments.
+        failed: called with the function's error, and its arguments.
     """
 
     def wrap(original: Any) -> Any:
@@ -90,5 +90,5 @@ def observed(
 
 
 def caller() -> FrameType:
-    """The frame that calls an observed function, asked in its `before` or `after`."""
+    """The frame that calls an observed function, for use in its `before` or `after`."""
     return sys._getframe(3)

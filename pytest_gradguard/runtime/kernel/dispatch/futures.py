@@ -1,7 +1,7 @@
-"""What the program holds of a call to workers: it keeps the call alive, and tells of it.
+"""The futures of a call: they keep the call alive, and announce its findings.
 
-In the modes that warn or raise, findings are told when the program asks for the result, in its own
-thread: by a subclass of the future's own class, which it becomes.
+In the modes that warn or raise, findings are announced as the program asks for the result, in its
+own thread: the future's class is replaced by a subclass.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.faults import attempt, fault, theirs_only, without_this_frame
 
 _ASKS = ("result", "get", "next")
-"""How futures, results of pools and their iterators are asked."""
+"""The methods for the result of futures, pool results and their iterators."""
 
 
 def belongs_to(future: Any, call: Call) -> None:
-    """Tie `future` to its call: results know their call by it."""
+    """Tie `future` to its call: results find their call through it."""
     try:
         future._gradguard_call = call
         if call.collector.announce is not None:
-            future.__class__ = _telling(type(future))
+            future.__class__ = _announcing(type(future))
     except Exception as error:
         fault(error)
 
 
-_telling_kinds: dict[type, type] = {}
+_announcing_kinds: dict[type, type] = {}
 
 
-def _telling(kind: type) -> type:
-    if getattr(kind, "_gradguard_tells", False):
+def _announcing(kind: type) -> type:
+    if getattr(kind, "_gradguard_announces", False):
         return kind
-    if kind in _telling_kinds:
-        return _telling_kinds[kind]
-    asks = {name: _told(getattr(kind, name)) for name in _ASKS if hasattr(kind, name)}
+    if kind in _announcing_kinds:
+        return _announcing_kinds[kind]
+    asks = {name: _announcing_method(getattr(kind, name)) for name in _ASKS if hasattr(kind, name)}
     if "next" in asks:
         asks["__next__"] = asks["next"]
     about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    attributes = {**about, **asks, "_gradguard_tells": True}
-    telling = _telling_kinds[kind] = type(kind.__name__, (kind,), attributes)
-    return telling
+    attributes = {**about, **asks, "_gradguard_announces": True}
+    announcing = _announcing_kinds[kind] = type(kind.__name__, (kind,), attributes)
+    return announcing
 
 
-def _told(original: Any) -> Any:
+def _announcing_method(original: Any) -> Any:
     @functools.wraps(original)
     def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -54,7 +54,7 @@ def _told(original: Any) -> Any:
         except BaseException as error:
             without_this_frame(error)
             try:
-                attempt(_tell, self)
+                attempt(_announce, self)
             except (GradGuardError, GradGuardWarning):
                 if isinstance(error, StopIteration):
                     raise
@@ -62,17 +62,17 @@ def _told(original: Any) -> Any:
         asking = sys._getframe(1).f_globals.get("__name__", "")
         if not attempt(_is_event_loop, asking) and not hasattr(self, "next"):
             with theirs_only:
-                attempt(_tell, self)
+                attempt(_announce, self)
         return result
 
     return ask
 
 
 def _is_event_loop(asking: Any) -> bool:
-    """Whether asyncio copies the result: it expects no error there, and a task would wait on."""
+    """Whether asyncio copies the result: an error there would leave a task waiting."""
     return isinstance(asking, str) and asking.startswith("asyncio")
 
 
-def _tell(future: Any) -> None:
+def _announce(future: Any) -> None:
     call: Call = future._gradguard_call
     collector.announce(call.collector, call.evidence.values())
