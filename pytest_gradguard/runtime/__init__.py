@@ -1,6 +1,7 @@
-"""The runtime guard: sees what joblib pickles, and says where a gradient was lost.
+"""The runtime guard: records what workers get and return, and reports lost gradients.
 
-It watches joblib's own pickling; it imports no framework that the program has not imported.
+It observes pickling that happens anyway, and imports no framework that the program has not
+imported.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["CHECKS", "Report", "allow", "guard", "install", "simulated", "uninst
 CHECKS: tuple[str, ...]
 """The pitfalls that the guard checks at run time in this version."""
 _REFUSED = (ValueError, TypeError, AttributeError)
-"""What says that codes are none."""
+"""The errors of invalid codes."""
 
 Mode = Literal["warn", "error", "record"]
 
@@ -37,7 +38,7 @@ _lock = _Lock()
 
 
 def _part(name: str) -> Any:
-    """A package that stands on the kernel, imported once it is needed."""
+    """A package above the kernel, imported once it is needed."""
     if name == "frameworks":
         from pytest_gradguard.runtime import frameworks
 
@@ -66,7 +67,7 @@ def _expanded(selectors: Iterable[str]) -> frozenset[str]:
     """The codes that `selectors` stand for.
 
     Raises:
-        ValueError, TypeError, AttributeError: these are none.
+        ValueError, TypeError, AttributeError: a selector is invalid.
     """
     __tracebackhide__ = True
     known = tuple(selectors)
@@ -89,7 +90,7 @@ class Report:
     """What a guard has found so far. Printed, it is the findings in full."""
 
     _collector: _Collector | None = None
-    """None, where the guard itself failed before there was one."""
+    """None if the guard itself failed before it was created."""
 
     def __str__(self) -> str:
         from pytest_gradguard.reports.overview import count_line, gravest_first
@@ -109,7 +110,7 @@ class Report:
         return fragment(self.findings)
 
     def hear(self, then: Callable[[list[Finding]], None]) -> None:
-        """Call `then` with all findings whenever there is a new one, and do nothing else."""
+        """Only call `then`, with all findings, whenever there is a new one."""
         if self._collector is not None:
             self._collector.hear = lambda new: then(self.findings) if new else None
 
