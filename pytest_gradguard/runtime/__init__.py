@@ -1,6 +1,7 @@
-"""The runtime guard: sees what joblib pickles, and says where a gradient was lost.
+"""The runtime guard: records what workers get and return, and reports lost gradients.
 
-It watches joblib's own pickling; it imports no framework that the program has not imported.
+It observes pickling that happens anyway, and imports no framework that the program has not
+imported.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["CHECKS", "Report", "allow", "guard", "install", "simulated", "uninst
 CHECKS: tuple[str, ...]
 """The pitfalls that the guard checks at run time in this version."""
 _REFUSED = (ValueError, TypeError, AttributeError)
-"""What says that codes are none."""
+"""The errors of invalid codes."""
 
 Mode = Literal["warn", "error", "record"]
 
@@ -38,7 +39,7 @@ _lock = _Lock()
 
 
 def _part(name: str) -> Any:
-    """A package that stands on the kernel, imported once it is needed."""
+    """A package above the kernel, imported once it is needed."""
     if name == "frameworks":
         from pytest_gradguard.runtime import frameworks
 
@@ -67,7 +68,7 @@ def _expanded(selectors: Iterable[str]) -> frozenset[str]:
     """The codes that `selectors` stand for.
 
     Raises:
-        ValueError, TypeError, AttributeError: these are none.
+        ValueError, TypeError, AttributeError: a selector is invalid.
     """
     __tracebackhide__ = True
     known = tuple(selectors)
@@ -90,7 +91,7 @@ class Report:
     """What a guard has found so far. Printed, it is the findings in full."""
 
     _collector: _Collector | None = None
-    """None, where the guard itself failed before there was one."""
+    """None if the guard itself failed before it was created."""
 
     def __str__(self) -> str:
         from pytest_gradguard.reports.overview import count_line, gravest_first
@@ -110,22 +111,22 @@ class Report:
         return fragment(self.findings)
 
     def hear(self, then: Callable[[list[Finding]], None]) -> None:
-        """Call `then` with all findings whenever there is a new one, and do nothing else."""
+        """Only call `then`, with all findings, whenever there is a new one."""
         if self._collector is not None:
             self._collector.hear = lambda new: then(self.findings) if new else None
 
     @property
     def findings(self) -> list[Finding]:
         """The findings so far; equal ones (same code and place) are one with a count."""
-        return _attempt(_told, self._collector, "findings") or []
+        return _attempt(_collected, self._collector, "findings") or []
 
     @property
     def calls(self) -> list[Tally]:
         """The parallel calls so far, by line, with their tasks, sizes and times."""
-        return _attempt(_told, self._collector, "tallies") or []
+        return _attempt(_collected, self._collector, "tallies") or []
 
 
-def _told(collector: _Collector | None, what: str) -> Any:
+def _collected(collector: _Collector | None, what: str) -> Any:
     return [] if collector is None else getattr(collector, what)
 
 

@@ -1,6 +1,6 @@
-"""All that is watched is declared here, as soon as anybody begins to watch.
+"""Declares everything that is watched, as soon as anything starts to watch.
 
-A declaration names what to wait for. The modules that watch it are imported once it is there.
+A declaration names a module of the program. Ours that watches it is imported once that is loaded.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ AWAITED = (
     ("lightning.fabric.utilities.distributed", "ddp.lightning"),
     ("lightning_fabric.utilities.distributed", "ddp.lightning"),
 )
-"""Beside the integrations: the modules that programs import, and what of ours then watches them."""
+"""In addition to the integrations: the modules of programs, and ours that watch them."""
 IN_WORKERS = (
     ("torch.autograd", "kept.backwards"),
     ("torch.cuda", "cuda.earlier"),
     ("torch.optim.optimizer", "kept.arrived"),
     ("torch.optim.optimizer", "lost.process_results"),
 )
-"""What is watched in worker processes only."""
+"""Modules watched in worker processes only."""
 
 for _module, _ours in IN_WORKERS:
     watching.when_imported(_module, watching.lazily(f"{_PITFALLS}.{_ours}"), in_workers=True)
@@ -50,5 +50,5 @@ for _module, _ours in AWAITED:
 
 
 def declare() -> None:
-    """Declare all that is watched, once."""
+    """Declare everything that is watched, once."""
     integrations.load()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_gradguard.runtime.kernel import plain_data
-from pytest_gradguard.runtime.kernel.pipes import Line, Mailbox, tell
+from pytest_gradguard.runtime.kernel.pipes import Line, Mailbox, send
 
 Message = str | tuple[int, str]
 
@@ -27,8 +27,8 @@ def ends() -> Iterator[tuple[Line, int]]:
 
 def test_more_than_a_pipe_holds_at_first_is_told(ends: tuple[Line, int]) -> None:
     read, write = ends
-    tell(write, "first")
-    tell(write, "x" * 300_000)
+    send(write, "first")
+    send(write, "x" * 300_000)
     assert read.take() == ["first", "x" * 300_000]
 
 
@@ -37,10 +37,10 @@ def test_what_is_told_to_nobody_is_whole_or_left_out(ends: tuple[Line, int], siz
     read, write = ends
     limit = 20_000_000 // size
     for number in range(min(limit, 2_000)):
-        tell(write, (number, "x" * size))
+        send(write, (number, "x" * size))
     told = read.take()
     assert all(text == "x" * size for _, text in told)
-    tell(write, "again")
+    send(write, "again")
     assert read.take() == ["again"]
 
 
@@ -83,7 +83,7 @@ def test_what_is_no_message_is_left_out(
         ends = Pipe(duplex=False)
         write, take = ends[1].fileno(), Line(ends[0], str).take
     os.write(write, message(tmp_path / "ran").replace(b"\n", b" ") + b"\n")
-    tell(write, "x")
+    send(write, "x")
     assert take() == ["x"]
     assert not (tmp_path / "ran").exists()
     mailbox.close()
@@ -100,5 +100,5 @@ def test_a_line_without_an_end_is_forgotten(
         assert read.take() == []
         assert len(read._unread) < 1_000
     os.write(write, b"\n")
-    tell(write, "again")
+    send(write, "again")
     assert read.take() == ["again"]

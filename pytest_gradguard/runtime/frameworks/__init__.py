@@ -1,6 +1,6 @@
-"""The frameworks whose arrays carry gradients, or lie on a GPU: one module or package each.
+"""The frameworks whose arrays carry gradients, or are on a GPU: one module or package each.
 
-Each holds a `FRAMEWORK`; this folder is the list of ours. They stand on the kernel alone.
+Each has a `FRAMEWORK`; this folder is the list of ours. They import only the kernel.
 """
 
 from __future__ import annotations

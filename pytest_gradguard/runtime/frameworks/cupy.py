@@ -1,4 +1,4 @@
-"""CuPy: no gradients, and all of its arrays lie on a GPU."""
+"""CuPy: no gradients, and all of its arrays are on a GPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +17,18 @@ class CuPy(Framework):
     types = ("ndarray",)
     default_gpu = True
     rebuild: Callable[..., Any] | None = None
-    """Rebuilds an array in a worker, given how CuPy does it, and may look at what that needs."""
+    """Rebuilds an array in a worker, from CuPy's own function, and may watch CUDA there."""
 
     def device(self, array: Any) -> str:
-        """The GPU on which `array` lies."""
+        """The GPU of `array`."""
         return f"cuda:{array.data.device_id}"
 
     def on_gpu(self, array: Any) -> bool:
-        """It always does."""
+        """Always true."""
         return True
 
     def on_its_way(self, reduction: Any) -> Any:
-        """The `reduction` of an array, rebuilt by a function of ours."""
+        """The `reduction` of an array, with a rebuilding function of ours."""
         if self.rebuild is None or not isinstance(reduction, tuple):
             return reduction
         rebuild, arguments, *rest = reduction

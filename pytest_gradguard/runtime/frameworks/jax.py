@@ -1,4 +1,4 @@
-"""JAX: its arrays hold no gradients, which come by transforms; but they may lie on a GPU."""
+"""JAX: gradients come from transforms, not from its arrays; but these may be on a GPU."""
 
 import sys
 from typing import Any
@@ -20,11 +20,11 @@ class Jax(Framework):
     waits_by = ("block_until_ready",)
 
     def device(self, array: Any) -> str:
-        """The devices on which `array` lies."""
+        """The devices of `array`."""
         return ", ".join(sorted(str(device) for device in array.devices()))
 
     def threads_are_up(self) -> bool:
-        """Whether a backend has been initialised: it starts its threads then."""
+        """Whether a backend has been initialised, which starts its threads."""
         return bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None))
 
 

@@ -1,4 +1,4 @@
-"""The modes: what happens with findings at the end of the call that they came of."""
+"""The modes: how findings are announced at the end of their call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES = ("warn", "error", "record")
 
 
 def announcer(mode: str) -> Announce | None:
-    """What the mode does with findings; None where it does nothing.
+    """How the mode announces findings; None if it does not.
 
     Raises:
         ValueError: there is no such mode.
@@ -37,41 +37,41 @@ def _raise(findings: list[Finding]) -> None:
 
 
 class Warner:
-    """Warns of each finding once, at the user's line; again only where it got graver.
+    """Warns of each finding once, at the user's line; again only if it became more severe.
 
-    A notebook's cell that runs again is told again: silence would say that it was repaired.
+    A notebook's cell that runs again warns again: silence would suggest that it was fixed.
     """
 
     def __init__(self) -> None:
-        self._told: dict[object, int] = {}
+        self._announced: dict[object, int] = {}
 
     def __call__(self, findings: list[Finding]) -> None:
         for finding in findings:
             key = (finding.key, interactive.execution())
-            if self._told.get(key, -1) < finding.severity:
-                self._told[key] = finding.severity
+            if self._announced.get(key, -1) < finding.severity:
+                self._announced[key] = finding.severity
                 warn(finding)
 
 
-_elsewhere: dict[object, dict[Any, Any]] = {}
-"""The registries of warnings at places that are in no module's file."""
+_other_registries: dict[object, dict[Any, Any]] = {}
+"""The registries of warnings at places outside of modules' files."""
 
 
 def warn(finding: Finding) -> None:
-    """Warn of `finding` at its own line, so that the user's warning filters reach it."""
+    """Warn of `finding` at its own line, so that the user's warning filters apply to it."""
     path = finding.location.path
     _, registry = _module_of(path)
     if registry is None:
-        registry = _elsewhere.setdefault((path, interactive.execution()), {})
+        registry = _other_registries.setdefault((path, interactive.execution()), {})
     emit(warning_for(finding), path, finding.location.line, registry)
 
 
 def emit(
     warning: GradGuardWarning, path: str, line: int, registry: dict[Any, Any] | None = None
 ) -> None:
-    """Warn at that place. Without a `registry`, warnings of earlier do not count."""
+    """Warn at that place. Without a `registry`, earlier warnings are not considered."""
     module, _ = _module_of(path)
-    # An explicit None for the module would make the warning vanish without a trace.
+    # With an explicit None for the module, `warnings` would drop the warning.
     named: dict[str, Any] = {} if module is None else {"module": module}
     category: Any = None  # that of the warning
     warnings.warn_explicit(warning, category, path, line, registry=registry, **named)
@@ -80,8 +80,8 @@ def emit(
 def _module_of(path: str) -> tuple[str | None, dict[Any, Any] | None]:
     """The module at `path`, as warning filters name it, and its registry of warnings.
 
-    What is typed in belongs to ``__main__``, which has no file then. Of other code that is in no
-    file the `warnings` module makes a name itself.
+    Interactive input belongs to ``__main__``, which then has no file. For other code without a file
+    the `warnings` module makes a name itself.
     """
     for name, module in list(sys.modules.items()):
         names = _names_in(module)
@@ -92,7 +92,7 @@ def _module_of(path: str) -> tuple[str | None, dict[Any, Any] | None]:
 
 
 def _names_in(module: Any) -> dict[str, Any]:
-    """The names in `module`; one that loads itself on first use is left asleep."""
+    """The names in `module`, without triggering a lazy module."""
     try:
         names = object.__getattribute__(module, "__dict__")
     except AttributeError:

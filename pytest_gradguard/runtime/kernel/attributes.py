@@ -1,4 +1,4 @@
-"""The attributes of the program's objects, read without running code of its classes."""
+"""The attributes of the program's objects, read without running code of their classes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _ASKED = ("__getattr__", "__getattribute__")
 
 
 def plain_attribute(item: Any, name: str, default: Any = None) -> Any:
-    """As `getattr`, where a `__getattr__` or `__getattribute__` of its class is not asked.
+    """As `getattr`, without calling a `__getattr__` or `__getattribute__` written in Python.
 
-    Those written in C are: of proxies that stand for a function, and of bound methods.
+    Those in C are called: of proxies for a function, and of bound methods.
     """
     kind = type(item)
     if not any(

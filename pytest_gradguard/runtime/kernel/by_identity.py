@@ -1,6 +1,6 @@
-"""What the guard knows of objects of the program's, by which object it is.
+"""The guard's data on the program's objects, by identity.
 
-Their classes may have `__eq__` and `__hash__` of their own, which a dictionary would call.
+Their classes may define `__eq__` and `__hash__`, which a dictionary would call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _V = TypeVar("_V")
 
 
 class _Key(weakref.ref[Any]):
-    """A weak reference that is equal to itself alone."""
+    """A weak reference that is equal only to itself."""
 
     __slots__ = ()
 
@@ -25,12 +25,12 @@ class _Key(weakref.ref[Any]):
 
 def _forget(known: dict[int, Any], identity: int) -> None:
     found = known.get(identity)
-    if found is not None and found[0]() is None:  # else the id is another object's by now
+    if found is not None and found[0]() is None:  # else the id is reused by now
         known.pop(identity, None)
 
 
 class ByIdentity(Generic[_V]):
-    """Values by live objects; each goes with its object."""
+    """Values by live objects; each is dropped with its object."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[_Key, _V]] = {}
@@ -49,11 +49,11 @@ class ByIdentity(Generic[_V]):
         return value if key is not None and key() is item else None
 
     def pop(self, item: Any) -> _V | None:
-        """The same; it is forgotten."""
+        """Remove and return the value of `item`, or None."""
         value = self.get(item)
         self._known.pop(id(item), None)
         return value
 
     def values(self) -> Iterator[_V]:
-        """Those of all live objects."""
+        """The values of all live objects."""
         return (value for key, value in list(self._known.values()) if key() is not None)

@@ -1,4 +1,4 @@
-"""One parallel call: where it was made, on which backend, and what was shipped to it."""
+"""One parallel call: its line, its backend, and the objects that were shipped to it."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ tokens = itertools.count(1)
 _by_token: weakref.WeakValueDictionary[int | str, Call] = weakref.WeakValueDictionary()
 """The live calls; kept when the guard ends, because results may arrive later."""
 initial: ByIdentity[Call] = ByIdentity()
-"""By a worker's process that was not forked: the call of its start, which shipped parameters."""
+"""By spawned worker process: the call that started it, which shipped parameters."""
 _SEARCHES = 8
-"""How many batches of one call are searched for the paths of their objects; all are counted."""
+"""For how many batches of one call the paths of objects are searched; all are counted."""
 
 
 class Call:
-    """One parallel call, from its first task to the last mention of its results.
+    """One parallel call, from its first task to the last reference to its results.
 
     Attributes:
         token: its number, by which workers name it.
@@ -48,26 +48,26 @@ class Call:
         collector: where its findings go.
         dropped: codes that are not reported of it.
         kind: the kind of its workers, once a batch has left.
-        cache: joblib's cache for pickling its batches, by which they are known, once one has left.
-        direct: what stands in the place of the `_dispatch` of its `Parallel`, where anything does.
-        workers: the processes that its tasks go to, where the integration knows them.
-        initializer: what prepares these, where the integration knows it.
-        pool: weakly, the pool that keeps what it gives the initializer as `_initargs`.
-        sources: earlier calls that shipped what its tasks may use.
-        asked: what the probes asked as it began, by the probe's name.
-        asking: the probes that ask for each batch, too.
+        cache: joblib's cache for pickling its batches, which identifies them, once one has left.
+        direct: replaces the `_dispatch` of its `Parallel`, if set.
+        workers: the processes that its tasks go to, if the integration knows them.
+        initializer: the initializer of these, if the integration knows it.
+        pool: a weak reference to the pool that keeps the initializer's arguments as `_initargs`.
+        sources: earlier calls that shipped objects which its tasks may use.
+        asked: the results of the probes' `ask`, by the probe's name.
+        asking: the probes that also ask for each batch.
         in_transform: a transform of `torch.func` was active in the calling thread.
-        starts: it starts one process of the program's own.
-        in_librarys_pool: a library has made the pool; the program cannot say how.
+        starts: it starts one process for the program.
+        in_librarys_pool: a library created the pool, so the program cannot choose how.
         within_autograd: autograd ran the caller, with gradients off: a `forward` or a hook.
-        questions: what they ask for its kind of workers, once a batch has left.
-        remembered: what a probe remembers of it, by the probe's name.
+        questions: the probes' questions for its kind of workers, once a batch has left.
+        remembered: the probes' own data on it, by the probe's name.
         shared: one object for the calls that give single tasks to one pool.
         began: when it began.
-        sent: how many bytes of batches were pickled, where its library tells it.
+        sent: how many bytes of batches were pickled, if its library reports it.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
-        shipped_before: by id, the earlier call that shipped those which its workers had already.
-        modules: weak references to modules, by their numbers.
+        shipped_before: by id, the earlier call that shipped a tensor which its workers already had.
+        modules: weak references to modules, by number.
     """
 
     def __init__(self, collector: Collector) -> None:
@@ -109,11 +109,11 @@ class Call:
 
     @property
     def backend(self) -> str:
-        """What the findings call its workers."""
+        """The name of its workers in findings."""
         return self.kind.name
 
     def case(self, code: str) -> str:
-        """The case of the advice of pitfall `code` that fits its workers."""
+        """The case of pitfall `code` whose advice fits its workers."""
         if self.in_librarys_pool and LIBRARYS_POOL in pitfalls.get(code).cases:
             return LIBRARYS_POOL
         return self.kind.library
@@ -124,7 +124,7 @@ class Call:
         return self.shared or self
 
     def count(self, *, tasks: int = 0, size: int = 0, seconds: float = 0) -> None:
-        """Count what it has handed to its workers."""
+        """Count work that it has sent to its workers."""
         tally = self._tally
         if tally is None:
             if self.site is None or self.kind is registry.UNKNOWN:
@@ -139,13 +139,13 @@ class Call:
             self.shipped[id(tensor)] = (refer(tensor), path)
 
     def use(self, before: Call) -> None:
-        """Take what an earlier call shipped for shipped to this one, whose tasks use it."""
+        """Treat the tensors that an earlier call shipped as shipped to this one, too."""
         self.shipped.update({number: (one, "") for number, (one, _) in before.shipped.items()})
         self.shipped_before.update(dict.fromkeys(before.shipped, before))
         self.ships_gradients = self.ships_gradients or before.ships_gradients
 
     def number_of(self, module: Any) -> int:
-        """Remember, weakly, that `module` goes to a worker of this call, and give its number."""
+        """Remember, weakly, that `module` goes to a worker of this call, and return its number."""
         number = id(module)
         known = self.modules.get(number)
         if known is None or known() is not module:
@@ -153,27 +153,27 @@ class Call:
         return number
 
     def module_of(self, number: int) -> Any:
-        """The module with that number, or None where it is no more."""
+        """The module with that number, or None if it no longer exists."""
         known = self.modules.get(number)
         return None if known is None else known()
 
     def may_search(self) -> bool:
-        """Whether the slow road may be taken once more for this call."""
+        """Whether this call may be searched once more; searches are slow."""
         self._searches -= 1
         return self._searches >= 0
 
     def answer(self, count: int) -> None:
-        """Count the tensors of which its workers have returned the gradient."""
+        """Count tensors whose gradients its workers have returned."""
         for evidence in list(self.evidence.values()):
             if isinstance(evidence, TransferEvidence):
                 evidence.answered += count
 
     def note(self, evidence: Evidence) -> None:
-        """Remember that `evidence` comes of this call."""
+        """Remember that `evidence` is of this call."""
         self.evidence[id(evidence)] = evidence
 
     def name_of(self, path: str) -> str:
-        """What to call an object of its tasks that the program has no name for."""
+        """The name of an object of its tasks that the program does not name."""
         for evidence in list(self.evidence.values()):
             if (
                 isinstance(evidence, TransferEvidence)
@@ -183,24 +183,24 @@ class Call:
         return f"`{path}` of the call" if path else ""
 
     def explains(self, loss: Evidence) -> None:
-        """What crossed in this call explains the loss of a gradient, of which there is `loss`."""
+        """Record that the objects which this call transferred explain the lost gradient `loss`."""
         for evidence in list(self.evidence.values()):
             if isinstance(evidence, TransferEvidence):
                 evidence.explains(loss)
 
 
 def by_token(token: int | str) -> Call | None:
-    """The call with that token in this process, while anything refers to it."""
+    """The call with that token in this process, while it is referenced."""
     return _by_token.get(token)
 
 
 def known_as(call: Call, token: str) -> None:
-    """Let `token` name `call`, too: workers know it by that."""
+    """Let `token` name `call`, too, for workers that know it by that."""
     _by_token[token] = call
 
 
 def note_crossed(token: int, code: str, note: Object) -> None:
-    """Count an object that one pickling met on its way back from a worker of that call."""
+    """Count an object in a result that a worker of that call pickled."""
     call = by_token(token)
     if call is None or code in call.dropped:
         return
@@ -209,9 +209,9 @@ def note_crossed(token: int, code: str, note: Object) -> None:
 
 
 def placed(call: Call, finding: Finding) -> Finding:
-    """A finding from a worker of `call`; at the call's line, where nothing of the user's ran there.
+    """A finding from a worker of `call`; at the call's line if it has no user line.
 
-    So it is where a task is a function of a library's, such as one that `joblib.Memory` caches.
+    That is so if the task is a library's function, such as one that `joblib.Memory` caches.
     """
     if finding.location != NOWHERE or call.site is None:
         return finding
@@ -219,11 +219,11 @@ def placed(call: Call, finding: Finding) -> Finding:
 
 
 when_begun: list[Callable[[Call], object]] = []
-"""What is called with each call that begins."""
+"""Called with each call that begins."""
 
 
 def begin() -> Call | None:
-    """The record of the parallel call that begins now, or None where nobody listens."""
+    """The record of a parallel call that begins, or None if no collector is active."""
     try:
         home = collector.innermost()
         if home is None:
@@ -238,14 +238,14 @@ def begin() -> Call | None:
 
 
 UNPICKLED = "unpickled"
-"""Under this name a call remembers what of it could not be pickled, in words."""
+"""A call's key for the text on an object that could not be pickled."""
 
 
 def failed(call: Call, error: BaseException) -> None:
-    """Announce what was found in a call that ends with `error`, as the program raised it."""
+    """Announce the findings of a call that ends with `error`, as the program raised it."""
     messengers.forget(error)
     if UNPICKLED in call.remembered and isinstance(error, pickle.PicklingError):
-        error_notes.add(error, call.remembered[UNPICKLED])  # of loky's, which stands for the first
+        error_notes.add(error, call.remembered[UNPICKLED])  # loky's error, in place of the first
     try:
         call.announce()
     except (GradGuardError, GradGuardWarning):

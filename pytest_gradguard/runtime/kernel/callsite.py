@@ -1,4 +1,4 @@
-"""Which line of the user's own program is at work: found from the calling frames."""
+"""The line of the user's own program that is running, found from the calling frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 @dataclass(frozen=True)
 class Site:
-    """A place in running code, kept small: its columns are worked out when they are shown."""
+    """A place in running code, kept small: its columns are computed when they are shown."""
 
     path: str
     line: int
@@ -34,12 +34,12 @@ class Site:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Equal for two visits of the same call of the same code."""
+        """Equal for two visits of one call in one piece of code."""
         return (self.path, self.line, self.instruction)
 
     def location(self) -> Location:
         """The place with its columns, where this Python knows them (3.11 and later)."""
-        from pytest_gradguard.findings import Location  # only now: most programs have none
+        from pytest_gradguard.findings import Location  # late: most programs need none
 
         function = None if self.function == "<module>" else self.function
         positions = getattr(self.code, "co_positions", None)
@@ -74,10 +74,10 @@ def _characters(path: str, line: int, column: int) -> int:
 
 
 def user_site() -> Site | None:
-    """The innermost frame of this thread that is the user's own, or None where there is none.
+    """The innermost frame of this thread that is the user's own, or None without one.
 
-    The user's own is what is neither gradguard, nor the standard library, nor an installed
-    package; failing that, what is at least no parallel or autograd machinery.
+    The user's own code is neither gradguard's, nor the standard library's, nor an installed
+    package's; failing that, code that is at least not parallel or autograd machinery.
     """
     frame = user_frame()
     return None if frame is None else site_of(frame)
@@ -96,7 +96,7 @@ def user_frame() -> FrameType | None:
 
 
 def site_of(frame: FrameType) -> Site:
-    """Where `frame` stands now."""
+    """The current place of `frame`."""
     return _site(file_of(frame), frame.f_lineno, frame.f_code, frame.f_lasti)
 
 
@@ -112,7 +112,7 @@ def _site(path: str, line: int, code: CodeType, instruction: int) -> Site:
 
 
 def line_of(error: BaseException) -> tuple[str | None, int | None]:
-    """The user's innermost line that `error` came through."""
+    """The user's innermost line in the traceback of `error`."""
     found: tuple[str | None, int | None] = (None, None)
     traceback = error.__traceback__
     while traceback is not None:
@@ -124,16 +124,16 @@ def line_of(error: BaseException) -> tuple[str | None, int | None]:
 
 
 def local_names(frame: FrameType) -> list[tuple[str, Any]]:
-    """The names and values of `frame`, leaving nothing of them behind in it.
+    """The names and values of `frame`, without leaving references to them in it.
 
-    Up to Python 3.12, `f_locals` of a function is a snapshot that the frame keeps from then on, and
-    with it every object in it. It is emptied again, unless the program itself holds it.
+    Up to Python 3.12, `f_locals` of a function is a snapshot that the frame keeps from then on,
+    with every object in it. It is emptied again, unless the program itself holds it.
     """
     snapshot = frame.f_locals
     # pytest keeps what an assertion compares under names that begin with "@".
     values = [item for item in snapshot.items() if not item[0].startswith(("__", "@"))]
     optimized = frame.f_code.co_flags & inspect.CO_OPTIMIZED
-    # Held by the frame, by `snapshot`, and by the call that counts.
+    # References: the frame, `snapshot`, and the call that counts.
     if optimized and type(snapshot) is dict and sys.getrefcount(snapshot) <= 3:
         snapshot.clear()
     return values
@@ -156,7 +156,7 @@ def user_frames(frame: FrameType | None, depth: int = 8) -> list[FrameType]:
 
 
 def user_chain(depth: int = 8) -> tuple[Site, ...]:
-    """Where up to `depth` of the user's own frames stand, the innermost first."""
+    """The places of up to `depth` of the user's own frames, the innermost first."""
     return tuple(site_of(frame) for frame in user_frames(sys._getframe(1), depth))
 
 
@@ -166,10 +166,10 @@ def file_of(frame: FrameType) -> str:
 
 
 def written_in(code: CodeType, namespace: Mapping[str, Any]) -> str:
-    """The file that `code` was read from, which runs with the globals `namespace`.
+    """The file of `code`, which runs with the globals `namespace`.
 
-    Of a function that was pickled by value they know it where its code does not. Where they do not
-    either, the code is `identified` for the process that it came from.
+    For a function that was pickled by value, its globals know the file if its code does not.
+    Otherwise the code is `identified` for the process that it came from.
     """
     path = code.co_filename
     if path != DYNAMIC:
@@ -189,7 +189,7 @@ def is_users_function(function: FunctionType) -> bool:
 
 
 def is_users_class(kind: type) -> bool:
-    """Whether a class is of a module of the user's own."""
+    """Whether a class is from a module of the user."""
     module = sys.modules.get(kind.__module__)
     return is_user_file(getattr(module, "__file__", None))
 

@@ -1,6 +1,6 @@
-"""What a check declares to the kernel: the probes that look at calls and their tasks for it.
+"""A check's declarations to the kernel: the probes that inspect calls and tasks for it.
 
-`pitfalls` says what the module of a check holds.
+The docstring of `pitfalls` documents the module of a check.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @fields
 class Probe:
-    """What a check looks at with the calls and their tasks.
+    """A check's inspection of calls and their tasks.
 
     Attributes:
-        name: the check's module; where it has several probes, with ``_`` and a word behind it.
+        name: the check's module; with several probes, followed by ``_`` and a word.
         module: the module with the functions of the probe (see `probes`); loaded when needed.
         asks: it asks in the parent, once one of these modules is loaded there.
-        needs: where this module is not loaded, there is nothing to look at for what was asked.
+        needs: without this module in the worker, there is nothing to inspect.
         ships: for which kinds of workers it asks for each batch; None: for all.
-        only_asked: it asks for each batch only where it asked as the call began.
-        by_function: what it asks for a batch depends on the functions of the tasks only.
-        by_error: the error of a task in a worker process may rouse it.
+        only_asked: it asks for each batch only if it asked as the call began.
+        by_function: its question for a batch depends only on the functions of the tasks.
+        by_error: the error of a task in a worker process may activate it.
         starts: it asks for processes that the program starts itself, too.
     """
 
@@ -53,7 +53,7 @@ class Probe:
 TORCH = "torch.nn.parameter"
 TENSORFLOW = "tensorflow"
 CUPY = "cupy"
-"""The modules whose loading tells that a framework is there."""
+"""The modules whose loading shows that a framework is used."""
 
 
 def forked(workers: Workers) -> bool:
@@ -71,29 +71,29 @@ def threads(workers: Workers) -> bool:
     return workers.carries == "thread"
 
 
-def apart(workers: Workers) -> bool:
+def isolated(workers: Workers) -> bool:
     """Whether they have objects of their own."""
     return workers.carries != "thread"
 
 
-def apart_for_tasks(workers: Workers) -> bool:
+def isolated_for_tasks(workers: Workers) -> bool:
     """Whether they have objects of their own, and the library does not prepare them for that."""
-    return apart(workers) and not workers.loads_data
+    return isolated(workers) and not workers.loads_data
 
 
 def in_pools(workers: Workers) -> bool:
-    """Whether they may be those of a pool or an executor that the program has made."""
+    """Whether they may be those of a pool or an executor that the program created."""
     return workers.carries == "pickle" and not workers.loads_data and workers.library != "joblib"
 
 
 def copied(workers: Workers) -> bool:
-    """Whether a service of their own copies what they get."""
+    """Whether a service of their own copies the tasks."""
     return workers.carries == "copy"
 
 
 @cache
 def codes() -> tuple[str, ...]:
-    """The code of every check, sorted. Imports none of them."""
+    """The code of every check, sorted; imports none of them."""
     return tuple(sorted(parts.load("pitfalls").HOMES))
 
 
@@ -110,7 +110,7 @@ def crossing(kind: str) -> str:
 
 
 @cache
-def hearing(event: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
-    """The checks that have a function of that name, by their codes."""
+def handlers(event: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """The checks that have a function of that name, by code."""
     modules = ((code, load(code)) for code in codes())
     return tuple((code, getattr(one, event)) for code, one in modules if hasattr(one, event))

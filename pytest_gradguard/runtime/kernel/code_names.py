@@ -1,4 +1,4 @@
-"""Which globals, and which attributes of them, a piece of code names: read off its bytecode."""
+"""The globals that a piece of code names, and attributes of them, from its bytecode."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import types
 from typing import Any, NamedTuple
 
 LOADS_VALUES = frozenset({"load_state_dict", "load_weights", "set_weights"})
-"""Methods that give a model the values of another, as an assignment does."""
+"""Methods that give a model the values of another, like an assignment."""
 
 Chain = tuple[str, ...]
 
 
 class Globals(NamedTuple):
-    """What a piece of code does with globals, by their names and attributes.
+    """How a piece of code uses globals, by their names and attributes.
 
     Attributes:
         loaded: the globals that it loads.
-        stored: those that it gives a value.
-        handed: pairs of a global that it calls, and the global that is the first argument.
+        stored: those that it assigns.
+        handed: pairs of a global that it calls, and the global passed as first argument.
     """
 
     loaded: tuple[Chain, ...]
@@ -35,9 +35,9 @@ class Globals(NamedTuple):
 
 
 class Attributes(NamedTuple):
-    """What a function does with attributes of its first argument: which it loads, and stores.
+    """How a function uses attributes of its first argument: which it loads, and stores.
 
-    An empty chain among the loaded: it uses the argument as a whole.
+    An empty chain in `loaded`: it uses the argument as a whole.
     """
 
     loaded: tuple[Chain, ...]
@@ -46,7 +46,7 @@ class Attributes(NamedTuple):
 
 @functools.lru_cache(maxsize=1_000)
 def globals_in(code: types.CodeType) -> Globals:
-    """What `code`, and the functions written inside it, do with globals."""
+    """How `code` and its nested functions use globals."""
     loaded: list[Chain] = []
     stored: list[Chain] = []
     handed: list[tuple[Chain, Chain]] = []
@@ -76,11 +76,11 @@ class Import(NamedTuple):
     """A local name that an import inside a function binds.
 
     Attributes:
-        code: the function's, or that of a function written inside it.
+        code: the function's, or that of a nested one.
         local: the name.
-        module: the module that the import names, without the dots in front of it.
+        module: the imported module, without leading dots.
         level: how many dots there are.
-        name: what is imported from the module; None for the module itself.
+        name: the name imported from the module; None for the module itself.
     """
 
     code: types.CodeType
@@ -92,7 +92,7 @@ class Import(NamedTuple):
 
 @functools.lru_cache(maxsize=1_000)
 def imports_in(code: types.CodeType) -> tuple[Import, ...]:
-    """The imports that bind local names in `code`, and in the functions written inside it."""
+    """The imports that bind local names in `code` and its nested functions."""
     found: list[Import] = []
     instructions = _instructions_of(code)
     for index, instruction in enumerate(instructions):
@@ -116,10 +116,10 @@ def imports_in(code: types.CodeType) -> tuple[Import, ...]:
 
 
 def absolute_name(module: str, level: int, package: str | None) -> str:
-    """The module that an import in `package` names; empty where there is none.
+    """The module that an import in `package` names; empty if there is none.
 
     Args:
-        module: the name without the dots in front of it.
+        module: the name without leading dots.
         level: how many dots there are.
         package: the package of the module with the import.
     """
@@ -130,7 +130,7 @@ def absolute_name(module: str, level: int, package: str | None) -> str:
 
 
 def _imported_at(instructions: list[Any], index: int) -> bool:
-    """Whether an import gives the value that is stored at `index`."""
+    """Whether the value stored at `index` comes from an import."""
     before = [one.opname for one in instructions[max(0, index - 3) : index]]
     as_submodule = before[-1:] == ["POP_TOP"] and before[:1] == ["IMPORT_FROM"]
     return before[-1:] in (["IMPORT_NAME"], ["IMPORT_FROM"]) or as_submodule
@@ -141,9 +141,9 @@ _WHOLE = Attributes(((),), ())
 
 @functools.lru_cache(maxsize=1_000)
 def attributes_in(code: types.CodeType, name: str | None = None) -> Attributes:
-    """What `code` does with the attributes of its first argument, or of what is called `name`."""
+    """How `code` uses the attributes of its first argument, or of the variable `name`."""
     name = name or code.co_varnames[0]
-    if "__class__" in code.co_freevars:  # by way of `super()`, too
+    if "__class__" in code.co_freevars:  # also through `super()`
         return _WHOLE
     cell = name in code.co_cellvars or name in code.co_freevars
     loaded: list[Chain] = []
@@ -154,7 +154,7 @@ def attributes_in(code: types.CodeType, name: str | None = None) -> Attributes:
         together = argument if isinstance(argument, tuple) else (argument,)
         if name not in together or "CLOSURE" in instruction.opname:
             continue
-        if cell and "FAST" in instruction.opname:  # 3.13's way to hand the cell to a closure
+        if cell and "FAST" in instruction.opname:  # 3.13 passes the cell to a closure this way
             continue
         if instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
             if together[-1] != name:
@@ -176,11 +176,11 @@ def attributes_in(code: types.CodeType, name: str | None = None) -> Attributes:
 
 @functools.lru_cache(maxsize=1_000)
 def keys_in(code: types.CodeType, names: Chain) -> frozenset[tuple[Any, ...]] | None:
-    """The constant keys by which `code` looks up what `names` leads to: a name and attributes.
+    """The constant keys by which `code` looks up the dict at `names`: a name and attributes.
 
     Returns:
-        Each one key, or several of dicts in one another; None where the code does anything else
-        with it, too.
+        Tuples of one key, or several for nested dicts; None if the code uses it in any other way,
+        too.
     """
     found: set[tuple[Any, ...]] = set()
     instructions = _instructions_of(code)
@@ -206,7 +206,7 @@ def keys_in(code: types.CodeType, names: Chain) -> frozenset[tuple[Any, ...]] | 
 
 
 def _keys_at(instructions: list[Any], index: int, attributes: Chain) -> tuple[Any, ...]:
-    """The constant keys that the code takes at `index`, after these attributes of a dict."""
+    """The constant keys looked up at `index`, after these attributes of a dict."""
     keys: list[Any] = []
     while not attributes and _is_lookup(instructions[index : index + 2]):
         keys.append(instructions[index].argval)
@@ -236,7 +236,7 @@ def _instructions_of(code: types.CodeType) -> list[Any]:
 
 
 def _chain_at(instructions: list[Any], index: int) -> tuple[Chain, bool]:
-    """The attributes taken of what the instruction at `index` loads; whether it stores there."""
+    """The attributes loaded after the instruction at `index`; whether it stores there."""
     rest = itertools.islice(instructions, index + 1, None)
     taken = itertools.takewhile(lambda one: one.opname in _ATTRIBUTES, rest)
     chain = tuple(str(one.argval) for one in taken)

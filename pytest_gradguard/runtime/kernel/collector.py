@@ -1,7 +1,7 @@
-"""Where findings gather: collectors, which of them listens where, and what is allowed there.
+"""Where findings are collected: collectors, where each applies, and what is allowed there.
 
-A parallel call and everything that comes of it reports to the collector that was innermost when
-the call began, whichever thread it is noticed in.
+A parallel call and everything that results from it reports to the collector that was innermost when
+the call began, whichever thread notices it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Collector:
     Args:
         test: the test that findings belong to, as its node id.
         ignore: codes that are dropped.
-        announce: called with the new findings of a call when it ends, in the caller's thread;
-            it may warn or raise.
+        announce: called with the new findings of a call when it ends, in the caller's thread; it
+            may warn or raise.
 
     Attributes:
         empty: nothing was noticed so far.
         open: how many times it has been entered and not left.
-        hear: called as `announce` where that is None; it neither warns nor raises.
+        hear: called in place of a missing `announce`; it neither warns nor raises.
     """
 
     hear: Announce | None = None
@@ -68,20 +68,20 @@ class Collector:
         self._tallies: dict[object, tuple[Site, Tally]] = {}
 
     def tally(self, site: Site, backend: str) -> Tally:
-        """What is counted of the parallel calls at `site` to that kind of workers."""
+        """The counts of the parallel calls at `site` to that kind of workers."""
         key = (site.key, backend)
         known = self._tallies.get(key)
         if known is None:
             from pytest_gradguard.findings import Location
             from pytest_gradguard.tallies import Tally
 
-            # Its place waits until somebody asks: to find the columns of a line takes time.
+            # Its place is computed on demand: finding the columns of a line takes time.
             known = self._tallies.setdefault(key, (site, Tally(Location("", 1), backend)))
         return known[1]
 
     @property
     def tallies(self) -> list[Tally]:
-        """What was counted so far of the parallel calls, by place."""
+        """The counts of the parallel calls so far, by place."""
         counted = list(self._tallies.values())
         if not counted:
             return []
@@ -90,7 +90,7 @@ class Collector:
         return merge_tallies(replace(tally, location=site.location()) for site, tally in counted)
 
     def evidence(self, key: object, make: Callable[[], Evidence]) -> Evidence:
-        """The evidence that stands under `key`, made where there is none yet."""
+        """The evidence under `key`, created if missing."""
         known = self._evidence.get(key)
         if known is None:  # setdefault is atomic: several threads may report at once
             known = self._evidence.setdefault(key, make())
@@ -98,30 +98,30 @@ class Collector:
         return known
 
     def add(self, finding: Finding) -> None:
-        """Take a finding that is complete already (from a guarded worker)."""
+        """Add a finding that is complete already (from a guarded worker)."""
         if finding.code not in self.ignore:
             self._made.append(finding)
             self.empty = here.quiet = False
 
     def ask_first(self, hear: Callable[[], object]) -> None:
-        """Call `hear` whenever findings are asked for, before they are built."""
+        """Call `hear` whenever findings are requested, before they are built."""
         if hear not in self._first:
             self._first.append(hear)
             self.empty = False
 
     def listen(self, others: Callable[[], list[Finding]]) -> None:
-        """Take, whenever findings are asked for, what another process has told."""
+        """Include the reports of another process whenever findings are requested."""
         self._others.append(others)
         self.empty = False
 
     def reported(self) -> list[Finding]:
-        """What other processes have told so far, equal findings merged."""
+        """The reports of other processes so far, equal findings merged."""
         reports = (attempt(others, instead=[]) for others in list(self._others))
         return _merged(itertools.chain.from_iterable(reports))
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found so far, equal findings merged, in the order of first notice."""
+        """The findings so far, equal ones merged, in the order of first notice."""
         for hear in list(self._first):
             attempt(hear)
         built = (_built(evidence) for evidence in list(self._evidence.values()))
@@ -130,7 +130,7 @@ class Collector:
 
 
 def _merged(findings: Iterable[Finding]) -> list[Finding]:
-    """The same, equal ones merged; what findings are is imported once there are some."""
+    """Merge equal findings; their module is imported only if there are any."""
     known = list(findings)
     if not known:
         return []
@@ -148,13 +148,14 @@ def _built(evidence: Evidence) -> Finding | None:
 
 
 class _Here:
-    """What a worker process remembers from batch to batch; one object, for small batches touch it.
+    """The state of a worker process between batches; one object, for speed in small batches.
 
     Attributes:
-        inside: where the findings of the tasks in this worker gather, until they are taken.
-        running: the tasks of joblib's batch that runs; `inside` hears what no open collector does.
-        quiet: nothing is open or noticed here, and no look is roused: most small batches have
-            nothing to say. What changes that unsets it; `worker.settle` sets it again.
+        inside: collects the findings of the tasks in this worker, until they are taken.
+        running: the running tasks of a joblib batch; `inside` then collects what no open collector
+            does.
+        quiet: nothing is open or noticed here, and no probe is active: most small batches have
+            nothing to report. Any change unsets it; `worker.settle` sets it again.
     """
 
     __slots__ = ("inside", "quiet", "running")
@@ -167,7 +168,7 @@ class _Here:
 
 here = _Here()
 stack: list[Collector] = []
-"""Those that hear what no guard of its own context hears, the innermost last: what `install` made,
+"""The collectors for places without a guard of their own, the innermost last: that of `install`,
 the listeners of watches, that of a worker process, and the guards of the main thread."""
 
 
@@ -180,7 +181,7 @@ class Allowance:
 
 
 Scope = Collector | Allowance
-"""A block that holds for its own context, and for the threads and tasks that are started in it."""
+"""A block that applies to its own context, and to threads and tasks started in it."""
 
 
 class _Thread(threading.local):
@@ -196,7 +197,7 @@ class _Thread(threading.local):
 _started_in: ByIdentity[list[Scope]] = ByIdentity()
 _thread = _Thread()
 _task: ContextVar[tuple[Scope, ...]] = ContextVar("gradguard_scopes", default=())
-"""The scopes that a task of an event loop, or one that it was made in, has entered."""
+"""The scopes entered by a task of an event loop, or by its creator."""
 
 
 def around() -> list[Scope]:
@@ -207,26 +208,26 @@ def around() -> list[Scope]:
             if not scope.open:  # the thread outlives its block, as those of pools do
                 inherited = [one for one in inherited if one not in stack]
             break
-    # A block may be left in another context than it was entered in, so that it stays listed here.
+    # A block may be left in a context other than the one it was entered in, and remain listed here.
     return [scope for scope in (*inherited, *_thread.scopes, *_task.get()) if scope.open]
 
 
 def starts(thread: threading.Thread) -> None:
-    """Let the scopes of this context hold in `thread`, which it is about to start."""
+    """Apply the scopes of this context to `thread`, which it is about to start."""
     scopes = around()
     if scopes:
         _started_in[thread] = scopes
 
 
 def innermost(scopes: list[Scope] | None = None) -> Collector | None:
-    """The collector that new calls report to, or None where nobody listens.
+    """The collector that new calls report to, or None without any.
 
-    It is that of the guard around this place, in its own thread or task or in the one that has
-    started it. Where there is none, as in a thread that is older than the guard, it is the
-    innermost of the main thread's and of those that are open for the whole process.
+    It is that of the guard around this place, in its own thread or task or in the one that started
+    it. Without one, as in a thread that is older than the guard, it is the innermost of the main
+    thread's and of those that are open for the whole process.
 
     Args:
-        scopes: those that were `around` another place; by default they are those around this one.
+        scopes: those that were `around` another place; by default those around this one.
     """
     for scope in reversed(around() if scopes is None else scopes):
         if isinstance(scope, Collector):
@@ -245,20 +246,20 @@ def _enter_here(scope: Scope) -> None:
 
 
 def _leave_here(scope: Scope) -> None:
-    scope.open -= 1  # where it is still open, it stays listed until its last block ends
+    scope.open -= 1  # if still open, it is listed until its last block ends
     if _task.get():
         _task.set(tuple(one for one in _task.get() if one.open))
     _thread.scopes = [one for one in _thread.scopes if one.open]
 
 
 def _in_a_task() -> bool:
-    """Whether an event loop runs in this thread, which may go on with another task at any time."""
+    """Whether an event loop runs in this thread, which may switch to another task at any time."""
     events = sys.modules.get("asyncio.events")
     return events is not None and events._get_running_loop() is not None
 
 
 def _after_fork() -> None:
-    """In a forked child, what listened where it was forked listens in the whole process."""
+    """In a forked child, make the collector of the forking thread that of the whole process."""
     listening = attempt(innermost)
     _thread.inherited, _thread.scopes = [], []
     _task.set(())
@@ -282,14 +283,14 @@ def collecting(collector: Collector) -> Iterator[Collector]:
 def enter_here(collector: Collector) -> None:
     """Make `collector` the one that parallel calls and backwards begun from now on report to.
 
-    It holds for this thread or task, and for those that are started meanwhile; in the main thread
-    it hears what no other listens to, too.
+    It applies to this thread or task, and to those started in the meantime; in the main thread,
+    also to threads without a collector of their own.
     """
     enter(collector, everywhere=threading.get_ident() == threading.main_thread().ident)
 
 
 def enter(collector: Collector, *, everywhere: bool = True) -> None:
-    """Make `collector` the innermost one here; or everywhere, where no other is around."""
+    """Make `collector` the innermost one here; `everywhere`: also for places without one."""
     here.quiet = False
     _enter_here(collector)
     if everywhere:
@@ -297,7 +298,7 @@ def enter(collector: Collector, *, everywhere: bool = True) -> None:
 
 
 def enter_first(collector: Collector) -> None:
-    """Make `collector` the outermost one: it hears what no other listens to."""
+    """Make `collector` the outermost one, for places without any other."""
     here.quiet = False
     collector.open += 1
     stack.insert(0, collector)
@@ -320,9 +321,9 @@ def allowed_now(scopes: list[Scope] | None = None) -> frozenset[str]:
 
 @contextmanager
 def allowing(codes: frozenset[str]) -> Iterator[None]:
-    """Permit `codes` in calls and backwards begun meanwhile.
+    """Permit `codes` in calls and backwards begun in the block.
 
-    It holds for this thread or task, and for those that are started meanwhile.
+    It applies to this thread or task, and to those started in the meantime.
     """
     allowance = attempt(Allowance, codes)
     attempt(_enter_here, allowance)
@@ -333,11 +334,11 @@ def allowing(codes: frozenset[str]) -> Iterator[None]:
 
 
 def announce(home: Collector, evidence: Iterable[Evidence]) -> None:
-    """Tell `home` what a call or a backward found, for it to warn or raise of.
+    """Pass the findings of a call or a backward pass to `home`, which may warn or raise.
 
     Raises:
         GradGuardError: the collector's mode is ``"error"``.
-        GradGuardWarning: the user's warning filters make errors of warnings.
+        GradGuardWarning: the user's warning filters turn warnings into errors.
     """
     tell = home.announce or home.hear
     if tell is None:

@@ -1,6 +1,6 @@
-"""Notes that the guard adds to errors of the program's: what they mean, and what to do.
+"""Notes that the guard adds to errors of the program: their meaning, and the fix.
 
-The error itself, its class and its message, stay as they are.
+The error itself, its class and its message, are unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MARK = "gradguard: "
 
 
 def add(error: BaseException, text: str) -> None:
-    """Add a note to `error`, once; before Python 3.11, which shows none, it is a warning, too."""
+    """Add a note to `error`, once; before Python 3.11, which shows none, also warn."""
     try:
         note = shown_lines(_MARK + text)
         if note in notes_of(error):
@@ -37,7 +37,7 @@ def notes_of(error: BaseException) -> list[str]:
 
 @contextmanager
 def without(error: BaseException) -> Iterator[None]:
-    """A block in which `error` has none of the guard's notes, such as to be printed once more."""
+    """A block in which `error` has none of the guard's notes, for printing it again."""
     notes = notes_of(error)
     others = [note for note in notes if not (isinstance(note, str) and note.startswith(_MARK))]
     if others == notes:

@@ -1,7 +1,7 @@
-"""What was observed of one pitfall at one place, and the finding that says it.
+"""Observations of one pitfall at one place, and the finding that they make.
 
-Findings are built when they are asked for: until then an observation costs a count and, for the
-first few objects, a description. Each check says in a class of its own what its findings say.
+Findings are built on demand: until then an observation costs a count and, for the first few
+objects, a description. Each check defines its messages in a class of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SAMPLES = 5
 """How many objects, tasks or places a finding describes; the others are counted."""
 OTHER_ARRAYS = "other arrays"
-"""The case (`Pitfall.cases`) of arrays of frameworks that are not gradguard's own."""
+"""The case (`Pitfall.cases`) for arrays of frameworks that are not gradguard's own."""
 NOWHERE = Location(path="<unknown>", line=1)
 _UNKNOWN: FindingDetails = {
     "framework": None,
@@ -41,7 +41,7 @@ _Kind = TypeVar("_Kind", bound="Evidence")
 
 
 class Object(NamedTuple):
-    """A tensor that crossed, described in plain values so that it can be pickled."""
+    """A tensor that was transferred, described in plain values so that it can be pickled."""
 
     path: str
     task: Task
@@ -52,7 +52,7 @@ class Object(NamedTuple):
 
     @property
     def framework(self) -> Framework:
-        """Whose object it is."""
+        """The framework of the object."""
         return frameworks.named(self.description["framework"])
 
     def label(self) -> str:
@@ -64,17 +64,17 @@ class Object(NamedTuple):
 
 
 class Evidence:
-    """What was observed of one pitfall at one place.
+    """The observations of one pitfall at one place.
 
     Attributes:
         code: the pitfall.
         site: the user's line.
         backend: the kind of workers.
         count: how often it was observed; without any, there is no finding.
-        samples: the first few objects that it was observed of.
-        details: what goes into the finding's details.
-        severity, advice: those of the finding, where they are not the pitfall's.
-        case: what it is about, where the pitfall has advice for that (`Pitfall.cases`).
+        samples: the first few objects of which it was observed.
+        details: the finding's details.
+        severity, advice: those of the finding, if not the pitfall's.
+        case: the case of the pitfall's advice (`Pitfall.cases`), if any.
     """
 
     code: ClassVar[str]
@@ -96,13 +96,13 @@ class Evidence:
     def of(
         cls: type[_Kind], call: Any, *given: Any, about: object = None, **details: Unpack[Details]
     ) -> _Kind | None:
-        """The evidence against `call`, or None where that is allowed or left out.
+        """The evidence against `call`, or None if that is allowed or left out.
 
         Args:
             call: the parallel call.
-            given: what this kind of evidence is made with, further to the details.
-            about: tells findings of one code at one line apart.
-            details: what goes into the finding's details; the first call of the place decides.
+            given: further arguments of this kind of evidence.
+            about: distinguishes findings of one code at one line.
+            details: the finding's details; the first call of the place decides.
         """
         if cls.code in call.dropped:
             return None
@@ -128,7 +128,7 @@ class Evidence:
             self.samples.append(sample)
 
     def quoted(self, sample: Object) -> Quoted:
-        """What to call one of the samples."""
+        """The name of one of the samples."""
         known = self._quoted.get(id(sample))
         if known is None:
             known = quoted(self.site, sample.path, sample.parameter, sample.task.name)
@@ -136,7 +136,7 @@ class Evidence:
         return known
 
     def tensors(self) -> list[Sample]:
-        """The samples in plain values: what each is called, how it travelled, and what it is."""
+        """The samples in plain values: name, direction and description."""
         return [
             {
                 "name": self.quoted(sample).name,
@@ -156,18 +156,18 @@ class Evidence:
     def add_step(
         self, text: str, path: str | None, line: int | None, lane: Lane | None = "worker"
     ) -> None:
-        """Say what happens at a line, where it is known, while there are few such steps."""
+        """Add a step at a line, if known, while there are few steps."""
         if path is not None and line is not None and len(self._steps) < SAMPLES:
             step = TraceStep(path, line, text, lane=lane)
             if step not in self._steps:
                 self._steps.append(step)
 
     def message(self) -> str:
-        """What the finding says."""
+        """The finding's message."""
         raise NotImplementedError
 
     def trace(self) -> Sequence[TraceStep]:
-        """How it came to that."""
+        """The steps that led to it."""
         return self._steps
 
     def about(self) -> Details:
@@ -175,11 +175,11 @@ class Evidence:
         return self.details
 
     def explained(self) -> Iterable[Reference]:
-        """The findings that this one is the reason of."""
+        """The findings that this one explains."""
         return ()
 
     def build(self) -> Finding | None:
-        """The finding as it stands now; None while there is nothing to say."""
+        """The current finding; None if there is none."""
         with self._lock:
             if not self.count:
                 return None
@@ -200,21 +200,21 @@ class Evidence:
 
 
 class TaskEvidence(Evidence):
-    """What tasks of one parallel call were seen to do.
+    """Observed actions of the tasks of one parallel call.
 
     Attributes:
-        first: the first task that was seen.
+        first: the first observed task.
     """
 
     first: Task
 
-    def add(self, task: Task, told: str, path: str | None = None, line: int | None = None) -> None:
-        """Count one more task, and say in the trace what it does.
+    def add(self, task: Task, text: str, path: str | None = None, line: int | None = None) -> None:
+        """Count one more task, and add its action to the trace.
 
         Args:
             task: the function that ran.
-            told: what it does.
-            path, line: where; by default where it is defined.
+            text: its action.
+            path, line: the place; by default that of its definition.
         """
         with self._lock:
             if not self.count:
@@ -222,19 +222,19 @@ class TaskEvidence(Evidence):
             self.count += 1
             if path is None or line is None:
                 path, line = task.path, task.line
-            self.add_step(told, path, line)
+            self.add_step(text, path, line)
 
     def about(self) -> Details:
         return {"object": self.first.name, "function": self.first.name, **self.details}
 
 
 class TransferEvidence(Evidence):
-    """Objects of one kind that one call's pickling took to its workers, or back.
+    """Objects of one kind that one call's pickling sent to its workers, or back.
 
     Attributes:
-        plain: one of them was given or returned directly, or in plain containers.
-        identities: which of this process's objects they are: several tasks may be given one.
-        answered: of how many the workers have returned the gradient.
+        plain: one of them was passed or returned directly, or in plain containers.
+        identities: the ids of the objects in this process: several tasks may get one object.
+        answered: for how many the workers have returned the gradient.
     """
 
     def __init__(self, site: Site | None, backend: str, **details: Unpack[Details]) -> None:
@@ -258,11 +258,11 @@ class TransferEvidence(Evidence):
 
     @property
     def objects(self) -> int:
-        """How many objects they are, each counted once where that is known."""
+        """How many objects they are, each counted once if known."""
         return len(self.identities) or self.count
 
     def explains(self, loss: Evidence) -> None:
-        """These objects are how a gradient was lost, of which there is `loss`."""
+        """Record that these objects explain the lost gradient `loss`."""
         with self._lock:
             self._losses[id(loss)] = loss
 
@@ -282,14 +282,14 @@ class TransferEvidence(Evidence):
         return super().build()
 
     def name_of(self, path: str) -> str | None:
-        """What to call the object at `path`, if it is one of the samples."""
+        """The name of the object at `path`, if it is one of the samples."""
         for sample in list(self.samples):
             if sample.path == path:
                 return self.quoted(sample).name
         return None
 
     def described(self, sample: Object, more: str = "") -> str:
-        """An object by its name, and in brackets what it is."""
+        """An object by its name, with its description in brackets."""
         name, role = self.quoted(sample)
         return f"{name} ({role}{', ' if role else ''}{sample.label()}{more})"
 
@@ -311,7 +311,7 @@ class TransferEvidence(Evidence):
 
 
 def details_of(observed: Details, backend: str | None) -> FindingDetails:
-    """The details of a finding: all that a finding has, and what was observed of this one."""
+    """The details of a finding: defaults for all keys, and the observed ones."""
     details: FindingDetails = {**_UNKNOWN}
     details.update(observed)  # type: ignore[typeddict-item]
     details["backend"] = backend
@@ -327,14 +327,14 @@ def finding_of(
     fix: str | None = None,
     trace: tuple[TraceStep, ...] = (),
 ) -> Finding:
-    """The finding of a check that the program itself asks for.
+    """The finding of a check that the program itself requests.
 
     Args:
         code: the check's.
-        message: what it says.
+        message: its message.
         observed: its details.
         site: the line to blame.
-        fix: what to do; by default what the catalogue says.
+        fix: the fix; by default the catalogue's.
         trace: the steps that led to it.
     """
     pitfall = pitfalls.get(code)
@@ -351,7 +351,7 @@ def finding_of(
     )
 
 
-# -- words that several checks use ----------------------------------------------------------------
+# -- words used by several checks -----------------------------------------------------------------
 
 
 def direction(path: str) -> Direction:
@@ -376,7 +376,7 @@ def names(named: Iterable[str]) -> str:
 
 
 def steps_of(samples: Iterable[Object]) -> list[TraceStep]:
-    """Which tasks the samples went to, or came from."""
+    """The tasks that the samples went to, or came from."""
     steps: list[TraceStep] = []
     for sample in samples:
         task = sample.task

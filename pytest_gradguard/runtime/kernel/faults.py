@@ -1,4 +1,4 @@
-"""A fault of the guard's own never breaks the user's program: it becomes one warning."""
+"""A fault of the guard never breaks the user's program: it becomes one warning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _reported = False
 
 
 def fault(error: BaseException) -> None:
-    """Say once in this process that the guard itself failed; the call goes on unguarded.
+    """Warn once in this process that the guard itself failed; the call goes on unguarded.
 
     Raises:
         GradGuardError, GradGuardWarning: `error` is one: a finding that the user asked to have
@@ -34,10 +34,9 @@ def fault(error: BaseException) -> None:
 
 
 def attempt(function: Callable[..., Any], /, *args: Any, instead: Any = None, **kwargs: Any) -> Any:
-    """What a function of the guard's own returns; `instead`, where it fails.
+    """Call a function of the guard; return `instead` if it fails.
 
-    It stands wherever the program's own work goes on afterwards, and where what comes next has to
-    be done in any case.
+    For use wherever the program's own work follows, or later steps have to run in any case.
 
     Raises:
         GradGuardError, GradGuardWarning: as for `fault`.
@@ -50,9 +49,9 @@ def attempt(function: Callable[..., Any], /, *args: Any, instead: Any = None, **
 
 
 def freed(forget: Callable[..., Any], *args: Any) -> Callable[[object], None]:
-    """What a weak reference calls as its object is freed: `forget`, with `args`.
+    """The callback of a weak reference that calls `forget` with `args`.
 
-    As the interpreter ends, nothing is called: modules lose their globals then, in no order.
+    It does nothing as the interpreter ends, when modules lose their globals in arbitrary order.
     """
 
     def call(_: object, ending: Callable[[], bool] = sys.is_finalizing, do: Any = attempt) -> None:
@@ -69,10 +68,10 @@ def checked(
     instead: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """As `attempt`, of what the program has given the guard: it may be wrong.
+    """As `attempt`, for objects that the program passed to the guard, which may be wrong.
 
     Args:
-        errors: what says so.
+        errors: the errors that show so.
         function, args, instead, kwargs: as for `attempt`.
 
     Raises:
@@ -89,7 +88,7 @@ def checked(
 
 
 class _Once:
-    """Work of the program's, and what came of it."""
+    """Work of the program, and its outcome."""
 
     __slots__ = ("_work", "done", "error", "outcome")
 
@@ -111,16 +110,16 @@ class _Once:
 
 
 def carried(work: Callable[[], Any], doing: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What `doing`, of the guard's own, makes of `work`, the program's, which it has to call.
+    """Call `doing`, of the guard, with `work`, of the program, which it has to call.
 
-    Whatever becomes of `doing`: the work is done once, and what it gives or raises is not lost.
+    Whatever happens in `doing`, the work is done once, and its result or error is not lost.
 
     Args:
         work: takes no arguments.
-        doing: is given what does the work as its first argument, and `args` and `kwargs`.
+        doing: gets a function that does the work, and `args` and `kwargs`.
 
     Raises:
-        BaseException: what the work raises; findings, as for `attempt`.
+        BaseException: the work's error; findings, as for `attempt`.
     """
     once = _Once(work)
     try:
@@ -142,11 +141,11 @@ def carried(work: Callable[[], Any], doing: Callable[..., Any], *args: Any, **kw
 
 
 class Beside:
-    """A context of the guard's own around what the program does: its faults are those of `fault`.
+    """A context of the guard around the program's code; its faults are handled by `fault`.
 
     Args:
-        make: makes the context manager, or gives None.
-        args, kwargs: what it is given.
+        make: makes the context manager, or returns None.
+        args, kwargs: its arguments.
     """
 
     def __init__(
@@ -174,21 +173,21 @@ class Beside:
 
 
 def warn(text: str) -> None:
-    """Warn of something about the guard itself, and never raise."""
+    """Warn of a problem of the guard itself, and never raise."""
     try:
         try:
             warnings.warn(text, GradGuardWarning, stacklevel=3)
-        except GradGuardWarning:  # under -W error, in the middle of somebody's parallel call
+        except GradGuardWarning:  # under -W error, in the middle of a parallel call
             print(GradGuardWarning(text), file=sys.stderr)
-    except Exception:  # what shows warnings is the program's, or standard error is closed
+    except Exception:  # the program's `showwarning` failed, or standard error is closed
         return
 
 
 def without_this_frame(error: BaseException) -> None:
-    """Take the calling frame off the traceback of the program's own `error`.
+    """Remove the calling frame from the traceback of the program's own `error`.
 
-    To be called in an ``except`` block that ends with a bare ``raise``, which adds no frame again:
-    the user then sees the traceback of the unguarded program. (Python 3.10 does add it again.)
+    For an ``except`` block that ends with a bare ``raise``, which adds no frame again: the user
+    then sees the traceback of the unguarded program. (Python 3.10 does add it again.)
     """
     traceback = error.__traceback__
     if traceback is not None and traceback.tb_frame is sys._getframe(1):
@@ -196,10 +195,10 @@ def without_this_frame(error: BaseException) -> None:
 
 
 class _HiddenFrame:
-    """A context whose frame is taken off the traceback of what the program's own code raises in it.
+    """A context whose frame is removed from the tracebacks of the program's errors in it.
 
-    For wrappers that only hand on what they are given; those that run for each small task write out
-    `without_this_frame`, which costs nothing while nothing is raised.
+    For wrappers that only pass on their arguments; those that run for each small task write out
+    `without_this_frame`, which costs nothing unless an error is raised.
     """
 
     def __enter__(self) -> None:
@@ -215,11 +214,11 @@ hidden_frame = _HiddenFrame()
 
 
 class _TheirsOnly:
-    """A context out of which errors come without a frame of the guard's.
+    """A context that removes the guard's frames from errors that leave it.
 
     To be entered in the outermost function of the guard that the program calls: the traceback of a
-    finding then ends at the program's line, or in the library that it called, and so does that of a
-    refusal. An error of the program's own code begins at its own frame.
+    finding, or of a refusal, then ends at the program's line, or in the library that it called. An
+    error of the program's own code begins at its own frame.
     """
 
     def __enter__(self) -> None:

@@ -1,6 +1,6 @@
 """Functions that are called around each fork of this process while they are on.
 
-Python cannot unregister a hook at forks: one that is off does nothing before a fork.
+Python cannot unregister fork hooks: one that is off does nothing before a fork.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the guard has to know of a framework: one `Framework` each.
+"""A framework's interface to the guard: one `Framework` each.
 
-Ours are the packages of `frameworks`; other packages add theirs by
+Ours are the packages of `frameworks`; other packages add theirs with
 `pytest_gradguard.register_framework`.
 """
 
@@ -20,21 +20,21 @@ from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 
 
 class Appends(Protocol):
-    """A list, or what stands in for one that nobody reads."""
+    """A list, or a stand-in that nobody reads."""
 
     def append(self, item: tuple[Any, Framework], /) -> None:
-        """Take one more."""
+        """Add an item."""
 
 
 class Transfer(Protocol):
-    """Hears of every object with gradients, or on a GPU, that one pickling meets.
+    """Records every object with gradients, or on a GPU, in one pickling.
 
-    A model has very many parameters and modules: those that need no look are kept here, without a
-    call for each.
+    A model has very many parameters and modules: those that need no inspection are kept here,
+    without a call for each.
 
     Attributes:
         parameters: parameters that are trained and have no hooks, with their framework.
-        inside: the ids of the modules that stand in another one; None: modules do not matter.
+        inside: the ids of the modules that are part of another one; None: modules do not matter.
     """
 
     @property
@@ -43,33 +43,33 @@ class Transfer(Protocol):
     def inside(self) -> set[int] | None: ...
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
-        """Note a tensor that may need a gradient and is no parameter.
+        """Record a tensor that may need a gradient and is no parameter.
 
         Returns:
-            Its `reduction`, or one that carries a note along with it.
+            Its `reduction`, or one with a note attached.
         """
 
     def parameter(self, parameter: Any, framework: Framework) -> None:
-        """Note any other parameter or variable that is trained."""
+        """Record any other parameter or variable that is trained."""
 
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
-        """Note an optimizer whose state does not survive this pickling; returns as `tensor`."""
+        """Record an optimizer whose state does not survive this pickling; returns as `tensor`."""
 
     def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
-        """Note a tensor or array that lies on a GPU; returns as `tensor`."""
+        """Record a tensor or array on a GPU; returns as `tensor`."""
 
     def differentiated(self, tensor: Any, reduction: Any) -> Any:
-        """Note a tensor of a derivative that the caller takes: pickling drops its tangent.
+        """Record a tensor of a derivative that the caller takes: pickling drops its tangent.
 
-        Where `reduction` is None, it belongs to a transform, and torch refuses to pickle it. Else
+        If `reduction` is None, it belongs to a transform, and torch refuses to pickle it. Otherwise
         it returns as `tensor`.
         """
 
     def module(self, module: Any, reduction: Any) -> Any:
-        """Note a module that stands in no other one; returns as `tensor`."""
+        """Record a module that is not part of another one; returns as `tensor`."""
 
     def ended(self) -> None:
-        """Hear that the pickling is over."""
+        """End: the pickling is over."""
 
 
 class _Active(threading.local):
@@ -83,7 +83,7 @@ active = _Active()
 
 
 class Reductions(Protocol):
-    """What makes the objects of a framework report to the active transfer."""
+    """The hook that makes a framework's objects report to the active transfer."""
 
     applied: bool
 
@@ -91,7 +91,7 @@ class Reductions(Protocol):
         """Put it in place."""
 
     def undo(self) -> None:
-        """Leave everything as it was."""
+        """Restore everything."""
 
 
 class Framework:
@@ -100,22 +100,22 @@ class Framework:
     Subclass it for your arrays. No method is called before the program has imported `module`.
 
     Attributes:
-        name: its name, by which it is registered and findings call it.
-        title: how messages write it; `name` if empty.
+        name: its name, by which it is registered and named in findings.
+        title: its name in messages; `name` if empty.
         module: the module whose import makes the framework relevant.
-        complete: a package and a name in it that is there once all has been imported: while another
+        complete: a package and a name in it that exists once the import is complete: while another
             thread imports it, nothing is patched. By default `module` alone is enough.
         packages: the packages of the framework. Their frames are never shown as the user's line.
         types: the names of the classes in `module` whose objects are its arrays.
-        default_gpu: a copy arrives on the default GPU, and not on that which the array was on.
+        default_gpu: a copy arrives on the default GPU, not on that of the original.
         backwards: a backward pass in the parent shows later whether a shipped array got a gradient.
-        on_tapes: gradients come by tapes, and not by arrays that require grad.
-        waits_in: packages whose code, in a forked process, may wait for threads of the framework's
-            that only the parent has, where nothing but the wait tells of it.
-        waits_by: methods in C that wait likewise, where the program calls them itself.
+        on_tapes: gradients come from tapes, not from arrays that require grad.
+        waits_in: packages whose code, in a forked process, may wait for threads of the framework
+            that exist only in the parent, if only the wait itself shows that.
+        waits_by: methods in C that wait in this way, if the program calls them itself.
         implementation: a module whose functions are methods of this object, imported once the
             framework is.
-        more_reductions: modules with `reductions` of their own, to be put in place as well.
+        more_reductions: modules with further `reductions`.
     """
 
     name: str = ""
@@ -166,7 +166,7 @@ class Framework:
     # -- what calls and findings ask -----------------------------------------------------------
 
     def tells_results(self) -> bool:
-        """Whether results of workers are looked at, now that tasks begin."""
+        """Whether results of workers are inspected, as tasks begin."""
         return self.module in sys.modules
 
     def threads_are_up(self) -> bool:
@@ -178,23 +178,23 @@ class Framework:
         return True
 
     def remade(self, roots: Iterable[tuple[str, Any]]) -> set[int]:
-        """The ids of objects under `roots` that are computed anew before anything uses them."""
+        """The ids of objects under `roots` that are recomputed before anything uses them."""
         return set()
 
     def spent(self, tensor: Any) -> bool:
-        """Whether the history of `tensor` has served already, and serves no more."""
+        """Whether the history of `tensor` was used already, and cannot be used again."""
         return False
 
     def recorded(self, tensor: Any) -> bool:
-        """Whether a backward, or a tape in this thread, would go on through `tensor`."""
+        """Whether a backward pass, or a tape in this thread, would continue through `tensor`."""
         return self.history(tensor) is not None
 
     def shares_memory(self, array: Any) -> bool:
-        """Whether the standard library's pickler ships `array` by sharing its memory."""
+        """Whether the standard library's pickler shares the memory of `array` as it ships it."""
         return False
 
     def hooks_of(self, array: Any) -> list[Any]:
-        """The program's hooks on `array` that hear of its gradient, and are not pickled."""
+        """The program's gradient hooks on `array`, which are not pickled."""
         return []
 
     def leaves(self, history: Any) -> Iterator[Any]:
@@ -207,11 +207,11 @@ class Framework:
         return locate.find(roots, lambda item: issubclass(type(item), kinds), deep=deep)
 
     def met(self, item: Any) -> tuple[Any, str]:
-        """The object whose pickling showed `item`, and the path from there to `item`."""
+        """The object whose pickling revealed `item`, and the path from there to `item`."""
         return item, ""
 
     def on_its_way(self, reduction: Any) -> Any:
-        """The `reduction` of an object on a GPU as it goes to a worker; most stay as they are."""
+        """The `reduction` of an object on a GPU as it goes to a worker; unchanged for most."""
         return reduction
 
     def describe(self, item: Any) -> Details:
@@ -235,7 +235,7 @@ class Framework:
         return hasattr(sys.modules.get(package), holds)
 
     def reductions(self) -> list[Reductions]:
-        """What makes its objects report to the active transfer; asked once it is imported."""
+        """The hooks that make its objects report to the active transfer."""
         found: list[Reductions] = [Patches([self._patch(kind) for kind in self._kinds()])]
         if self.implementation is not None:
             module = import_module(self.implementation)

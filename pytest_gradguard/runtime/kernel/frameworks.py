@@ -1,4 +1,4 @@
-"""The frameworks that are known: ours, which register here, and those of other packages.
+"""The known frameworks: ours, which register here, and those of other packages.
 
 A framework is used once the program has imported it: its objects then report to the active transfer
 as they are pickled.
@@ -15,7 +15,7 @@ from pytest_gradguard.runtime.kernel.framework import Framework, Reductions
 from pytest_gradguard.runtime.kernel.oldest import too_old
 
 _known: dict[str, Framework] = {}
-"""By their names."""
+"""The frameworks by name."""
 _ours: set[str] = set()
 """The names of gradguard's own."""
 _modules: dict[str, str] = {}
@@ -23,8 +23,8 @@ modules = _modules.keys()
 """The modules whose import makes frameworks relevant."""
 _reductions: dict[str, list[Reductions]] = {}
 _settled = (0, 0)
-"""The turn of the guard in which all reductions were last seen in place, and the number of modules
-that were loaded then."""
+"""The turn of the guard in which all reductions were last applied, and the number of modules
+loaded then."""
 
 
 def _register(framework: Framework) -> None:
@@ -70,13 +70,13 @@ def register_framework(framework: Framework) -> None:
 
 
 def register_ours(framework: Framework) -> None:
-    """Know one of gradguard's own."""
+    """Register one of gradguard's own."""
     _ours.add(framework.name)
     _register(framework)
 
 
 def named(name: object) -> Framework:
-    """The framework of that name; of one that this process does not know, nothing but the name."""
+    """The framework of that name; one that this process does not know has only the name."""
     known = _known.get(str(name))
     if known is None:
         known = Framework()
@@ -85,17 +85,17 @@ def named(name: object) -> Framework:
 
 
 def is_ours(framework: Framework) -> bool:
-    """Whether `framework` is one of gradguard's own, whose users the pitfalls advise."""
+    """Whether `framework` is one of gradguard's own, for which the pitfalls have advice."""
     return framework.name in _ours
 
 
 def package_names() -> list[str]:
-    """The packages of the frameworks that are known."""
+    """The packages of all known frameworks."""
     return sorted({package for framework in _known.values() for package in framework.packages})
 
 
 def threads_are_up() -> bool:
-    """Whether a framework has threads up without which what it computes may wait in a fork."""
+    """Whether a framework has threads without which its computations may hang in a fork."""
     return any(framework.threads_are_up() for framework in _known.values())
 
 
@@ -117,10 +117,10 @@ def waiting_by(method: str) -> Framework | None:
 
 
 def watch_reductions() -> None:
-    """Make the objects of every framework that is loaded report to the active transfer.
+    """Make the objects of every loaded framework report to the active transfer.
 
-    Any thread may ask for it, also one that still pickles as the guard ends; and a process that
-    watches what it pickles for another one, where the guard itself is never on.
+    Any thread may call it, also one that still pickles as the guard ends, and a process that
+    watches its pickling for another one and never has the guard on.
     """
     global _settled
     turn, _ = now = (watching.turn, len(sys.modules))
@@ -131,7 +131,7 @@ def watch_reductions() -> None:
         if reductions is None:
             if framework.module not in sys.modules:
                 continue
-            # A package that another thread is importing just now does not hold everything yet.
+            # A package that another thread is importing at this moment is incomplete.
             if not framework.is_imported:
                 now = (0, 0)
                 continue
@@ -140,7 +140,7 @@ def watch_reductions() -> None:
             if not one.applied:
                 attempt(one.apply)
     _settled = now
-    if turn != watching.turn:  # the guard has ended meanwhile
+    if turn != watching.turn:  # the guard has ended in the meantime
         undo()
 
 
@@ -168,7 +168,7 @@ watching.at_end(undo)
 
 
 def loaded() -> bool:
-    """Whether the program has imported a framework whose results are looked at."""
+    """Whether the program has imported a framework whose results are inspected."""
     return any(framework.tells_results() for framework in _known.values())
 
 

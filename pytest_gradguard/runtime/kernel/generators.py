@@ -1,7 +1,7 @@
-"""The global random generators of the libraries that are loaded: captured, restored, seeded.
+"""The global random generators of the loaded libraries: captured, restored, seeded.
 
-Nothing is imported, and no function that the guard watches is called: what the program has seeded,
-and what it has not, stays as the guard knows it.
+Nothing is imported, and no function that the guard watches is called, so the guard's record of what
+the program has seeded is unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ACCELERATORS = ("cuda", "xpu")
 
 
 def capture() -> Restore:
-    """A function that puts every global generator back into its present state."""
+    """A function that restores the current state of every global generator."""
     undo = [_set_later(random.setstate, random.getstate())]
     undo += [_set_later(one.set_state, one.get_state()) for one in _torch()]
     numpy = of_library("numpy")
@@ -44,7 +44,7 @@ def seed(number: int) -> None:
 
 
 def seed_library(name: str, number: int) -> None:
-    """Seed the global generator of numpy, torch or tensorflow alone, which has been imported."""
+    """Seed only the global generator of numpy, torch or tensorflow, which is imported."""
     if name == "numpy":
         _seed_numpy(number)
     elif name == "torch":
@@ -57,13 +57,13 @@ def seed_library(name: str, number: int) -> None:
 
 
 def seed_process(number: int, *, forked: bool) -> None:
-    """Seed the global generators that a process begins with by chance.
+    """Seed the global generators whose initial state in a process is arbitrary.
 
-    A forked process has its parent's states, but for Python's own, which Python seeds anew there.
+    A forked process has its parent's states, except Python's own, which Python reseeds there.
 
     Args:
         number: the seed, of 64 bits.
-        forked: the process was forked; else it is a fresh one.
+        forked: the process was forked; otherwise it is a new one.
     """
     if forked:
         random._inst.seed(number)
@@ -88,7 +88,7 @@ def _torch() -> Iterator[Any]:
 
 
 def of_library(library: str) -> Any:
-    """The generator that all of this process shares, of a library that is loaded; else None."""
+    """The process-wide generator of a loaded library; otherwise None."""
     if library == "random":
         return random._inst
     if library == "torch":
@@ -112,13 +112,14 @@ def _seed_numpy(number: int) -> None:
 
 def _eager_context() -> Any:
     module: Any = sys.modules.get("tensorflow.python.eager.context")
-    if module is None or is_forked():  # whose threads are gone: it may hang (GG303)
+    if module is None or is_forked():  # its threads do not exist: it may hang (GG303)
         return None
     return module.context()
 
 
 def _seed_tensorflow(context: Any, number: int) -> None:
-    # The watched `set_global_seed` calls this; it also drops kernels, which hold states of their
+    # The watched `set_global_seed` calls this; it also drops kernels, which hold their own
+    # states.
     # own.
     context._set_global_seed(number)
     for variable in _counting_variables():
@@ -161,8 +162,8 @@ def seed_worker(number: int, words: list[int]) -> None:
     """Seed the global generators as torch does in the worker of a `DataLoader`.
 
     Args:
-        number: the seed of Python's and of torch's.
-        words: that of NumPy's.
+        number: the seed of Python's and torch's.
+        words: the seed of NumPy's.
     """
     random._inst.seed(number)
     for generator in _torch():

@@ -1,7 +1,7 @@
-"""Modules that forked workers have inherited: nothing that arrives names them.
+"""Modules that forked workers have inherited, and that no pickle names.
 
 A process that the program forks has them in its function and arguments. The workers of a pool have
-them in the globals that tasks use, and in what the initializer of the pool was given.
+them in the globals that tasks use, and in the arguments of the pool's initializer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_gradguard.runtime.kernel.tasks import code_of, roots_of
 from pytest_gradguard.runtime.kernel.used_globals import values_used_by
 
 NAME = "modules"
-"""Under this name the worker of a batch is asked to know the modules that it has inherited."""
+"""The probe's name."""
 _SEARCHED = 2_000
 _WIDE = 256
 
@@ -44,7 +44,7 @@ class Inherited(NamedTuple):
 
 
 def ship(call: Call, items: Any) -> Inherited | None:
-    """The modules that a batch finds in globals."""
+    """Return the modules that a batch finds in globals."""
     known = call.remembered.setdefault(NAME, {})
     code = code_of(items[0][0]) or type(items[0][0]) if len(items) else None
     if code not in known:
@@ -56,7 +56,7 @@ def ship(call: Call, items: Any) -> Inherited | None:
 
 
 def start(call: Call, task: Any, forked: bool) -> Inherited | None:
-    """The modules that a process has in its function, arguments and globals."""
+    """Return the modules that a process has in its function, arguments and globals."""
     return _asked(call, _roots([task]), started=True) if forked else None
 
 
@@ -70,7 +70,7 @@ def _asked(call: Call, roots: Iterable[tuple[str, Any]], started: bool) -> Inher
 
 
 def _modules_in(roots: Iterable[tuple[str, Any]]) -> list[Any]:
-    """The modules under `roots` that stand in no other one."""
+    """The modules under `roots` that are not part of another."""
     kind = sys.modules["torch"].nn.Module
     found = []
 
@@ -85,7 +85,7 @@ def _modules_in(roots: Iterable[tuple[str, Any]]) -> list[Any]:
 
 
 def begin(asked: Inherited, process: bool) -> None:
-    """Know, in a forked worker, the modules that the tasks which begin now may use."""
+    """Record, in a forked worker, the inherited modules that the starting tasks may use."""
     if not process or asked.lineage != LINEAGE:
         return
     for items in running.batches():

@@ -1,8 +1,8 @@
-"""The work of workers, done in the calling process: how `gradguard compare` runs a program again.
+"""Runs the work of workers in the calling process, for the second run of `gradguard compare`.
 
-Each integration has patches by which its tasks run here, at once and in their order (`inline` of an
-`Integration`). They stand above the patches that watch, so that a call is begun and numbered as it
-is elsewhere.
+Each integration has patches by which its tasks run here, immediately and in order (`inline` of an
+`Integration`). They are applied on top of the watching patches, so that calls begin and are
+numbered as usual.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Run = Callable[[Task], Any]
 
 
 class Isolation:
-    """Has a task change no more here than it would from the process that it is for."""
+    """Limits what a task changes here to what it would change from its own process."""
 
     def process(self) -> Any:
-        """What a process would have of its own that runs tasks one after the other."""
+        """The private state of a process that runs tasks one after the other."""
         return None
 
     def run(
@@ -51,26 +51,26 @@ class Isolation:
             workers: the kind of workers that it is for.
             task: the task.
             run: runs it.
-            inherited: a forked process would inherit what it works on; else that is pickled.
-            process: the `process` that it is for, where all of its tasks run in one.
+            inherited: a forked process would inherit its data; otherwise that is pickled.
+            process: the `process` that it is for, if all of its tasks run in one.
         """
         return run(task)
 
     def copied(self, item: Any) -> Any:
-        """A copy of `item` such as a process would have; what carries gradients is the same."""
+        """A copy of `item` as a process would have it; objects with gradients are not copied."""
         return item
 
     def pickled(self, item: Any) -> Any:
-        """A copy of `item` by pickling; functions, and what carries gradients, are the same."""
+        """A copy of `item` by pickling; functions and objects with gradients are not copied."""
         return item
 
     def sent(self, item: Any) -> Any:
-        """What arrives of `item`, which the task that runs sends to the program by itself."""
+        """The copy of `item` that arrives if the running task sends it to the program itself."""
         return item
 
 
 class Blocked(BaseException):
-    """A task cannot be run here: it waits for something that comes later, or from elsewhere."""
+    """A task cannot run here: it waits for a later or an external event."""
 
 
 def _raise(why: str) -> NoReturn:
@@ -78,17 +78,17 @@ def _raise(why: str) -> NoReturn:
 
 
 class _State:
-    """What this process does inline.
+    """The state of inline running.
 
     Attributes:
-        depth: how many tasks run here now, one in the other.
-        handed: how many tasks were run here instead of in a worker.
-        refused: what could not be done here, each with its line.
-        unordered: the lines at which results come in the order in which they are ready.
-        kept: what tasks have left in their workers' copies alone, in words.
+        depth: how many tasks run here now, nested.
+        handed: how many tasks ran here instead of in a worker.
+        refused: work that could not be done here, each with its line.
+        unordered: the lines at which results come in order of completion.
+        kept: state that tasks have left only in their workers' copies, in words.
         isolation: how tasks for processes run.
-        give_up: called with the reason, where a task cannot be run here after all.
-        started: the line at which a process was started whose function runs now; else empty.
+        give_up: called with the reason, if a task cannot run here after all.
+        started: the line that started the process whose function runs now; otherwise empty.
         active: tasks run inline now.
     """
 
@@ -160,7 +160,7 @@ def run(
 
 
 def run_process(workers: Workers, call: Call, run: Callable[[], Any], forked: bool) -> Any:
-    """Run what a process does that `call` starts."""
+    """Run the function of a process that `call` starts."""
     state.handed += 1
     state.started = place()
     with within(), task_seeds.as_process(task_seeds.start(call, None, forked)):
@@ -181,7 +181,7 @@ def future(workers: Workers, call: Call, function: Any, args: Any, kwargs: Any) 
 
 
 def unseeded(work: Callable[[], Any]) -> Future[Any]:
-    """What a thread does that draws from the generators as they are, done, as a future."""
+    """The work of a thread that draws from the generators as they are, done, as a future."""
     state.handed += 1
     done: Future[Any] = Future()
     with within():
@@ -198,7 +198,7 @@ def _call(task: Task) -> Any:
 
 
 def place() -> str:
-    """The user's line that is running, for messages; empty where there is none."""
+    """The user's current line, for messages; empty without one."""
     site = callsite.user_site()
     if site is None:
         return ""
@@ -207,18 +207,18 @@ def place() -> str:
 
 
 def refuse(what: str) -> None:
-    """Say that `what`, which the program does now, is done as in the first run."""
+    """Record that `what`, which the program does now, is done as in the first run."""
     state.refused[" at ".join(filter(None, (what, place())))] = None
 
 
 def note_shipped(workers: Workers) -> None:
-    """Say that a task goes to a worker, where tasks are run inline: its library has no way to."""
+    """Record that a task goes to a worker although tasks run inline: its library has no patches."""
     if state.active:
         refuse(f"a task for {workers.name} workers")
 
 
 def note_unordered(what: str) -> None:
-    """Say that the order of the results of `what` is up to chance in workers."""
+    """Record that the order of the results of `what` in workers depends on timing."""
     state.unordered[" at ".join(filter(None, (what, place())))] = None
 
 
@@ -258,7 +258,7 @@ def active(isolation: Isolation, left: Sequence[str] = ()) -> Iterator[_State]:
 def once_imported(
     module: str, apply: Callable[[], object], awaited: list[Callable[[], object]]
 ) -> None:
-    """Call `apply` now, where `module` is loaded, and whenever it is; what is `awaited` grows."""
+    """Call `apply` now, if `module` is loaded, and at each import of it; adds it to `awaited`."""
     if module in sys.modules:
         apply()
     awaited.append(apply)
@@ -275,7 +275,7 @@ def _patch(
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """A block in which torch computes in as many threads as in a worker; None: as it does here."""
+    """A block in which torch computes in as many threads as in a worker; None: unchanged."""
     torch: Any = sys.modules.get("torch")
     if number is None or torch is None:
         yield

@@ -1,7 +1,7 @@
-"""Which process this is, and what a forked one resets.
+"""The identity of this process, and resets in forked ones.
 
-A forked process has what its parent had at that moment, at the same addresses. Whoever keeps what
-belongs to the parent alone has it reset by `in_child`.
+A forked process has its parent's objects at the same addresses. Whatever belongs only to the parent
+is reset by `in_child`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pytest_gradguard.platforms import HERE
 
 _FIRST = os.getpid()
 LINEAGE = f"{_FIRST}-{os.urandom(8).hex()}"
-"""Equal in this process and in those forked from it: they share what was imported before."""
+"""Equal in this process and in those forked from it: they share earlier imports."""
 
 
 def is_forked() -> bool:
-    """Whether this process was forked from one that had this module, by whatever forks it."""
+    """Whether this process was forked, by any means, from one that had this module."""
     return os.getpid() != _FIRST
 
 
@@ -25,7 +25,7 @@ _resets: list[Callable[[], object]] = []
 
 
 def in_child(reset: Callable[[], object]) -> None:
-    """Have `reset` called in each process that is forked from this one, as it begins."""
+    """Call `reset` in each process that is forked from this one, as it begins."""
     _resets.append(reset)
 
 

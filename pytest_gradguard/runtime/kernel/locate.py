@@ -1,7 +1,7 @@
-"""The slow road: which object was that? Taken only when something has been found.
+"""Finds the path of an object: a slow search, used only when something has been found.
 
-It follows what pickling follows (containers, attributes, what a function captures) through plain
-`__dict__` and slots, so that no code of the user's runs, and stops after a fixed number of objects.
+It follows the same edges as pickling (containers, attributes, captures of functions) through plain
+`__dict__` and slots, so that no code of the user runs, and stops after a fixed number of objects.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _LIMIT = 20_000
 _ESTIMATOR_METHODS = ("fit", "forward", "predict", "train", "step", "partial_fit")
 WRAPPERS: dict[type, Callable[[Any], Any]] = {}
-"""Containers that a framework puts in place of the program's own, and what gives the latter."""
+"""Containers by which a framework replaces the program's, and a function for the original."""
 
 CAPTURES = (".closure[", ".defaults[", ".globals[", ".partial.")
-"""What the paths of objects hold that a function captures, or is given in advance."""
+"""Parts of the paths of objects that a function captures, or has bound in advance."""
 
 _TORCH_REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
 
@@ -44,11 +44,11 @@ def find(
     """The shortest path to every wanted object under `roots`, by the object's id.
 
     Args:
-        roots: pairs of a path and the object that stands there.
-        wanted: whether an object is looked for; such objects are not looked into.
-        deep: look into attributes and functions too; else into plain containers only.
-        limit: how many objects to look at.
-        wide: containers of more entries are not looked into; by default all are.
+        roots: pairs of a path and the object at it.
+        wanted: whether an object is searched for; such objects are not searched themselves.
+        deep: search attributes and functions, too; otherwise only plain containers.
+        limit: how many objects to search.
+        wide: containers with more entries are not searched; by default all are.
 
     Returns:
         Paths such as ``args[0].encoder.weight`` by `id`.
@@ -68,7 +68,7 @@ def find(
         elif wide is None or not issubclass(kind, _CONTAINERS) or len(item) <= wide:
             try:
                 queue.extend(_inside(path, item, kind, deep))
-            except RuntimeError:  # another thread has changed it meanwhile
+            except RuntimeError:  # another thread has changed it in the meantime
                 pass
     return found
 
@@ -83,7 +83,7 @@ def is_record(item: Any) -> bool:
 
 
 def inside(path: str, item: Any) -> Iterator[tuple[str, Any]]:
-    """What stands directly in `item`, which stands at `path`: pairs of a path and an object."""
+    """The direct contents of `item`, whose path is `path`: pairs of a path and an object."""
     return _inside(path, item, type(item), True)
 
 
@@ -153,7 +153,7 @@ def _attributes(path: str, item: Any, kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _captures(path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What travels with a function that is pickled by value: closure, defaults, globals."""
+    """The parts of a function that is pickled by value: closure, defaults, globals."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         try:
@@ -164,7 +164,7 @@ def _captures(path: str, function: types.FunctionType) -> Iterator[tuple[str, An
         yield f"{path}.defaults[{index}]", value
     for key, value in (function.__kwdefaults__ or {}).items():
         yield f"{path}.defaults[{key!r}]", value
-    if travelling.by_name(function):  # its globals stay behind
+    if travelling.by_name(function):  # its globals are not pickled
         return
     for name in globals_in(code).names:
         if name in function.__globals__:
@@ -174,7 +174,7 @@ def _captures(path: str, function: types.FunctionType) -> Iterator[tuple[str, An
 
 
 def _key(key: Any) -> str:
-    """A dict key as a path shows it; only plain keys, so that no `__repr__` of theirs runs."""
+    """A dict key as shown in a path; only plain keys, so that no `__repr__` runs."""
     if type(key) in (str, int, float, bool, bytes):
         return repr(key)
     return f"<{type(key).__name__}>"
@@ -183,11 +183,11 @@ def _key(key: Any) -> str:
 def names_in(
     wanted: Mapping[int, tuple[Any, str]], frame: types.FrameType | None
 ) -> dict[int, str]:
-    """What the program calls objects in `frame`; else the path that they went to workers by.
+    """The program's names for objects in `frame`; otherwise the paths that they were shipped by.
 
     Args:
-        wanted: by their ids: the objects, and these paths.
-        frame: where the program runs, if that is known.
+        wanted: the objects and these paths, by id.
+        frame: where the program runs, if known.
     """
     found: dict[int, str] = {}
     if frame is not None:

@@ -1,6 +1,6 @@
-"""Locks that a forked child finds open, whoever held them in its parent.
+"""Locks that are open in a forked child, whoever held them in its parent.
 
-A thread that holds a lock of ours while another thread forks does not exist in the child: it would
+A thread that holds a lock of ours while another thread forks does not exist in the child, and would
 never release the lock there.
 """
 
@@ -14,7 +14,7 @@ from pytest_gradguard.runtime.kernel.lineage import in_child
 
 
 class Lock:
-    """A lock that its thread may take again; to be used as a context manager."""
+    """A reentrant lock, for use as a context manager."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -24,7 +24,7 @@ class Lock:
         self._lock.acquire()
 
     def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(RuntimeError):  # it was renewed since: its thread has forked
+        with contextlib.suppress(RuntimeError):  # it was renewed since: this thread has forked
             self._lock.release()
 
 

@@ -1,4 +1,4 @@
-"""Which finding explains that a tensor lacks its gradient, or a part of it."""
+"""The findings that explain why a tensor lacks its gradient, or a part of it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Loss(NamedTuple):
 
     Attributes:
         tensor: the tensor.
-        state: its version and its gradient when the loss was seen.
-        evidence: what the finding is made of; it goes to `home`.
-        site: where the gradient was asked for.
+        state: its version and its gradient when the loss was detected.
+        evidence: the evidence of the finding, which goes to `home`.
+        site: where the gradient was requested.
     """
 
     tensor: Reference
@@ -58,7 +58,7 @@ def of(tensor: Any) -> Loss | None:
 
 
 def _state(tensor: Any) -> object:
-    """What a new gradient and an optimizer's step change in a torch tensor."""
+    """A state that a new gradient, or an optimizer's step, changes in a torch tensor."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not issubclass(type(tensor), torch.Tensor):
         return None

@@ -1,4 +1,4 @@
-"""What of the guard's travels with an error of the program's.
+"""The guard's data that is pickled with an error of the program.
 
 Pickles name a function of this file.
 """
@@ -19,19 +19,19 @@ def add(error: BaseException, messenger: Any) -> None:
 
 
 def of(error: BaseException) -> Any:
-    """What is unpickled with `error`; None: nothing is."""
+    """The messengers to be unpickled with `error`; None without any."""
     return error.__dict__.get(_MESSENGERS)
 
 
 def forget(error: BaseException) -> None:
-    """Leave `error` as it was: its messengers have been heard."""
+    """Restore `error`: its messengers have been handled."""
     error.__dict__.pop(_MESSENGERS, None)
 
 
 def _carry(error: BaseException) -> None:
-    """Have the messengers of `error` travel, where its class says itself how it is pickled.
+    """Have the messengers of `error` pickled if its class defines its own pickling.
 
-    TensorFlow's and CuPy's do, and leave their attributes behind; Python's own take them along.
+    TensorFlow's and CuPy's classes do, and drop attributes; Python's own pickling keeps them.
     """
     kind = type(error)
     if isinstance(kind.__reduce__, MethodDescriptorType) or (
@@ -47,11 +47,11 @@ def _carry(error: BaseException) -> None:
             return reduction
         rebuild, arguments, *rest = reduction
         if any(isinstance(one, dict) and _MESSENGERS in one for one in (*arguments, *rest)):
-            return reduction  # it takes its attributes along
+            return reduction  # it keeps its attributes
         return (rebuild_error, (of(error), rebuild, arguments), *rest)
 
     attributes: Any = error.__dict__
-    attributes["__reduce__"] = __reduce__  # picklers ask the object, not its class
+    attributes["__reduce__"] = __reduce__  # picklers look it up on the object, not its class
 
 
 def rebuild_error(messengers: Any, rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -1,10 +1,10 @@
-"""One way to observe a function of somebody else's: what it is given, what it returns or raises.
+"""Observes a function of a library: its arguments, its result and its errors.
 
-The caller gets what the function returns or raises as it is, without a frame of the guard's in the
-traceback. An observer may have other arguments go in, or another result come out. A fault of an
-observer is one warning, and the call goes on with the caller's arguments, or gives the function's
-own result; a finding that is to be raised reaches the caller. Where the work is done in another
-way or within a context, and where each microsecond counts, the wrapper is written out.
+The caller gets the function's result or error unchanged, without a frame of the guard in the
+traceback; an observer may replace the arguments or the result. A fault of an observer is one
+warning, and the call goes on as it was made; a finding that is to be raised reaches the caller.
+Wrappers that do the work in another way or within a context, and those where each microsecond
+counts, are written by hand.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ def observed(
     result: Observer | None = None,
     failed: Observer | None = None,
 ) -> Callable[[Any], Any]:
-    """What makes a function that is observed from one that is not.
+    """Makes an observed function from another one.
 
-    With `before`, the others are called only where it did not return None, and get what it
-    returned as their first argument.
+    With `before`, the others are called only if it did not return None, and get its result as their
+    first argument.
 
     Args:
         before: called before the function, with its arguments.
-        arguments: called next; returns what the function and the others get instead, or None.
-        after: called with what the function has returned, and its arguments.
-        result: in place of `after`; returns what the caller gets instead, or None.
-        failed: called with what the function has raised, and its arguments.
+        arguments: called next; returns the arguments for the function and the others, or None.
+        after: called with the function's result, and its arguments.
+        result: in place of `after`; returns the caller's result, or None.
+        failed: called with the function's error, and its arguments.
     """
     ended = after or result
 
@@ -99,5 +99,5 @@ def observed(
 
 
 def caller() -> FrameType:
-    """The frame that calls an observed function, asked in an observer other than `failed`."""
+    """The frame that calls an observed function, for use in an observer other than `failed`."""
     return sys._getframe(3)

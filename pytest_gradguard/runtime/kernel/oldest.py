@@ -1,6 +1,6 @@
 """The oldest releases of libraries that the guard watches.
 
-`tests/versions` makes its matrix from this table, and `docs/versions.md` says what of it was run.
+`tests/versions` makes its matrix from this table, and `docs/versions.md` shows which were run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ OLDEST: Mapping[str, str] = {
     "tensorflow": "2.16.1",
     "torch": "2.4.0",
 }
-"""By the names of packages, as programs import them."""
+"""By package, as programs import them."""
 
 
 def too_old(package: str, version: object) -> str | None:
-    """Why this version of a package is not watched; None: it is new enough, or nobody can tell."""
+    """Why this version of a package is not watched; None if it is new enough, or unknown."""
     oldest = OLDEST.get(package)
     numbers = re.match(r"\d+(?:\.\d+)*", str(version))
     if oldest is None or numbers is None or _parts(numbers[0]) >= _parts(oldest):

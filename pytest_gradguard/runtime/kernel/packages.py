@@ -13,18 +13,18 @@ from typing import Any, ParamSpec, TypeVar
 
 _transparent = {"pytest_gradguard", "asyncio", "contextlib"}
 _own_business = {"_pytest", "execnet", "xdist"}
-"""From the start: what runs tests. Whatever they start workers for is no work of the program's."""
+"""Initially the test runners: workers that they start are none of the program's."""
 
 
 def declare(names: Iterable[str], *, transparent: bool = False) -> None:
-    """Say that the packages or modules `names`, with all below them, are machinery.
+    """Declare the packages or modules `names`, and all below them, as machinery.
 
     Their frames are never shown as the user's line.
 
     Args:
         names: dotted names.
-        transparent: what they give to workers of another kind is the program's doing; else it is
-            their own business.
+        transparent: work that they give to workers of another kind is the program's; otherwise it
+            is their own.
     """
     (_transparent if transparent else _own_business).update(names)
     for function in _cached:
@@ -37,14 +37,14 @@ _cached: list[Any] = []
 
 
 def cached(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Remember what `function` answers, until another package is declared."""
+    """Cache the results of `function` until another package is declared."""
     remembering: Any = functools.lru_cache(maxsize=5_000)(function)
     _cached.append(remembering)
     return remembering  # type: ignore[no-any-return]
 
 
 def around(function: Any) -> frozenset[str]:
-    """The declared package that `function` is of, through which the program reaches it."""
+    """The declared package that contains `function`, through which the program reaches it."""
     name = str(getattr(function, "__module__", None) or "")
     while name:
         if name in _transparent or name in _own_business:
@@ -55,11 +55,11 @@ def around(function: Any) -> frozenset[str]:
 
 @cached
 def is_program(module: str, passed: frozenset[str]) -> bool | None:
-    """Whether `module` is the program's; None: it stands between the program and its workers.
+    """Whether `module` is the program's; None: it is between the program and its workers.
 
     Args:
         module: its dotted name.
-        passed: packages through which the program reaches the workers in question.
+        passed: packages through which the program reaches these workers.
     """
     name = module
     while name:

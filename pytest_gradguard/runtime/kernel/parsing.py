@@ -1,7 +1,7 @@
-"""A program's source as a syntax tree, without the warnings that reading it makes.
+"""A program's source as a syntax tree, without the warnings of parsing it.
 
-Python warns as it reads some strings, such as ``"\\d"``; the program's own import has done that, or
-not, as it was cached.
+Python warns as it parses some strings, such as ``"\\d"``; the program's own import has done that,
+or not, if it was cached.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NAME = "<source that gradguard reads>"
 _IGNORED: Any = ("ignore", None, Warning, re.compile(re.escape(_NAME)), 0)
-"""A filter for this name alone. It is put first for a moment, and no other warning notices: that
-the filters have changed is not told, as `warnings.catch_warnings` does for all threads."""
+"""A filter for this name alone, inserted briefly at the front. Other warnings are unaffected: the
+change is not announced to all threads, as `warnings.catch_warnings` would."""
 
 
 def parsed(source: str) -> ast.Module:
     """The syntax tree of `source`.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: it cannot be read.
+        SyntaxError, ValueError, RecursionError: it cannot be parsed.
     """
     filters: Any = getattr(warnings, "_get_filters", _filters)()
     filters.insert(0, _IGNORED)
@@ -40,7 +40,7 @@ def _filters() -> Any:
 
 
 def tree_of(path: str) -> ast.Module | None:
-    """The syntax tree of the file `path`, or of a cell of a notebook; None: it cannot be read."""
+    """The syntax tree of the file `path`, or of a notebook cell; None if it cannot be parsed."""
     return _tree("".join(linecache.getlines(path)))
 
 
@@ -53,7 +53,7 @@ def _tree(source: str) -> ast.Module | None:
 
 
 def scope_at(tree: ast.Module, line: int) -> ast.AST:
-    """The innermost function around `line`, with its decorators; else the module."""
+    """The innermost function around `line`, with its decorators; otherwise the module."""
     found: ast.AST = tree
     for node in ast.walk(tree):
         if isinstance(node, FUNCTIONS):

@@ -1,4 +1,4 @@
-"""What stands on the kernel, which imports none of it: `runtime` says how each part is loaded."""
+"""The parts above the kernel, which imports none of them: `runtime` sets how they are loaded."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from collections.abc import Callable
 from typing import Any
 
 load: Callable[[str], Any]
-"""Imports a package of `runtime`, by its name there, as soon as the kernel needs to know it."""
+"""Imports a package of `runtime`, by its name there, as soon as the kernel needs it."""

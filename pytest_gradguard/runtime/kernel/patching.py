@@ -1,4 +1,4 @@
-"""One object a patched name: idempotent, undoable, and careful with others' patches."""
+"""Patches of names, one object each: idempotent, undoable, and careful with others' patches."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _lock = Lock()
 
 
 def on_class(original: Any, kind: type) -> Callable[..., Any]:
-    """What `kind.name` gives where `original` is what stands under that name in a class.
+    """The value of `kind.name` if `original` is the raw attribute of that name in the class.
 
-    It does for methods of classes and static ones, written in Python or in C: a `wrap` that has to
-    call such a method need not know its kind, which changes between versions of a library.
+    It works for instance, class and static methods, written in Python or in C: a `wrap` that calls
+    such a method need not know its kind, which changes between versions of a library.
     """
     bound: Callable[..., Any] = original.__get__(None, kind)
     return bound
 
 
 def not_counted(wrapper: Wrapper) -> Wrapper:
-    """Have `warnings` leave out the frames of `wrapper`, where it counts to a ``stacklevel``.
+    """Have `warnings` skip the frames of `wrapper` as it counts to a ``stacklevel``.
 
-    A warning of what is wrapped is then attributed to the line that it has without us. Python
-    leaves out the frames of its import system, which it knows by their file.
+    A warning of the wrapped function is then attributed to the same line as without us. Python
+    skips the frames of its import system, which it recognizes by their file.
     """
     function: Any = wrapper
     code = function.__code__
@@ -47,7 +47,7 @@ class Patch:
         owner: the class or module that holds the attribute.
         name: its name.
         wrap: makes the replacement from the original.
-        inherited: the attribute may stand on a base class of the owner.
+        inherited: the attribute may be that of a base class of the owner.
 
     Attributes:
         mine: the replacement, while it is applied.
@@ -88,9 +88,9 @@ class Patch:
         setattr(self._owner, self._name, mine)
 
     def undo(self) -> None:
-        """Put the original back, unless somebody has wrapped ours since: theirs stays.
+        """Restore the original, unless another wrapper was put on ours, which is then kept.
 
-        Where the other wrapper is gradguard's too, its own undo puts our original back.
+        If the other wrapper is gradguard's too, its own undo restores our original.
         """
         if self.mine is None:
             return
@@ -108,17 +108,17 @@ class Patch:
 
 
 def _following(owner: type, name: str, original: Any) -> Any:
-    """Does what `owner` inherits under `name`: whatever stands there when it is called.
+    """A function that calls what `owner` inherits as `name` at the time of each call.
 
-    That may be another base class's, of a subclass with several; and the program may have put
-    something else in the place of `original` since.
+    That may be another base class's, in a subclass with several; and the program may have replaced
+    `original` since.
     """
 
     @functools.wraps(original)
     def inherited(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return getattr(super(owner, self), name)(*args, **kwargs)
-        except BaseException as error:  # written out, for each module that is pickled comes by here
+        except BaseException as error:  # written out: each pickled module passes here
             without_this_frame(error)
             raise
 
@@ -126,18 +126,18 @@ def _following(owner: type, name: str, original: Any) -> Any:
 
 
 _buried: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""What stood below each wrapper that was undone while another one stood on it."""
+"""The originals below wrappers that were undone while covered by another one."""
 
 
 _in_place: dict[Patches, None] = {}
-"""What is applied, and has to be undone when the guard ends; in the order in which it was."""
+"""The applied patches to undo when the guard ends, in the order of application."""
 
 
 def undo(*, owned: bool = True) -> None:
-    """Undo what is in place, the last first.
+    """Undo the applied patches, the last first.
 
     Args:
-        owned: what is left of owned patches, too: something has failed that should undo them.
+        owned: include remaining owned patches, which a failure has left in place.
     """
     for patches in reversed(list(_in_place)):
         if owned or not patches.owned:
@@ -150,7 +150,7 @@ class Patches:
     Args:
         patches: the patches.
         lasting: they may stay in place when the guard ends.
-        owned: who applies them undoes them, before that.
+        owned: whoever applies them undoes them, before that.
     """
 
     def __init__(self, patches: list[Patch], *, lasting: bool = False, owned: bool = False) -> None:
@@ -160,10 +160,10 @@ class Patches:
         self.applied = False
 
     def apply(self) -> None:
-        """Apply all; where one fails, undo the others.
+        """Apply all; if one fails, undo the others.
 
         Raises:
-            AttributeError, RuntimeError: that one did.
+            AttributeError, RuntimeError: of the patch that failed.
         """
         if self.applied:
             return
@@ -184,7 +184,7 @@ class Patches:
                 _in_place[self] = None
 
     def wrappers(self) -> list[Any]:
-        """What stands in place of each, while they are applied."""
+        """The wrappers of all patches, while they are applied."""
         return [patch.mine for patch in self._patches]
 
     def undo(self) -> None:
@@ -198,11 +198,11 @@ class Patches:
 
 
 class LatePatches:
-    """Patches of what may be loaded later: made once, when it is there.
+    """Patches of a module that may be loaded later: created once, when it is loaded.
 
     Args:
-        make: makes them; of what is not loaded, or is built otherwise than we know it, it makes
-            none, and is asked again.
+        make: creates them; returns none, and is called again, if the module is not loaded or has an
+            unknown layout.
         lasting, owned: as for `Patches`.
     """
 
@@ -216,11 +216,11 @@ class LatePatches:
 
     @property
     def applied(self) -> bool:
-        """Whether they were made and are in place."""
+        """Whether they were created and are in place."""
         return self._patches is not None and self._patches.applied
 
     def apply(self) -> None:
-        """Apply them, if they can be made."""
+        """Apply them, if they can be created."""
         if self._patches is None:
             made = self._make()
             if not made:
@@ -229,6 +229,6 @@ class LatePatches:
         self._patches.apply()
 
     def undo(self) -> None:
-        """Undo them, if they were made."""
+        """Undo them, if they were created."""
         if self._patches is not None:
             self._patches.undo()

@@ -1,11 +1,10 @@
-"""Pipes by which processes that the program starts itself tell what they saw.
+"""Pipes by which processes that the program starts itself report to it.
 
-A task of a pool sends notes along with its result. A process that the program starts itself has no
-result, and may be killed: it tells at once. What it told is read when somebody asks. A worker of a
-library's that is about to die posts what it has seen to a mailbox.
+A task of a pool sends notes with its result. A process that the program starts itself has no
+result, and may be killed, so it reports at once; the reports are read on demand. A library's worker
+that is about to die posts its reports to a mailbox.
 
-Each message is a line of plain data (`plain_data`). A line that is nothing of the expected type is
-left out.
+Each message is a line of plain data (`plain_data`). A line of an unexpected type is ignored.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ from pytest_gradguard.runtime.kernel.locks import Lock
 
 _ENOUGH = 65_536
 _SPARE = 32
-"""How many files the program can still open where the guard opens one of its own."""
+"""How many files the program must still be able to open once the guard has opened one."""
 
 
 _End = TypeVar("_End", int, Any)
 
 
-def ends_beside(make: Callable[[], tuple[_End, _End]]) -> tuple[_End, _End] | None:
-    """Both ends of a new pipe; None where the program could hardly open more files beside it.
+def open_pipe(make: Callable[[], tuple[_End, _End]]) -> tuple[_End, _End] | None:
+    """Both ends of a new pipe; None if the program could hardly open more files then.
 
-    None, too, where such pipes cannot be read without waiting.
+    None, too, if such pipes cannot be read without blocking.
 
     Args:
-        make: makes the pipe, out of descriptors or connections.
+        make: makes the pipe, from descriptors or connections.
     """
     if not HERE.polls_pipes:
         return None
     try:
         ends = make()
-    except OSError as error:  # the program has as many files open as it may
+    except OSError as error:  # the program has reached its limit of open files
         fault(error)
         return None
-    if _room_beside(end if isinstance(end, int) else end.fileno() for end in ends):
+    if _has_spare_files(end if isinstance(end, int) else end.fileno() for end in ends):
         return ends
     for end in ends:
         if isinstance(end, int):
@@ -53,18 +52,18 @@ def ends_beside(make: Callable[[], tuple[_End, _End]]) -> tuple[_End, _End] | No
     return None
 
 
-def _room_beside(descriptors: Iterable[int]) -> bool:
-    """Whether the program can still open files enough, now that the guard has opened these.
+def _has_spare_files(descriptors: Iterable[int]) -> bool:
+    """Whether the program can still open enough files, after the guard opened these.
 
-    A new descriptor gets the lowest number that is free.
+    A new descriptor gets the lowest free number.
     """
     limit = HERE.most_open_files()
     return limit is None or max(descriptors) + _SPARE < limit
 
 
-def tell(pipe: int, told: Any) -> None:
-    """Write `told` into a pipe, whole or not at all: nobody may be reading it."""
-    data = plain_data.dumps(told).encode("ascii") + b"\n"
+def send(pipe: int, message: Any) -> None:
+    """Write `message` into a pipe, whole or not at all: nobody may be reading it."""
+    data = plain_data.dumps(message).encode("ascii") + b"\n"
     HERE.set_blocking(pipe, False)
     if HERE.makes_room(pipe, len(data)):
         with suppress(BlockingIOError):
@@ -72,18 +71,18 @@ def tell(pipe: int, told: Any) -> None:
 
 
 def _read(lines: bytes, kind: Any) -> Iterator[Any]:
-    """The messages of type `kind` in what was written to a pipe."""
+    """The messages of type `kind` in the contents of a pipe."""
     for line in lines.splitlines():
-        with suppress(ValueError):  # it is none of the guard's, or cut off
+        with suppress(ValueError):  # not the guard's, or truncated
             yield plain_data.loads(line.decode("ascii"), kind)
 
 
 class Line:
-    """The reading end of a pipe by which one process tells again and again.
+    """The reading end of a pipe by which one process reports repeatedly.
 
     Args:
         pipe: the connection.
-        kind: the type of what the process tells.
+        kind: the type of its reports.
 
     Attributes:
         pipe: the connection; closed once the process has ended.
@@ -96,12 +95,12 @@ class Line:
         HERE.set_blocking(pipe.fileno(), False)
 
     def take(self) -> list[Any]:
-        """What the process has told since this was asked last."""
+        """The reports since the last call."""
         with suppress(BlockingIOError):
             while not self.pipe.closed and len(self._unread) < plain_data.LONGEST:
-                told = os.read(self.pipe.fileno(), _ENOUGH)
-                self._unread += told
-                if not told:
+                data = os.read(self.pipe.fileno(), _ENOUGH)
+                self._unread += data
+                if not data:
                     self.pipe.close()
         whole, ends, begun = self._unread.rpartition(b"\n")
         self._unread = begun if ends or len(begun) < plain_data.LONGEST else b""
@@ -109,10 +108,10 @@ class Line:
 
 
 class Listeners:
-    """The pipes by which several processes tell again and again, read whenever somebody asks.
+    """The pipes by which several processes report repeatedly, read on demand.
 
     Args:
-        most: from how many of them is heard at a time; the oldest go first.
+        most: how many of them are read at a time; the oldest are dropped.
     """
 
     def __init__(self, most: int) -> None:
@@ -121,40 +120,40 @@ class Listeners:
         self._lock = Lock()  # results may be taken out of queues in several threads
 
     def add(self, pipe: Any, kind: Any, take: Callable[[list[Any], bool], object]) -> None:
-        """Have `take` called with what a process has told, and whether it tells no more."""
-        self.hear()
+        """Call `take` with a process's reports, and whether it has ended."""
+        self.receive()
         with self._lock:
             self._open.append((Line(pipe, kind), os.getpid(), take))
             if len(self._open) > self._most:
                 self._open.pop(0)[0].pipe.close()
 
-    def hear(self) -> None:
-        """Take what the processes have told; pipes that are at their end go."""
+    def receive(self) -> None:
+        """Handle the processes' reports; remove pipes at their end."""
         with self._lock:
             for one in list(self._open):
                 line, owner, take = one
                 if os.getpid() == owner:
-                    told = line.take()
-                    if told or line.pipe.closed:
-                        take(told, line.pipe.closed)
-                else:  # forked, and must not take what its parent waits for
+                    reports = line.take()
+                    if reports or line.pipe.closed:
+                        take(reports, line.pipe.closed)
+                else:  # forked: the data is its parent's
                     line.pipe.close()
                 if line.pipe.closed and one in self._open:
                     self._open.remove(one)
 
     def close(self) -> None:
-        """Hear of no process any more."""
+        """Stop reading all pipes."""
         with self._lock:
             while self._open:
                 self._open.pop()[0].pipe.close()
 
 
 class Address(NamedTuple):
-    """Where a process reads what others tell it, in plain values so that it can be pickled.
+    """Where a process reads others' messages, picklable.
 
     Attributes:
         process, descriptor: the process, and its writing end.
-        device, inode: which pipe that was; the descriptor may be another file's by now.
+        device, inode: identify the pipe; the descriptor may be another file's by now.
     """
 
     process: int
@@ -167,10 +166,10 @@ class Mailbox:
     """A pipe of this process into which any process on this machine can write, by its address.
 
     For workers that a library starts, which inherit nothing, and which die before any result is
-    sent. It is made when its address is asked for; only Linux has such addresses.
+    sent. It is created when its address is requested; only Linux has such addresses.
 
     Args:
-        kind: the type of what they tell.
+        kind: the type of the messages.
     """
 
     def __init__(self, kind: Any) -> None:
@@ -179,10 +178,10 @@ class Mailbox:
         self._read: int | None = None
 
     def address(self) -> Address | None:
-        """Its address, for workers; None where there is no such thing."""
+        """Its address, for workers; None if unsupported."""
         if HERE.opened_in(0, 0) is None:
             return None
-        if self._address is None or self._address.process != os.getpid():  # a fork's parent's
+        if self._address is None or self._address.process != os.getpid():  # its parent's, in a fork
             read, write = os.pipe()
             HERE.set_blocking(read, False)
             about = os.fstat(write)
@@ -191,14 +190,14 @@ class Mailbox:
         return self._address
 
     def take(self) -> list[Any]:
-        """What was written into it since this was asked last."""
+        """The messages since the last call."""
         if self._read is None or self._address is None or self._address.process != os.getpid():
             return []
-        told = b""
+        data = b""
         with suppress(BlockingIOError):
-            while len(told) < plain_data.LONGEST:
-                told += os.read(self._read, _ENOUGH)
-        return list(_read(told, self._kind))
+            while len(data) < plain_data.LONGEST:
+                data += os.read(self._read, _ENOUGH)
+        return list(_read(data, self._kind))
 
     def close(self) -> None:
         """Close the pipe, if there is one."""
@@ -209,8 +208,8 @@ class Mailbox:
             self._read = self._address = None
 
 
-def post(address: Address, told: Any) -> None:
-    """Write into a mailbox; nothing, where it is closed or full."""
+def post(address: Address, message: Any) -> None:
+    """Write into a mailbox; does nothing if it is closed or full."""
     path = HERE.opened_in(address.process, address.descriptor)
     if path is None:
         return
@@ -221,7 +220,7 @@ def post(address: Address, told: Any) -> None:
     try:
         about = os.fstat(pipe)
         if (about.st_dev, about.st_ino) == (address.device, address.inode):
-            tell(pipe, told)
+            send(pipe, message)
     except OSError:
         pass
     finally:

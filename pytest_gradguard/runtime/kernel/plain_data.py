@@ -1,8 +1,8 @@
-"""Values as JSON and back, checked against their type: what a peer sends is data, and runs nothing.
+"""Values as JSON and back, checked against their type: a peer's message is data, and runs nothing.
 
-A text names the version of its format; another version, a longer text or another type is refused.
-Named tuples and dataclasses travel as lists of their fields, and mappings as lists of pairs. What
-has no plain form, such as a tensor, arrives as None.
+A text states the version of its format; another version, a longer text or another type is refused.
+Named tuples and dataclasses become lists of their fields, and mappings lists of pairs. A value
+without a plain form, such as a tensor, arrives as None.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 VERSION = 1
-"""Of the format; a text of another one is refused."""
+"""The version of the format; a text of another one is refused."""
 LONGEST = 1 << 24
 """How many characters a text may have."""
 
@@ -34,11 +34,11 @@ def loads(text: object, kind: Any) -> Any:
     """The value of type `kind` that `dumps` wrote.
 
     Args:
-        text: what arrived; anything.
+        text: the received object, of any type.
         kind: the type, as annotations write it. `Any` stands for a scalar, or a tuple of such.
 
     Raises:
-        ValueError: it is nothing of that type.
+        ValueError: it is not of that type.
     """
     if type(text) is not str or len(text) > LONGEST:
         raise ValueError(f"no text to read: {type(text).__name__}")
@@ -67,7 +67,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(data: Any, kind: Any) -> Any:
-    """The value of type `kind` that stands as `data` in the JSON."""
+    """The value of type `kind` from its JSON `data`."""
     origin = get_origin(kind) or kind
     if origin in _UNIONS:
         return _one_of(data, get_args(kind))

@@ -227,7 +227,7 @@ def wrap_tasks(call: Any, tasks: Any) -> Any:
     return tasks
 
 
-def hear(call: Any, notes: Notes) -> None:
+def deliver(call: Any, notes: Notes) -> None:
     """Take what the probes noted where tasks of `call` ran."""
     for name, note in notes:
         try:
@@ -248,7 +248,7 @@ def replace(call: Any, name: str, note: Any, earlier: Any, *, running: bool) -> 
     if replaced is not None:
         attempt(replaced, call, note, earlier, running)
     elif not running:
-        hear(call, [(name, note)])
+        deliver(call, [(name, note)])
 
 
 def read(texts: Sequence[tuple[str, str]]) -> Notes:

@@ -1,4 +1,4 @@
-"""A caller's generator of tasks, looked at where joblib pulls it from threads of its own."""
+"""Watches a caller's generator of tasks where joblib pulls it from threads of its own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Ending = Callable[[], None]
 
 
 def wrap_tasks(tasks: Any, begin: Callable[[], Ending | None]) -> Any:
-    """`tasks`, looked at in other threads than this one.
+    """`tasks`, watched in threads other than this one.
 
-    What has a length is no generator, and stays itself: progress totals ask for it.
+    An object with a length is no generator, and is unchanged: progress totals ask for its length.
 
     Args:
-        tasks: what the caller gave.
-        begin: begins to look at what this thread does; gives what ends that, or None.
+        tasks: the caller's tasks.
+        begin: starts to watch the current thread; returns a function that ends it, or None.
     """
     if hasattr(tasks, "__len__") or not isinstance(tasks, Iterator):
         return tasks

@@ -1,4 +1,4 @@
-"""How the program itself names what went to a worker: its own expression, or the parameter.
+"""The program's own names for shipped objects: its expression, or the parameter.
 
 The source of the call is read only once something was found.
 """
@@ -28,7 +28,7 @@ _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant)
 
 
 class Quoted(NamedTuple):
-    """What to call an object: by `name`, and by its role for the task, if that tells more."""
+    """An object's `name`, and its role for the task, if that adds information."""
 
     name: str
     role: str
@@ -38,12 +38,12 @@ class Quoted(NamedTuple):
 
 
 def quoted(site: Site | None, path: str, parameter: str | None, task: str) -> Quoted:
-    """What to call the object at `path` among what a call at `site` gave to `task`.
+    """The name of the object at `path` in the arguments of `task`, from a call at `site`.
 
     Args:
         site: the line of the call.
         path: such as ``args[0].weight``, ``closure['scale']`` or ``result``.
-        parameter: the name under which the task gets it, if that is known.
+        parameter: the task's parameter for it, if known.
         task: the name of the task's function.
     """
     if path == "result":
@@ -72,7 +72,7 @@ def quoted(site: Site | None, path: str, parameter: str | None, task: str) -> Qu
 
 
 def _expression(site: Site, task: str, key: int | str, rest: str) -> str | None:
-    """The program's own expression of an argument, if the source at `site` leaves no doubt."""
+    """The program's own expression of an argument, if the source at `site` is unambiguous."""
     source = "".join(linecache.getlines(site.path))
     tree = tree_of(site.path)
     if tree is None:
@@ -98,7 +98,7 @@ _ELEMENT = re.compile(r"\[(\d+)\](.*)", re.S)
 
 
 def _inside(given: ast.expr, rest: str) -> tuple[ast.expr, str]:
-    """What the path `rest` leads to in an expression, and what is left of the path."""
+    """The expression at the path `rest` inside another one, and the remaining path."""
     while isinstance(given, (ast.Tuple, ast.List)) and (element := _ELEMENT.fullmatch(rest)):
         items = given.elts[: int(element[1]) + 1]
         if len(items) <= int(element[1]) or any(isinstance(one, ast.Starred) for one in items):
@@ -113,12 +113,12 @@ def _scopes(tree: ast.Module, line: int) -> Iterator[ast.AST]:
     statements = (node for node in ast.walk(around) if isinstance(node, ast.stmt))
     at_line = [one for one in statements if one.lineno <= line <= (one.end_lineno or 0)]
     yield from at_line[-1:]
-    if at_line or around is not tree:  # the line of a decorator is that of no statement inside
+    if at_line or around is not tree:  # a decorator's line is in no statement inside
         yield around
 
 
 def _argument(call: ast.Call, task: str, key: int | str) -> ast.expr | None:
-    """What `call` gives to the function `task` as that argument, where it is a call that does."""
+    """The expression that `call` passes to the function `task` as that argument, if any."""
     handed = _handed(call, task)
     if handed is None:
         return None
@@ -131,9 +131,9 @@ def _argument(call: ast.Call, task: str, key: int | str) -> ast.expr | None:
 
 
 def _handed(call: ast.Call, task: str) -> tuple[list[ast.expr], list[ast.keyword]] | None:
-    """What a call such as `delayed(task)(…)`, `submit(task, …)`, `apply_async(task, (…,))`,
-    `task.remote(…)`, `Process(target=task, args=(…,))` or `spawn(task, args=(…,))` hands to the
-    task."""
+    """The arguments that a call such as `delayed(task)(…)`, `submit(task, …)`,
+    `apply_async(task, (…,))`, `task.remote(…)`, `Process(target=task, args=(…,))` or
+    `spawn(task, args=(…,))` passes to the task."""
     if isinstance(call.func, ast.Call):
         is_made_of = _place_of(task, call.func) is not None
         return (call.args, call.keywords) if is_made_of else None

@@ -1,9 +1,9 @@
-"""Weak references to the program's tensors, of which the program notices nothing.
+"""Weak references to the program's tensors that do not affect the program.
 
-`torch.utils.swap_tensors`, by which `Module.to` and `load_state_dict` convert parameters where
-torch's swap setting or a tensor subclass asks for it, refuses tensors that have weak references.
-While the guard or a watch is on, torch does not count ours; when the last of them ends, they are
-gone, whatever still holds a `Reference`.
+`torch.utils.swap_tensors`, by which `Module.to` and `load_state_dict` convert parameters if torch's
+swap setting or a tensor subclass asks for it, refuses tensors that have weak references. While the
+guard or a watch is on, torch does not count ours; when the last of them ends, they are cleared,
+even if a `Reference` is still held.
 
 A reference is to the tensor object: after a swap it leads to the same object, with new content.
 """
@@ -20,19 +20,19 @@ from pytest_gradguard.runtime.kernel.faults import attempt, fault
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 
 swapping: list[Callable[[Any], None]] = []
-"""Called with each tensor behind a reference before its content is swapped. A hook that stands on
-it goes with the content, and torch runs none that is put on afterwards."""
+"""Called with each referenced tensor before its content is swapped. A hook on it moves with the
+content, and torch runs none that is registered afterwards."""
 
 
 class _Own(weakref.ref[Any]):
-    """A weak reference of the guard's own; Python never shares one with the program."""
+    """A weak reference of the guard; Python never shares one with the program."""
 
     __slots__ = ("identity",)
     identity: int
 
 
 class Reference:
-    """A weak reference; one a tensor. Calling it gives the tensor, or None."""
+    """A weak reference, one for each tensor. Calling it returns the tensor, or None."""
 
     __slots__ = ("_gone", "_weak")
 
@@ -46,18 +46,18 @@ class Reference:
 
 
 _known: dict[int, Reference] = {}
-"""By the id of a live object: the reference to it."""
+"""The references by the id of a live object."""
 
 
 def refer(
     item: Any, gone: Callable[[], object] | None = None, *, lasting: bool = False
 ) -> Reference:
-    """The reference to `item`; a dead one where neither guard nor watch is on.
+    """The reference to `item`; a dead one if neither guard nor watch is on.
 
     Args:
-        item: a tensor, or another object that can be referred to.
+        item: a tensor, or another weakly referenceable object.
         gone: called when `item` is freed while the guard or a watch is on.
-        lasting: this process tells its parent what it sees, with no guard or watch of its own.
+        lasting: this process reports to its parent, with no guard or watch of its own.
     """
     identity = id(item)
     reference = _known.get(identity)
@@ -76,7 +76,7 @@ def refer(
 
 
 def _freed(weak: weakref.ref[Any], ending: Callable[[], bool] = sys.is_finalizing) -> None:
-    """What is referred to is freed; called by the interpreter."""
+    """Handle a freed object; called by the interpreter."""
     if not ending():  # else modules lose their globals, in no order
         attempt(_forget, weak)
 
@@ -91,11 +91,11 @@ def _forget(weak: _Own) -> None:
 
 
 def undo() -> None:
-    """Let go of everything, and leave torch as it was."""
+    """Clear all references, and restore torch."""
     while _known:
         try:
             _, reference = _known.popitem()
-        except KeyError:  # what it referred to has just been freed
+        except KeyError:  # its object has just been freed
             break
         reference._weak = None
         reference._gone = ()
@@ -106,7 +106,7 @@ watching.at_end(undo)
 
 
 class _WithoutOurs:
-    """The module `weakref` as `torch.utils` sees it, without the guard's own references."""
+    """The module `weakref` for `torch.utils`, without the guard's own references."""
 
     def __init__(self, original: Any) -> None:
         self._original = original
@@ -129,7 +129,7 @@ class _WithoutOurs:
 
 def _make() -> list[Patch]:
     utilities = sys.modules.get("torch.utils")
-    # The function asks its module for `weakref`: so it is found under any name it was imported by.
+    # The function looks up its module's `weakref`, so this works under any imported name.
     if not hasattr(utilities, "swap_tensors") or getattr(utilities, "weakref", None) is not weakref:
         return []
     return [Patch(utilities, "weakref", _WithoutOurs)]

@@ -1,7 +1,7 @@
 """The ways in which work leaves the calling thread: one `Integration` each.
 
-What the guard has to know of kinds of workers is derived from these objects, once, as they are
-registered. Ours are the modules of `integrations`; other packages add theirs by
+The kernel's tables on kinds of workers are derived from these objects, once, as they are
+registered. Ours are the modules of `integrations`; other packages add theirs with
 `pytest_gradguard.register_integration`.
 """
 
@@ -25,19 +25,19 @@ class Workers:
     """A kind of workers.
 
     Attributes:
-        name: what the findings call it.
-        carries: how tasks and results travel: one pickling takes a task (or a batch of them) there,
-            and another one brings its results (``"pickle"``); they stay the same objects
-            (``"thread"``); or a service of its own copies and keeps them, and tells of them apart
+        name: its name in findings.
+        carries: how tasks and results are transferred: one pickling takes a task (or a batch)
+            there, and another one brings its results (``"pickle"``); they are the same objects
+            (``"thread"``); or a service of its own copies and keeps them, and reports separately
             from the results (``"copy"``).
         forks: they may be forked from the program's process.
-        shares_memory: tensors travel in shared memory, as `multiprocessing`'s own pickler and
-            torch's reductions for it do that.
+        shares_memory: tensors are sent in shared memory, as by `multiprocessing`'s own pickler and
+            torch's reductions for it.
         loads_data: they prepare data for the program's process, which may use the GPU meanwhile;
             the library seeds their global generators.
-        advice: by the codes of pitfalls, what to do about them with such workers, where the
-            pitfall's own advice does not fit.
-        library: whose they are, where pitfalls have advice for that library (`Pitfall.cases`).
+        advice: by the codes of pitfalls, the fix with such workers, if the pitfall's own advice
+            does not fit.
+        library: their library, if pitfalls have advice for it (`Pitfall.cases`).
     """
 
     # No dataclass: making one takes longer than importing all that waits for a library.
@@ -79,18 +79,18 @@ class Workers:
 
 
 UNKNOWN = Workers("")
-"""Those of a call of which nothing has left yet."""
+"""The workers of a call before anything was sent."""
 THREADS = Workers("threading", "thread")
 PROCESSES = Workers("multiprocessing", forks=True, shares_memory=True, library="multiprocessing")
-"""Those of the standard library's `multiprocessing`, and of what pickles as it does."""
+"""The workers of the standard library's `multiprocessing`, and of libraries that pickle alike."""
 
 Answer = Callable[[FrameType, BaseException], None]
-"""Answers to the program with an error, as the outcome of the task that runs in a frame's thread:
-given the frame of a runner."""
+"""Answers to the program with an error, as the outcome of the task that runs in the thread of a
+runner's frame."""
 
 
 class UnknownLayout(Exception):
-    """A library is built otherwise than its integration knows."""
+    """A library has a layout unknown to its integration."""
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -101,20 +101,19 @@ class Integration:
 
     Attributes:
         name: its name, by which it is registered.
-        patches: by the name of the module whose import makes them possible: makes the patches of
-            that module. None: there is nothing in it to be watched. It raises `UnknownLayout` or
-            AttributeError where the module is built otherwise than it knows; that closes this part
-            of the integration, and one warning says so.
+        patches: by module name: makes the patches of that module, once it is imported. None:
+            there is nothing in it to watch. It raises `UnknownLayout` or AttributeError if the
+            module has an unknown layout; that disables this part of the integration, with one
+            warning.
         packages: the packages and modules that hand the work over. Their frames are never shown as
             the user's line.
-        transparent: what these packages give to workers of another kind is the program's doing;
-            else it is their own business.
-        runners: the modules whose functions run tasks in worker processes, so that what they call
-            is the task; the name of such a function, where it can answer in place of a task that
-            never ends, and how.
+        transparent: work that these packages give to workers of another kind is the program's;
+            otherwise it is their own.
+        runners: the modules whose functions run tasks in worker processes, so that their callees
+            are tasks; with the functions, by name, that can answer for a task that never ends.
         forks_in: the modules that fork workers whose tasks are watched.
-        joblib_backends: by the full names of classes of joblib's backends: how these travel.
-        inline: makes, as `patches`, those by which tasks run in the calling process instead
+        joblib_backends: the transport of joblib's backends, by the full names of their classes.
+        inline: as `patches`, makes those by which tasks run in the calling process instead
             (`kernel/inline`), for `gradguard compare`.
         undo: called when the guard ends, after the patches were undone.
     """
@@ -170,7 +169,7 @@ class Integration:
 def later(name: str, *first: Any) -> Callable[..., Any]:
     """A function of a module that is imported when the function is first called.
 
-    The modules that integrations consist of are imported when the program imports what they watch.
+    Integrations' modules are imported when the program imports the module that they watch.
 
     Args:
         name: ``module:function``.
@@ -181,17 +180,17 @@ def later(name: str, *first: Any) -> Callable[..., Any]:
 
     def function(*args: Any) -> Any:
         nonlocal known
-        if known is None:  # and not again where the program has forgotten its modules since
+        if known is None:  # not again if the program has removed its modules since
             known = getattr(import_module(module), attribute)
         return known(*first, *args)
 
     return function
 
 
-# -- what is derived -----------------------------------------------------------------------------
+# -- derived tables --------------------------------------------------------------------------------
 
 runners: dict[str, Mapping[str, Answer]] = {}
-"""By the modules that run tasks in workers: which of their functions can answer for a task."""
+"""By module that runs tasks in workers: its functions that can answer for a task."""
 forks_in: set[str] = set()
 """The modules that fork workers whose tasks are watched."""
 joblib_backends: dict[str, Any] = {}
@@ -202,7 +201,7 @@ class Watched:
     """One module of an integration: its patches while the guard is on.
 
     Attributes:
-        reason: why it is not watched, where it could not be.
+        reason: why it is not watched, if it could not be.
     """
 
     def __init__(self, integration: Integration, module: str) -> None:
@@ -251,7 +250,7 @@ class Watched:
             raise UnknownLayout(reason)
 
     def undo(self) -> None:
-        """Leave the module as it was."""
+        """Restore the module."""
         if self._patches is not None:
             self._patches.undo()
 
@@ -272,13 +271,13 @@ def library(module: str) -> str:
 
 
 def _package(module: str) -> tuple[str, object]:
-    """The package of a module that is loaded, and its version."""
+    """The package of a loaded module, and its version."""
     name = module.partition(".")[0]
     return name, getattr(sys.modules.get(name), "__version__", "of unknown version")
 
 
 class Registered:
-    """An integration, and what was declared for it.
+    """An integration and its declarations.
 
     Attributes:
         integration: the integration.
@@ -292,7 +291,7 @@ class Registered:
         self._watches = [watching.when_imported(one.module, one.apply) for one in self.watched]
 
     def forget(self) -> None:
-        """Leave everything as it was before."""
+        """Undo all declarations and patches."""
         for watch, one in zip(self._watches, self.watched, strict=True):
             watching.forget(watch)
             one.undo()
@@ -300,13 +299,13 @@ class Registered:
 
 
 registered: dict[str, Registered] = {}
-"""All integrations, by their names."""
+"""All integrations, by name."""
 when_registered: list[Callable[[Integration], object]] = []
-"""What is called with each integration that is registered from now on."""
+"""Called with each integration that is registered from now on."""
 
 
 def register(integration: Integration) -> None:
-    """Take an integration; one of the same name gives way to it."""
+    """Register an integration, replacing one of the same name."""
     known = registered.get(integration.name)
     if known is not None:
         known.forget()

@@ -1,7 +1,7 @@
-"""Tasks run under watch: in a thread of the process of their call, or in a worker process.
+"""Runs tasks under watch: in a thread of their call's process, or in a worker process.
 
-Batches of joblib's in worker processes do the same by themselves (`worker_batch`), for most of them
-are one small task.
+`worker_batch` does this itself for joblib's batches in worker processes, most of which are one
+small task.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _batches: dict[int, Any] = {}
 
 
 def enter(items: Any) -> None:
-    """Say that the tasks `items` run in this worker from now on."""
+    """Record that the tasks `items` start in this worker."""
     _batches[id(items)] = items
 
 
 def leave(items: Any) -> None:
-    """Say that the tasks `items` run no more."""
+    """Record that the tasks `items` have ended."""
     _batches.pop(id(items), None)
 
 
 def batches() -> list[Any]:
     """The tasks that run now in this worker, in any thread."""
     running = list(_batches.values())
-    if collector.here.running is not None:  # a batch of joblib's
+    if collector.here.running is not None:  # a joblib batch
         running.append(collector.here.running)
     return running
 
@@ -44,7 +44,7 @@ def alone(output: Any) -> list[Any]:
 
 
 def same(output: Any) -> Any:
-    """The results of several tasks, which are given as a list."""
+    """The results of several tasks, which are a list already."""
     return output
 
 
@@ -55,14 +55,14 @@ def in_thread(
     asked: Mapping[str, Any],
     gave: Callable[[Any], Any] = alone,
 ) -> Any:
-    """Run `task` in a thread of the process of `call`, and return what it gives.
+    """Run `task` in a thread of the process of `call`, and return its result.
 
     Args:
-        task: what is to be run.
+        task: runs the tasks.
         call: the call.
         items: the user's tasks in it.
-        asked: what the probes asked.
-        gave: the results of `items` in what `task` gives.
+        asked: the results of the probes' `ask`.
+        gave: makes the results of `items` from that of `task`.
     """
     begun = attempt(probes.begin, asked, process=False, instead=())
     try:
@@ -70,11 +70,11 @@ def in_thread(
     except BaseException as error:
         without_this_frame(error)
         notes = attempt(probes.end, begun, items, None, error, process=False, instead=[])
-        attempt(probes.hear, call, notes)
+        attempt(probes.deliver, call, notes)
         raise
     results = attempt(gave, output)
     notes = attempt(probes.end, begun, items, results, process=False, instead=[])
-    attempt(probes.hear, call, notes)
+    attempt(probes.deliver, call, notes)
     return output
 
 
@@ -86,11 +86,11 @@ def in_process(
     failed: Callable[[BaseException, probes.Notes], None],
     gave: Callable[[Any], Any] = alone,
 ) -> tuple[Any, probes.Notes]:
-    """Run `task` in a worker process; return what it gives, and what the probes noted.
+    """Run `task` in a worker process; return its result and the probes' notes.
 
     Args:
         task, items, asked, gave: as for `in_thread`.
-        failed: takes what the task raises, and what the probes noted then.
+        failed: called with the task's error, and the probes' notes.
     """
     inside = collector.here.inside
     attempt(worker.watch_nested_calls)

@@ -1,4 +1,4 @@
-"""What leaves for a worker in one pickling: what the guard has to know of among it."""
+"""The objects that leave for a worker in one pickling and that matter to the guard."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pytest_gradguard.runtime.kernel.references import refer
 from pytest_gradguard.runtime.kernel.tasks import parameter_of, roots_of, task_of
 
 differentiated: list[Callable[[Call, Any, Any, Any], Any]] = []
-"""What is done about a tensor of a derivative: given the call, its tasks, the tensor and its
-reduction (None, where it is refused), each returns the reduction that goes to the worker."""
+"""Handlers of tensors of a derivative: each gets the call, its tasks, the tensor and its
+reduction (None if refused), and returns the reduction for the worker."""
 
 
 class Shipment:
-    """Hears of the tensors in one batch on its way to a worker.
+    """Records the tensors in one batch on its way to a worker.
 
-    A model has many parameters: what comes after the first few costs a count and a weak
-    reference, and the counts are handed over at the end.
+    A model has many parameters: after the first few, each costs a count and a weak reference, and
+    the counts are handed over at the end.
     """
 
     _handed: dict[int, str] | None = None
@@ -33,7 +33,7 @@ class Shipment:
         self.call = call
         self.items = items
 
-    # Most batches carry nothing that counts: what there is to remember is made as it is met.
+    # Most batches carry nothing to count, so these containers are created on first use.
 
     @functools.cached_property
     def _paths(self) -> dict[int, dict[int, str]]:
@@ -56,7 +56,7 @@ class Shipment:
         return set()
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
-        """Note a tensor that may need a gradient; its reduction stays as it is."""
+        """Record a tensor that may need a gradient; its reduction is unchanged."""
         if framework.wanted(self.call, tensor) and not (
             self._is_kept(tensor, framework) or self._is_remade(tensor, framework)
         ):
@@ -65,7 +65,7 @@ class Shipment:
         return reduction
 
     def _is_remade(self, tensor: Any, framework: Framework) -> bool:
-        """Whether a module only keeps `tensor` until its next forward computes it anew."""
+        """Whether `tensor` is only kept by a module whose next forward pass recomputes it."""
         if framework.history(tensor) is None:
             return False
         if self._remade is None:
@@ -73,7 +73,7 @@ class Shipment:
         return id(tensor) in self._remade
 
     def _is_kept(self, tensor: Any, framework: Framework) -> bool:
-        """Whether an object only keeps `tensor`, as an estimator does with its last loss."""
+        """Whether `tensor` is only kept by an object, as an estimator keeps its last loss."""
         if not framework.spent(tensor):
             return False
         roots = roots_of(self.items)
@@ -90,12 +90,12 @@ class Shipment:
         return id(tensor) in self._kept
 
     def parameter(self, parameter: Any, framework: Framework) -> None:
-        """Note a parameter that requires grad, or a variable that is trained."""
+        """Record a parameter that requires grad, or a variable that is trained."""
         self._ship(checks.crossing("parameter"), parameter, framework)
         self._offer(parameter, framework)
 
     def ship_parameters(self) -> None:
-        """Note the parameters that were kept, once there are enough samples by their count."""
+        """Record the deferred parameters, now that samples are chosen by their count."""
         if "parameters" not in self.__dict__:
             return
         shipped = self.call.shipped
@@ -117,18 +117,18 @@ class Shipment:
             self._uncounted[code] += more
 
     def _offer(self, item: Any, framework: Framework) -> None:
-        """Note, for each check that takes it, an object that needs a gradient."""
-        for code, takes in checks.hearing("takes"):
+        """Record an object that needs a gradient for each check that takes it."""
+        for code, takes in checks.handlers("takes"):
             if takes(item, framework):
                 self._ship(code, item, framework)
 
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
-        """Note an optimizer that arrives without its state."""
+        """Record an optimizer that arrives without its state."""
         self._ship(checks.crossing("optimizer"), optimizer, framework)
         return reduction
 
     def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
-        """Note a tensor or array on a GPU."""
+        """Record a tensor or array on a GPU."""
         code = checks.crossing("gpu")
         if code in self._uncounted:
             self._uncounted[code] += 1
@@ -137,7 +137,7 @@ class Shipment:
         return framework.on_its_way(reduction)
 
     def differentiated(self, tensor: Any, reduction: Any) -> Any:
-        """Report a tensor that cannot be pickled, or have the worker know what it lacks."""
+        """Report a tensor that cannot be pickled, or send the worker what it lacks."""
         for hear in differentiated:
             reduction = hear(self.call, self.items, tensor, reduction)
         return reduction
@@ -155,13 +155,13 @@ class Shipment:
             shipped[id(item)] = (refer(item), path)
 
     def module(self, module: Any, reduction: Any) -> Any:
-        """Have the worker know a module that stands in no other one."""
+        """Attach its origin to a module that is not part of another."""
         if not isinstance(reduction, tuple):
             return reduction
         return shipped_modules.shipped(self.call.token, self.call.number_of(module), reduction)
 
     def ended(self) -> None:
-        """The batch is pickled: hand over the counts."""
+        """Hand over the counts: the batch is pickled."""
         self.ship_parameters()
         if "_uncounted" not in self.__dict__:
             return
@@ -183,7 +183,7 @@ class Shipment:
             full = True
         else:
             evidence = self._evidence.get(code) or self._open(code)
-            if for_gradient:  # on a GPU, what it holds of an object is met, too
+            if for_gradient:  # on a GPU, contents of an object are counted, too
                 evidence.identities.add(id(item))
             searched = id(framework) in self._paths or not evidence.samples
             if evidence.wants_sample and (searched or call.may_search()):

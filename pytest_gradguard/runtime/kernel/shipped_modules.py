@@ -1,9 +1,9 @@
-"""Modules that travel: which copy in a worker stands for which module of the caller.
+"""Modules in transit: which copy in a worker belongs to which module of the caller.
 
-A module that is pickled for a worker, and stands in no other one, takes along what names it. Where
-it arrives it is known by that, and so is what comes back of it. Forked workers have modules that
-were never pickled (`inherited_modules`). Workers and pickles name functions
-of this file, so it stays light, and they keep their signatures.
+A module that is pickled for a worker, and is not part of another, takes its origin along. It is
+recognized by that where it arrives, and so are results that contain it. Forked workers have modules
+that were never pickled (`inherited_modules`). Workers and pickles name functions of this file, so
+it stays light, and they keep their signatures.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Copy:
 
     Attributes:
         token: the call that it came with.
-        number: by which the process of that call knows the module.
-        looked_at, parameters: what probes have seen of it as it arrived.
-        left: the codes of the checks that were told of state which it keeps here.
+        number: its number in the process of that call.
+        looked_at, parameters: the probes' records of it as it arrived.
+        left: the codes of the checks that have reported state which it keeps here.
     """
 
     def __init__(self, token: int, number: int, module: weakref.ref[Any]) -> None:
@@ -41,18 +41,18 @@ class Copy:
 
     @property
     def module(self) -> Any:
-        """The module, or None where it is no more."""
+        """The module, or None if it no longer exists."""
         return self._module()
 
 
 _copies: dict[int, Copy] = dropped_at_end({})
-"""By the id of the module."""
+"""The copies by the module's id."""
 
 
 def shipped(
     token: int, number: int, reduction: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The `reduction` of a module on its way to a worker of a call, with what names it."""
+    """The `reduction` of a module on its way to a worker of a call, with its origin."""
     rebuild, arguments, *rest = reduction
     return (arrived, (os.getpid(), token, number, rebuild, arguments), *rest)
 
@@ -70,11 +70,11 @@ def arrived(
 
 
 _passing: ByIdentity[tuple[int, int]] = dropped_at_end(ByIdentity())
-"""By a module that has not left the process of its call: a scheduler there sends it on."""
+"""Modules that have not left the process of their call: a scheduler there sends them on."""
 
 
 def passed_on(module: Any, reduction: Any) -> Any:
-    """The `reduction` of a module that nobody watches, with what names it where it is sent on."""
+    """The `reduction` of an unwatched module, with its origin if it is sent on."""
     named = _passing.get(module)
     if named is None or not isinstance(reduction, tuple):
         return reduction
@@ -87,13 +87,13 @@ def passed_on(module: Any, reduction: Any) -> Any:
 
 
 _FRAMES = 5
-"""How far it is looked for what pickles a module."""
+"""How many frames are searched for the pickler of a module."""
 
 
 def know(token: int, number: int, module: Any) -> None:
-    """Know `module`, which has come to this process, by what names it in the one of its call."""
+    """Record `module`, which has come to this process, with its origin."""
     if not type(module).__weakrefoffset__:
-        return  # the class has something else made in its place
+        return  # the class creates another object in its place
     known = _copies.get(id(module))
     if known is None or known.module is not module:
         reference = weakref.ref(module, freed(_forget, id(module)))
@@ -111,9 +111,9 @@ def _forget(identity: int) -> None:
 
 
 def copies() -> Iterator[tuple[Copy, Any]]:
-    """What came to this process with tasks, with the module that each is: it lives that long.
+    """The copies that came to this process with tasks, and their modules, kept alive that long.
 
-    Modules that another thread unpickles now, and that have no state yet, are left out.
+    Modules that another thread is unpickling, and that have no state yet, are left out.
     """
     for copy in list(_copies.values()):
         module = copy.module
@@ -122,7 +122,7 @@ def copies() -> Iterator[tuple[Copy, Any]]:
 
 
 def copy_that_is(module: Any) -> Copy | None:
-    """What came to this process as `module`; None: it was made here."""
+    """The copy that came to this process as `module`; None if it was created here."""
     known = _copies.get(id(module))
     return known if known is not None and known.module is module else None
 
@@ -151,8 +151,8 @@ def returned(
 
     Args:
         token: the call whose result it is in.
-        copy: what had come of it.
-        part: the path, in that, to what goes back.
+        copy: the copy that it is, or is a part of.
+        part: the path to that part.
         task: the function that returns it.
         reduction: how it is pickled.
     """
@@ -175,7 +175,7 @@ def _note(*came: Any) -> None:
 
 
 class _Back(threading.local):
-    """What has come back in this thread, in the results that are unpickled now."""
+    """Modules that have come back in this thread, in results being unpickled."""
 
     def __init__(self) -> None:
         self.modules: list[tuple[Any, ...]] = []
@@ -185,23 +185,23 @@ _back = _Back()
 
 
 def settle() -> None:
-    """Hear that results are unpickled: the modules among them are complete."""
+    """Handle returned modules: the results are unpickled, so these are complete."""
     if not _back.modules:
         return
     came, _back.modules = _back.modules, []
     for token, about, module in came:
-        if vars(module):  # else what it came with could not be unpickled
+        if vars(module):  # otherwise its copy could not be unpickled
             came_home(token, about, module)
 
 
 def came_home(token: int, about: tuple[int, int, str, Any], module: Any) -> None:
-    """Hear that a copy of a module has come back to the process that it was sent from.
+    """Notify the checks of a copy that has come back to the process that it was sent from.
 
     Args:
         token: the call whose result it is in.
-        about: the call that it was sent with, its number there, the path, in that module, to what
-            has come back, and the function that returned it.
-        module: what has come back.
+        about: the call that it was sent with, its number there, the path in that module to the
+            returned part, and the function that returned it.
+        module: the returned module.
     """
     from pytest_gradguard.runtime.kernel import calls
 
@@ -210,5 +210,5 @@ def came_home(token: int, about: tuple[int, int, str, Any], module: Any) -> None
     whole = None if sent_by is None else sent_by.module_of(number)
     sent = None if whole is None else dict(_parts(whole)).get(part)
     if call is not None and sent is not None:
-        for _, hear in checks.hearing("on_module_returned"):
-            hear(call, sent, task, module)
+        for _, handle in checks.handlers("on_module_returned"):
+            handle(call, sent, task, module)

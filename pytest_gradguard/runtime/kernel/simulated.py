@@ -1,7 +1,7 @@
-"""Simulated GPUs, where the program asked for them: the workers have them, too.
+"""Simulated GPUs, if the program has any: the workers get them, too.
 
-No pitfall is looked for here. What is asked switches the simulation on in the worker as it is
-unpickled, before the tasks' own arguments are.
+It checks for no pitfall. Its question switches the simulation on in the worker as it is unpickled,
+before the tasks' own arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PROBES = (Probe("simulated", __name__, asks=(simulated_devices.PROVIDER,)),)
 
 
 def ask(call: Any) -> Any:
-    """The simulation that is on; it travels before the tasks."""
+    """Return the active simulation; it is sent before the tasks."""
     simulation = simulated_devices.current
     if simulation is not None and simulation.pretended():
         return simulation.carried(call.collector.number)
@@ -24,7 +24,7 @@ def ask(call: Any) -> Any:
 
 
 def begin(asked: Any, process: bool) -> After | None:
-    """Have the simulation see this thread, which may be older, or not the one that unpickled."""
+    """Apply the simulation to this thread, which may be older, or not have unpickled it."""
     simulation = simulated_devices.current
     leave = None if simulation is None else simulation.enter_thread()
     if leave is None:

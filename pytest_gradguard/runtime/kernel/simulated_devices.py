@@ -1,4 +1,4 @@
-"""All that the guard knows of simulated GPUs: their package registers itself here."""
+"""The kernel's interface to simulated GPUs: their package registers itself here."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PROVIDER = "pytest_gradguard.simulation"
 
 
 class Simulation(Protocol):
-    """What simulates GPUs in this process, and brings them to workers with their tasks."""
+    """Simulates GPUs in this process, and in workers that run its tasks."""
 
     def start(self, devices: int) -> None:
-        """Simulate so many GPUs from now on. Calls nest."""
+        """Simulate this many GPUs from now on. Calls nest."""
 
     def stop(self) -> None:
         """Undo one `start`."""
@@ -24,37 +24,37 @@ class Simulation(Protocol):
         """How many GPUs are simulated now; 0: none."""
 
     def carried(self, home: int) -> Any:
-        """What travels to a worker before its tasks, and simulates the GPUs there as it arrives.
+        """An object sent to a worker before its tasks, which simulates the GPUs there on arrival.
 
         Args:
             home: a number of the test that the tasks belong to.
         """
 
     def enter_thread(self) -> Callable[[], None] | None:
-        """Let this thread, which runs tasks, have them; what ends that, or None: it has."""
+        """Simulate them in this thread, which runs tasks; returns how to end that, or None."""
 
     def during(self, carried: Any) -> AbstractContextManager[None]:
-        """A block in which a task runs in a worker that runs others beside it."""
+        """A block in which a task runs in a worker with other concurrent tasks."""
 
     def depart(self) -> None:
-        """The results of tasks are on their way: end what came with them."""
+        """End what came with tasks, whose results are on their way."""
 
 
 current: Simulation | None = None
 device_of: Callable[[Any], Any] | None = None
-"""The simulated GPU on which a tensor lies, if any, asked in whichever thread."""
+"""The simulated GPU of a tensor, if any, for use in any thread."""
 generators: list[type] = []
 """The classes of the random generators on simulated GPUs."""
 
 
 def register(simulation: Simulation) -> None:
-    """Let the guard know what simulates GPUs."""
+    """Register the simulation of GPUs."""
     global current
     current = simulation
 
 
 def load() -> Simulation:
-    """What simulates GPUs, which the program asks for."""
+    """The simulation, which the program requests."""
     if current is None:
         import_module(PROVIDER)
     assert current is not None

@@ -1,7 +1,7 @@
-"""What the guard learns while it is on: dropped when it ends, and in a forked child if it says so.
+"""The guard's state while it is on: dropped when it ends, and in a forked child on request.
 
-No other place clears it. What stands in modules beside this is set once: functions that are to be
-called, and facts about code.
+Nothing else clears it. Other module-level data is set once: functions to call, and facts about
+code.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from pytest_gradguard.runtime.kernel.lineage import in_child
 
 
 class Clearable(Protocol):
-    """A container, a `GuardState`, or another object that can become what it was at first."""
+    """A container, a `GuardState`, or another object that can be reset."""
 
     def clear(self) -> object:
-        """Drop what it holds."""
+        """Reset it."""
 
 
 class GuardState:
     """The state of one module: its constructor, without arguments, sets all fields."""
 
     def clear(self) -> None:
-        """Set all fields again; no thread sees this without one of them."""
+        """Reset all fields; no thread sees the object without one of them."""
         vars(self).update(vars(type(self)()))
 
 
 _C = TypeVar("_C", bound=Clearable)
 
 at_end: list[Any] = []
-"""Every state of this process."""
+"""All states of this process."""
 in_forked_child: list[Any] = []
 """The states that a forked child drops: they describe its parent."""
 
@@ -39,8 +39,8 @@ def dropped_at_end(state: _C, *, in_child: bool = False) -> _C:
     """Have `state` cleared whenever the guard ends.
 
     Args:
-        state: what is known in this process.
-        in_child: a forked child begins without it, too.
+        state: the state.
+        in_child: a forked child starts without it, too.
     """
     at_end.append(state)
     if in_child:
@@ -49,7 +49,7 @@ def dropped_at_end(state: _C, *, in_child: bool = False) -> _C:
 
 
 def drop(states: list[Any]) -> None:
-    """Clear these."""
+    """Clear these states."""
     for one in states:
         attempt(one.clear)
 

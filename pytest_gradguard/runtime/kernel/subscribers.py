@@ -1,4 +1,4 @@
-"""Functions and objects that are told of one kind of event."""
+"""Functions and objects that are called on one kind of event."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _L = TypeVar("_L")
 
 
 class Source(Protocol):
-    """What tells of an event while it is in place: patches, or a library's own hook."""
+    """A source of events while it is applied: patches, or a library's own hook."""
 
     def apply(self) -> object:
         """Put it in place, once."""
 
     def undo(self) -> object:
-        """Leave the library as it was."""
+        """Restore the library."""
 
 
 class Entry(NamedTuple, Generic[_L]):
@@ -31,13 +31,13 @@ class Entry(NamedTuple, Generic[_L]):
 
 
 class Subscribers(Generic[_L]):
-    """Who is told of one kind of event; what subscribes for the guard ends with it.
+    """The subscribers to one kind of event; those of the guard end with it.
 
     Args:
-        source: in place as long as there is a subscriber; patches are `lasting`.
+        source: applied as long as there is a subscriber; patches are `lasting`.
 
     Attributes:
-        entries: the subscriptions, from the first to be told to the last.
+        entries: the subscriptions, in the order of notification.
         now: their listeners.
     """
 
@@ -56,16 +56,16 @@ class Subscribers(Generic[_L]):
         lasting: bool = False,
         raises: tuple[type[Exception], ...] = (),
     ) -> None:
-        """Tell `listener` from now on, once.
+        """Notify `listener` from now on, once.
 
         Args:
             listener: a function or an object.
-            order: of a lower one, listeners come first; of an equal one, as they subscribed.
+            order: listeners of a lower one are first; of an equal one, in order of subscription.
             lasting: it unsubscribes by itself, whenever the guard ends.
             raises: the errors of the listener that are meant for the user.
 
         Raises:
-            AttributeError: the library is built otherwise than we know it; nothing has changed.
+            AttributeError: the library has an unknown layout; nothing has changed.
         """
         with self._lock:
             if listener not in self.now:
@@ -75,16 +75,16 @@ class Subscribers(Generic[_L]):
                 self._set(sorted(entries, key=lambda one: one.order))
 
     def unsubscribe(self, listener: _L) -> None:
-        """Undo `subscribe`; after the last one, the library is as it was."""
+        """Undo `subscribe`; after the last one, the library is restored."""
         self._keep(lambda one: one.listener != listener)
 
     def clear(self) -> None:
-        """Undo `subscribe` for all that subscribed for the guard."""
+        """Undo `subscribe` for all that are not lasting."""
         self._keep(lambda one: one.lasting)
 
-    def _keep(self, stays: Callable[[Entry[_L]], bool]) -> None:
+    def _keep(self, is_kept: Callable[[Entry[_L]], bool]) -> None:
         with self._lock:
-            self._set(filter(stays, self.entries))
+            self._set(filter(is_kept, self.entries))
             if self._source is not None and not self.entries:
                 self._source.undo()
 

@@ -1,12 +1,12 @@
-"""Global random generators that depend on the task alone, not on who runs it, or when.
+"""Global random generators that depend only on the task, not on where or when it runs.
 
-While `seeding` is active, every task of every call runs with the global generators seeded from
-(the seed, the number of its call, its number in the call): in whatever worker it runs, at whatever
-time, in batches of whatever size, or in the calling process. So a program can be run twice, once
-with its workers and once without them, and its tasks draw the same numbers. Afterwards the task's
-process has the state back that its generators had before.
+While `seeding` is active, every task of every call runs with the global generators seeded from (the
+seed, the number of its call, its number in the call): in any worker, at any time, in batches of any
+size, or in the calling process. So a program can run twice, once with its workers and once without
+them, and its tasks draw the same numbers. Afterwards the generators of the task's process get back
+their earlier states.
 
-What runs tasks inline itself gives each of them to `Seeded`, with `numbers_of` its call:
+A runner of inline tasks wraps each of them in `Seeded`, with `numbers_of` its call:
 
     with task_seeds.seeding(7):
         call = calls.begin()                      # numbered in the order of the program's calls
@@ -15,10 +15,9 @@ What runs tasks inline itself gives each of them to `Seeded`, with `numbers_of` 
             results.append(Seeded(function, numbers, index)(*args, **kwargs))
 
 Calls that a task makes itself are numbered within the task. Tasks in threads of one process share
-its generators, so they run one after the other; where they wait for each other, they draw as they
-do without this. Processes that the program starts itself begin as they do without this, but for the
-states that they would have by chance. The workers of a torch `DataLoader` are seeded by torch, from
-the parent's generator.
+its generators, so they run one after the other; if they wait for each other, they draw as without
+seeding. Processes that the program starts itself begin as without it, except for states that would
+be arbitrary. The workers of a torch `DataLoader` are seeded by torch, from the parent's generator.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ if TYPE_CHECKING:
     from pytest_gradguard.runtime.kernel.registry import Workers
 
 NAME = "seeds"
-"""Under this name a batch is asked to run seeded."""
+"""The probe's name: its question asks a batch to run seeded."""
 
 Key = tuple[int, ...]
 _LONGEST_WAIT = 10.0
-"""Seconds in which a task in a thread waits for another to end."""
+"""Seconds for which a task in a thread waits for another to end."""
 
 
 def _seeded_here(workers: Workers) -> bool:
@@ -61,7 +60,7 @@ class Numbers(NamedTuple):
     """The numbers of the tasks of one batch.
 
     Attributes:
-        call: the seed, and the number of the call; in a task, behind the task's own numbers.
+        call: the seed, and the number of the call; in a task, after the task's own numbers.
         first: the number of the batch's first task in the call.
     """
 
@@ -69,7 +68,7 @@ class Numbers(NamedTuple):
     first: int = 0
 
     def plus(self, count: int) -> Numbers:
-        """The numbers of what comes `count` tasks later."""
+        """The numbers `count` tasks later."""
         return Numbers(self.call, self.first + count)
 
 
@@ -86,7 +85,7 @@ class Process(NamedTuple):
 
 
 class _Stream:
-    """Numbers the calls that begin in one place: in the program, or in one task of it."""
+    """Numbers the calls that begin in one place: in the program, or in one of its tasks."""
 
     def __init__(self, key: Key) -> None:
         self._key = key
@@ -122,7 +121,7 @@ def seeding(seed: int) -> Iterator[None]:
 
 @contextmanager
 def unnumbered() -> Iterator[None]:
-    """A block whose calls take no number: a pool begins them to start its workers."""
+    """A block whose calls get no number: a pool begins them to start its workers."""
     outer, _thread.numbers = _thread.numbers, False
     try:
         yield
@@ -131,11 +130,11 @@ def unnumbered() -> Iterator[None]:
 
 
 def numbered() -> int:
-    """How many calls the program has begun since `seeding` did."""
+    """How many calls the program has begun since `seeding` began."""
     return 0 if _program is None else _program.count
 
 
-# -- in the parent: what the kernel calls of a probe -----------------------------------------------
+# -- in the parent: the probe's functions ----------------------------------------------------------
 
 
 def ask(call: Call) -> Numbers | None:
@@ -169,7 +168,7 @@ def start(call: Call, task: Any, forked: bool) -> Process | None:
 
 
 def begin(asked: Numbers | Process, process: bool) -> None:
-    """Prepare a process that the program has started; what runs tasks calls `Seeded`."""
+    """Prepare a process that the program has started; runners of tasks call `Seeded`."""
     if isinstance(asked, Process):
         generators.seed_process(_number(asked.call), forked=asked.forked)
         _thread.stream = _Stream(asked.call)
@@ -177,7 +176,7 @@ def begin(asked: Numbers | Process, process: bool) -> None:
 
 @contextmanager
 def as_process(asked: Process | None) -> Iterator[None]:
-    """A block that draws here as a process does that was asked for that."""
+    """A block that draws here as a process would that got this question."""
     if asked is None:
         yield
         return
@@ -194,7 +193,7 @@ def as_process(asked: Process | None) -> Iterator[None]:
 
 
 def seeded_items(asked: Mapping[str, Any], items: Any) -> Any:
-    """`items`, such that their functions run seeded, where that is asked."""
+    """`items` with functions that run seeded, if asked."""
     numbers: Numbers | None = asked.get(NAME)
     if numbers is None:
         return items
@@ -205,7 +204,7 @@ def seeded_items(asked: Mapping[str, Any], items: Any) -> Any:
 
 
 def seeded(asked: Mapping[str, Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, the only task of its batch, such that it runs seeded, where that is asked."""
+    """`function`, the only task of its batch, so that it runs seeded, if asked."""
     numbers: Numbers | None = asked.get(NAME)
     return function if numbers is None else Seeded(function, numbers)
 
@@ -214,7 +213,7 @@ class Seeded:
     """A function that runs seeded: each call of it is the next task.
 
     Args:
-        function: what to run.
+        function: the function to run.
         numbers: those of the batch.
         index: which of its tasks the first call is.
     """
@@ -252,7 +251,7 @@ def _number(key: Key) -> int:
 
 
 class _Turn:
-    """Whose turn it is among the tasks of calls that were made in one place."""
+    """A turn that the tasks of calls made in one place take one after the other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -260,7 +259,7 @@ class _Turn:
 
     @contextmanager
     def taken(self) -> Iterator[bool]:
-        """A block in which no other task runs; yields False where one has to."""
+        """A block in which no other task runs; yields False if one has to."""
         taken = not self._given_up and self._lock.acquire(timeout=_LONGEST_WAIT)
         self._given_up = not taken
         try:

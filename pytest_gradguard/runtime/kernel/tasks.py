@@ -1,4 +1,4 @@
-"""What is handed to workers: the user's own function, and where its objects are looked for."""
+"""The tasks of workers: the user's own function, and where to search for its objects."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class Task(NamedTuple):
 
 
 RUNNERS: set[types.CodeType] = set()
-"""The code of our own that calls tasks in worker processes: what it calls is a task."""
+"""The guard's code that calls tasks in worker processes: its callees are tasks."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def runs_tasks(function: _F) -> _F:
-    """Note that `function` calls tasks."""
+    """Record that `function` calls tasks."""
     RUNNERS.add(cast(types.FunctionType, function).__code__)
     return function
 
 
 GENERATOR = Task("the generator of tasks", None, None)
-"""What stands for the caller's own generator, where joblib pulls it from another thread."""
+"""Stands for the caller's own generator, which joblib pulls from another thread."""
 
 
 def roots_of(items: Any) -> list[tuple[str, Any]]:
-    """Where a search through the tasks `items` begins; each path starts with its task's index."""
+    """The roots of a search through the tasks `items`; each path starts with its task's index."""
     return [
         root
         for index, (function, args, kwargs) in enumerate(items)
@@ -56,10 +56,10 @@ def roots_of(items: Any) -> list[tuple[str, Any]]:
 
 
 def task_of(function: Any, args: Any = (), kwargs: Any = _NO_KEYWORDS) -> Task:
-    """What to call the user's own function behind a task, and where it stands.
+    """The name and place of the user's own function behind a task.
 
-    Where a library's function stands is of no interest to the user. If the task is one, the user's
-    function is looked for in what it closes over and was given.
+    The place of a library's function does not help the user. For such a task, the user's function
+    is searched for in its closure and arguments.
     """
     function = function_of(function)
     written = _written(function)
@@ -80,7 +80,7 @@ def task_of(function: Any, args: Any = (), kwargs: Any = _NO_KEYWORDS) -> Task:
 
 
 def _published(function: Any) -> str | None:
-    """The name of a compiled function in its module, as ``torch.sum``: it may have another one."""
+    """The name of a compiled function in its module, as ``torch.sum``; its own name may differ."""
     if type(function) is not types.BuiltinFunctionType or type(function.__module__) is not str:
         return None
     names = getattr(sys.modules.get(function.__module__), "__dict__", {})
@@ -89,7 +89,7 @@ def _published(function: Any) -> str | None:
 
 
 def _written(function: Any) -> Any:
-    """The user's code of `function`: itself, or the method that its call runs."""
+    """The user's code of `function`: itself, or the method that a call of it runs."""
     if _code(function) is None and not issubclass(type(function), type):
         return _called(type(function))
     return function
@@ -99,7 +99,7 @@ _SEARCHED = 200
 
 
 def _user_function_in(items: list[Any]) -> Any:
-    """The user's nearest function in containers, partials and closures; None: there is none."""
+    """The user's nearest function in containers, partials and closures; None without one."""
     for item in itertools.islice(items, _SEARCHED):  # it grows meanwhile
         kind = type(item)
         if issubclass(kind, (tuple, list)):
@@ -123,7 +123,7 @@ def _closed_over(function: types.FunctionType) -> list[Any]:
 
 
 def _called(kind: type) -> Any:
-    """What a call of such objects runs; of a model, what the user has written of it."""
+    """The method that a call of such objects runs; for a model, the user's part of it."""
     called = plain_attribute(kind, "__call__")
     if _code(called) is None or is_the_users(called):
         return called
@@ -146,7 +146,7 @@ def _file_of(function: Any, code: types.CodeType) -> str:
 
 
 def function_of(function: Any) -> Any:
-    """The user's own function behind what `delayed` was given."""
+    """The user's own function inside the argument of `delayed`."""
     for _ in range(20):
         inner = _wrapped(function)
         if not callable(inner) or inner is function:
@@ -160,7 +160,7 @@ ARGUMENT = re.compile(r"(?:args\[(?P<index>\d+)\]|kwargs\['(?P<key>\w+)'\])(?P<r
 
 
 def parameter_of(function: Any, path: str) -> str | None:
-    """The name under which the user's own function gets the argument that `path` leads through."""
+    """The user function's parameter for the argument that `path` leads through."""
     argument = ARGUMENT.fullmatch(path)
     if argument is None or argument["index"] is None:
         return None if argument is None else argument["key"]
@@ -183,7 +183,7 @@ def parameter_of(function: Any, path: str) -> str | None:
 
 
 def _wrapped(function: Any) -> Any:
-    """What a partial, a bound method, a decorator or scikit-learn's wrapper stands for."""
+    """The function inside a partial, a bound method, a decorator or scikit-learn's wrapper."""
     if issubclass(type(function), functools.partial):
         runs = function.func
         if type(getattr(runs, "__self__", None)) is contextvars.Context and function.args:
@@ -199,7 +199,7 @@ def _wrapped(function: Any) -> Any:
 
 
 def code_of(function: Any) -> types.CodeType | None:
-    """The code of the user's own function behind what `delayed` was given."""
+    """The code of the user's own function inside the argument of `delayed`."""
     return _code(function_of(function))
 
 
@@ -223,7 +223,7 @@ def mentions(function: Any, names: frozenset[str]) -> bool:
 
 
 def names_in(code: types.CodeType) -> set[str]:
-    """The globals and attributes that `code`, and the functions written inside it, name."""
+    """The globals and attributes named in `code` and its nested functions."""
     found: set[str] = set()
     codes = [code]
     while codes:

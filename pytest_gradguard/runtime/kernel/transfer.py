@@ -1,8 +1,8 @@
-"""Sees what joblib's own pickling meets: what goes to a worker, and what comes back.
+"""Records what joblib's own pickling transfers: to a worker, and back.
 
-A batch of tasks and the list of its results are each pickled once, by joblib. While that one
-pickling runs in its thread, a `Transfer` is active there, and the reductions of tensors (see
-`frameworks`) report to it: at any depth, captures included, without a walk or a second pickle.
+A batch of tasks and the list of its results are each pickled once, by joblib. While that pickling
+runs in its thread, a `Transfer` is active there, and the reductions of tensors (see `frameworks`)
+report to it: at any depth, including captures, without a search or a second pickling.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_gradguard.runtime.kernel.framework import Transfer, active
 __all__ = ["Transfer", "active", "bracketed", "during", "refusals"]
 
 refusals: list[Callable[[BaseException, Transfer], object]] = []
-"""Called with what a pickler has raised, and with the transfer that it has ended."""
+"""Called with the error of a pickler, and with the transfer that it has ended."""
 
 
 def bracketed(
@@ -27,8 +27,8 @@ def bracketed(
 ) -> tuple[Any, ...]:
     """A reduction during which `transfer` is active in this thread.
 
-    A pickler saves `arguments` first and exhausts the list items (there are none) after them:
-    that is where the transfer ends, without a byte of its own in the pickle.
+    A pickler saves `arguments` first and exhausts the (empty) iterator of list items after them:
+    that is where the transfer ends, without adding a byte to the pickle.
     """
     frameworks.watch_reductions()
     active.transfer = transfer

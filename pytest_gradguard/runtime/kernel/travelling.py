@@ -1,6 +1,6 @@
-"""How functions and classes are pickled for a worker: by their name, or with what they capture.
+"""How functions and classes are pickled for a worker: by name, or with their captures.
 
-As cloudpickle does it, which joblib, loky and dask use.
+As by cloudpickle, which joblib, loky and dask use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pytest_gradguard.runtime.kernel.code_names import globals_in
 
 PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
-"""The classes of values that hold nothing."""
+"""The classes of values that hold no other objects."""
 
 _CLOUDPICKLE = ("cloudpickle.cloudpickle", "joblib.externals.cloudpickle.cloudpickle")
 _FUNCTIONS = 50
@@ -31,7 +31,7 @@ def by_name(item: Any) -> bool:
 
 
 def _registered(module: str) -> bool:
-    """Whether the program wants what this module, or a package of it, holds pickled by value."""
+    """Whether the program registered this module, or a parent package, to be pickled by value."""
     for name in _CLOUDPICKLE:
         registered = getattr(sys.modules.get(name), "_PICKLE_BY_VALUE_MODULES", ())
         if registered and any(f"{module}.".startswith(f"{one}.") for one in registered):
@@ -40,10 +40,11 @@ def _registered(module: str) -> bool:
 
 
 def light(function: Any) -> bool:
-    """Whether nothing travels with `function` that could matter, nor could later in its call.
+    """Whether nothing pickled with `function` could matter, now or later in its call.
 
-    It is pickled by name; or, if by value, it captures modules and such functions alone. Plain
-    numbers among its globals do not count: another value may take their place at any time.
+    It is pickled by name; or, if by value, it captures only modules and such functions. Plain
+    numbers
+    among its globals do not count: they may be replaced at any time.
     """
     queue = [function]
     seen: set[int] = set()
@@ -65,18 +66,18 @@ def light(function: Any) -> bool:
         for value in _named(current, annotate):
             if type(value) is types.FunctionType:
                 queue.append(value)
-            elif not _stays(value):
+            elif not _is_importable_by_name(value):
                 return False
     return not queue
 
 
 def _named(function: types.FunctionType, annotate: Any) -> Iterator[Any]:
-    """What a function that is pickled by value takes along by name, and its annotations.
+    """The globals that a function pickled by value takes along, and its annotations.
 
     Args:
         function: the function.
-        annotate: since Python 3.14, what computes its annotations. That may fail, so it is left to
-            the pickler; what it names stands for them.
+        annotate: since Python 3.14, computes its annotations. That may fail, so it is left to the
+            pickler; the globals that it names stand for them.
     """
     codes = [function.__code__] if annotate is None else [function.__code__, annotate.__code__]
     for name in (name for code in codes for name in globals_in(code).names):
@@ -87,7 +88,7 @@ def _named(function: types.FunctionType, annotate: Any) -> Iterator[Any]:
             yield value
 
 
-def _stays(item: Any) -> bool:
+def _is_importable_by_name(item: Any) -> bool:
     if type(item) is types.ModuleType:
         return sys.modules.get(item.__name__) is item and not _registered(item.__name__)
     return type(item) is types.BuiltinFunctionType or (

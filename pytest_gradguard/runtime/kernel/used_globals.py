@@ -1,8 +1,8 @@
-"""The globals that a task's function uses, through the user's own functions that it calls.
+"""The globals that a task's function uses, also through the user's functions that it calls.
 
-Read off the code, which is not run: modules are looked through, and so are plain objects, of which
-the code that uses them says which attributes count. Functions of installed packages are not looked
-into.
+Found from the code, which is not run: modules are searched, and so are plain objects, whose
+relevant attributes follow from the code that uses them. Functions of installed packages are not
+searched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TELLS_NO_VALUES = frozenset(
     {"device", "dim", "dtype", "get_shape", "name", "ndim", "numel", "requires_grad", "shape"}
     | {"size", "trainable"}
 )
-"""What tensors, variables and models say of themselves, whatever their numbers are."""
+"""Attributes of tensors, variables and models that do not depend on their numbers."""
 
 
 class Read(NamedTuple):
@@ -42,13 +42,13 @@ class Read(NamedTuple):
 
     Attributes:
         module: the name of the module that holds it, or None.
-        path: its name there, and the attributes that lead to what is used.
-        names: the same, as the function names it.
-        value: what it is now.
+        path: its name there, and the attributes that are used.
+        names: the path as the function names it.
+        value: its current value.
         reader: the function.
-        given: it is not read, but given a value.
-        by_name: a worker that is not forked imports the global: the function, or the module that
-            it names, is pickled by name.
+        given: it is assigned, not read.
+        by_name: a worker that is not forked imports the global: the function, or the module that it
+            names, is pickled by name.
     """
 
     module: str | None
@@ -61,12 +61,12 @@ class Read(NamedTuple):
 
 
 class Uses(NamedTuple):
-    """What a task's function does with globals.
+    """How a task's function uses globals.
 
     Attributes:
-        reads: what it uses.
-        writes: the modules and paths that it gives a value of its own.
-        functions: the user's own functions that it runs, itself among them.
+        reads: the globals that it uses.
+        writes: the modules and paths that it assigns.
+        functions: the user's own functions that it runs, including itself.
     """
 
     reads: list[Read]
@@ -74,17 +74,17 @@ class Uses(NamedTuple):
     functions: list[types.FunctionType]
 
     def own(self, read: Read) -> bool:
-        """Whether the tasks write to what they read: it is theirs."""
+        """Whether the tasks assign what they read, so that it is their own."""
         steps = range(1, len(read.path) + 1)
         return any((read.module, read.path[:step]) in self.writes for step in steps)
 
 
 def uses_of(function: Any, *, classes: bool = False) -> Uses:
-    """What `function`, and the user's own functions that it calls, do with globals.
+    """How `function`, and the user's own functions that it calls, use globals.
 
     Args:
-        function: what a task calls.
-        classes: the methods of classes that it names count, too: all that it might call.
+        function: the task's function.
+        classes: include the methods of classes that it names: all that it might call.
     """
     reads: dict[tuple[Any, ...], Read] = {}
     writes: set[tuple[str | None, Chain]] = set()
@@ -138,7 +138,7 @@ def _used_by(function: types.FunctionType, by_name: bool) -> Iterator[Any]:
 
 
 def _bound_by(bound: Import, function: types.FunctionType) -> Iterator[Read]:
-    """What an import inside `function` binds, of what this process has imported too."""
+    """The name that an import inside `function` binds, if this process has imported it, too."""
     package = function.__globals__.get("__package__")
     module = sys.modules.get(absolute_name(bound.module, bound.level, package))
     if module is None or not callsite.is_user_file(getattr(module, "__file__", None)):
@@ -152,12 +152,12 @@ def _bound_by(bound: Import, function: types.FunctionType) -> Iterator[Read]:
 
 
 def _is(item: Any, kinds: Any) -> bool:
-    """As `isinstance`, but the `__class__` of a proxy of the program's is not asked."""
+    """As `isinstance`, without asking the `__class__` of a proxy of the program."""
     return issubclass(type(item), kinds)
 
 
 def held(value: Any, name: str) -> Any:
-    """What `value` plainly holds under `name`, without running code of its own; else `MISSING`."""
+    """The plain attribute `name` of `value`, without running its code; otherwise `MISSING`."""
     kind = value if _is(value, type) else type(value)
     raw = _of_class(kind, name)
     if _is(value, type):
@@ -177,12 +177,12 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def value_at(module: types.ModuleType, path: Chain) -> Any:
-    """What stands at a `Read`'s path; None where there is nothing."""
+    """The value at a `Read`'s path; None without one."""
     return value_in(vars(module), path)
 
 
 def value_in(names: dict[str, Any], path: Chain) -> Any:
-    """The same, in the globals of a function."""
+    """The value at a `Read`'s path in the globals of a function."""
     value = names.get(path[0])
     for name in path[1:]:
         value = held(value, name)
@@ -196,12 +196,12 @@ def _of_class(kind: type, name: str) -> Any:
 def _follow(
     read: Read, names: Chain, given: bool = False, depth: int = _DEPTH
 ) -> Iterator[Read | types.FunctionType]:
-    """What `names`, attributes of what `read` stands for, lead to; and the methods on the way.
+    """Follow `names`, attributes of the value of `read`; yields the end, and methods on the way.
 
     Args:
         read: where to begin.
         names: the attributes.
-        given: what they lead to is given a value.
+        given: the last one is assigned.
         depth: how many methods may call one another.
     """
     for index, name in enumerate(names):
@@ -246,7 +246,7 @@ def _method(kind: type, name: str) -> types.FunctionType | None:
 
 
 def _fills(function: Any) -> bool:
-    """Whether a function of the user's gives its first argument the values of another."""
+    """Whether a function of the user copies values of another model into its first argument."""
     if not _is(function, types.FunctionType) or not function.__code__.co_argcount:
         return False
     chains = attributes_in(function.__code__).loaded
@@ -256,12 +256,12 @@ def _fills(function: Any) -> bool:
 def _functions_of(
     item: Any, classes: bool, *, by_name: bool
 ) -> Iterator[tuple[types.FunctionType, bool]]:
-    """The plain functions behind a callable, decorators included; none where it is no callable.
+    """The plain functions behind a callable, decorators included; none if it is not callable.
 
     Args:
         item: the callable.
-        classes: the methods of a class count.
-        by_name: workers import what holds `item`.
+        classes: include the methods of a class.
+        by_name: workers import the holder of `item`.
 
     Yields:
         Each function, and whether workers import it.
@@ -280,7 +280,7 @@ def _functions_of(
             item = item.__func__
             continue
         if _is(item, types.FunctionType):
-            by_name = by_name or travelling.by_name(item)  # with what it wraps
+            by_name = by_name or travelling.by_name(item)  # including the function that it wraps
             yield item, by_name
         inner = next((one for name in _WRAPPED if callable(one := _attribute(item, name))), None)
         if inner is None:
@@ -316,9 +316,9 @@ def called_on(kind: type, method: Any, seen: set[str]) -> Iterator[types.Functio
 
 
 GLOBAL = ".globals["
-"""What the paths of globals hold that a task uses."""
+"""Part of the paths of globals that a task uses."""
 _places: dict[Any, list[tuple[dict[str, Any], Chain]]] = {}
-"""By the code of a task, or its class: the globals that it uses."""
+"""The globals that a task uses, by its code or class."""
 _MANY = 200
 _HOLD_NOTHING = (type, types.FunctionType, types.ModuleType)
 
@@ -340,10 +340,10 @@ def values_used_by(items: Any) -> list[tuple[str, Any]]:
 
 
 def _places_in(function: Any) -> list[tuple[dict[str, Any], Chain]]:
-    """Where the globals stand that a task uses: other values may stand there later."""
+    """The places of the globals that a task uses; their values may change later."""
     found = []
     for read in uses_of(function).reads:
-        names = read.reader.__globals__  # of a spawned worker's main program: no module's own
+        names = read.reader.__globals__  # a spawned worker's main program is no module's own
         if read.module != names.get("__name__"):
             names = vars(sys.modules[str(read.module)])
         if not issubclass(type(read.value), _HOLD_NOTHING):

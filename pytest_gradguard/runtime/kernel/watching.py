@@ -1,4 +1,4 @@
-"""Switches what the guard patches on and off, now or as soon as the program imports it."""
+"""Switches the guard's patches on and off, now or as soon as the program imports a module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_gradguard.runtime.kernel.locks import Lock
 
 @fields
 class Watch:
-    """Something that is patched once a module is imported.
+    """A patch to apply once a module is imported.
 
     Attributes:
         module: the module's name.
@@ -33,18 +33,18 @@ class Watch:
 
 
 _watches: dict[str, list[Watch]] = {}
-"""By the name of the module."""
+"""The watches by module name."""
 _at_end: list[Callable[[], object]] = []
 _before_end: list[Callable[[], object]] = []
 _awaited: dict[str, Callable[[], object]] = {}
-"""What is called once a module is imported, by its name."""
+"""The callbacks for imports, by module name."""
 _users: dict[object, None] = {}
-"""Who watches: the guard is on as long as there is one."""
+"""The users: the guard is on as long as there is one."""
 turn = 1
-"""Counts each switch of the guard, on or off: patches of an earlier turn are no longer in place."""
+"""Incremented at each switch of the guard; patches of an earlier turn are no longer in place."""
 _is_worker = False
 _off = False
-"""The environment turned the guard off when it was switched on last."""
+"""The environment disabled the guard when it was last switched on."""
 _lock = Lock()
 
 
@@ -74,18 +74,18 @@ def when_imported(
 
 
 def forget(watch: Watch) -> None:
-    """Take back one `when_imported`."""
+    """Undo one `when_imported`."""
     with _lock:
         _watches[watch.module].remove(watch)
 
 
 def at_end(undo: Callable[[], object]) -> None:
-    """Have `undo` called when the guard ends; patches, subscribers and state go by themselves."""
+    """Call `undo` when the guard ends; patches, subscribers and state need none."""
     _at_end.append(undo)
 
 
 def before_end(look: Callable[[], object]) -> None:
-    """Have `look` called whenever the guard is about to end, while all that it holds is there."""
+    """Call `look` whenever the guard is about to end, before its state is dropped."""
     _before_end.append(look)
 
 
@@ -95,7 +95,7 @@ def lazily(module: str) -> Callable[[], object]:
 
     def apply() -> None:
         nonlocal known
-        if known is None:  # and not again where the program has forgotten its modules since
+        if known is None:  # not again if the program has removed its modules since
             known = import_module(module)
         known.apply()
 
@@ -103,10 +103,10 @@ def lazily(module: str) -> Callable[[], object]:
 
 
 def start(user: object) -> None:
-    """Put in place what was declared, until `stop` for the last of those who watch.
+    """Apply the declared patches, until `stop` for the last user.
 
     Args:
-        user: who watches; it is known by its identity.
+        user: identifies who watches.
     """
     global _off, turn
     parts.load("starting").declare()
@@ -126,9 +126,9 @@ def _put_in_place() -> None:
 
 
 def stop(user: object) -> None:
-    """Undo `start` for that user, who may not have come so far, or have ended already.
+    """Undo `start` for that user, which may not have completed, or have been undone already.
 
-    The last one leaves every patched name as it was.
+    The last one restores every patched name.
     """
     global turn
     with _lock:
@@ -141,7 +141,7 @@ def stop(user: object) -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Inside the block, every patched name is what it was without the guard, for all threads."""
+    """A block in which every patched name is restored, for all threads."""
     global turn
     with _lock:
         users = list(_users)
@@ -173,17 +173,17 @@ def is_on() -> bool:
 
 
 def has_ended() -> bool:
-    """Whether the guard was on in this process, and is on no longer."""
+    """Whether the guard was on in this process, and no longer is."""
     return turn > 1 and not _users
 
 
 def start_in_worker() -> None:
-    """Put in place what is watched in this process, a worker, for as long as it lives."""
+    """Apply the patches of this worker process, for its whole life."""
     global _is_worker
     parts.load("starting").declare()
     with _lock:
         _is_worker = True
-        if _users:  # forked: most of it is in place already
+        if _users:  # forked: most patches are in place already
             for watch in _all():
                 if watch.in_workers:
                     _try(watch)

@@ -1,4 +1,4 @@
-"""What a worker process knows of the guard, and the way results go back.
+"""The guard's state in a worker process, and the way results go back.
 
 Workers import this module by name, so it stays light, and its functions keep their signatures.
 """
@@ -37,14 +37,14 @@ _NOTES = 5
 
 
 def nothing_in(results: Any) -> bool:
-    """Whether there is nothing to look at in a list of results."""
+    """Whether a list of results needs no inspection."""
     if type(results) is list and PLAIN.issuperset(map(type, results)):
         return True
     return not frameworks.loaded()
 
 
 cuda_was_up = bool(getattr(sys.modules.get("torch.cuda"), "_initialized", False))
-"""In a worker that was spawned: an initializer has initialised CUDA, before any task arrived."""
+"""In a spawned worker: an initializer has initialised CUDA before any task arrived."""
 ready = False
 """The parallel calls that tasks make here are watched."""
 _getting_ready = Lock()
@@ -62,7 +62,7 @@ def watch_nested_calls() -> None:
 
 
 def take_findings() -> list[Finding]:
-    """What the tasks of this worker have found since this was asked last."""
+    """Return the findings of tasks in this worker since the last call."""
     if here.inside.empty:
         return []
     try:
@@ -75,21 +75,21 @@ def take_findings() -> list[Finding]:
 
 
 def settle() -> None:
-    """See whether small batches of joblib's need no look, as long as nothing new is noticed."""
-    here.quiet = True  # first: a thread of the task's may notice something right now
+    """Let small batches of joblib skip inspection while nothing new is noticed."""
+    here.quiet = True  # first: a thread of the task may notice something at this moment
     if collector.stack or probes.active or not (here.inside.empty and ready):
         here.quiet = False
 
 
 def send_with(error: BaseException, token: int, notes: probes.Notes) -> None:
-    """Let what the probes noted, and what was found, travel with the error of a task."""
+    """Attach the probes' notes, and findings, to the error of a task."""
     found = take_findings()
     if found or notes:
         messengers.add(error, Messenger(token, found, notes))
 
 
 class Messenger:
-    """What was seen, on its way to the parent: heard as it is unpickled there."""
+    """Findings and notes on their way to the parent, which handles them at unpickling."""
 
     def __init__(self, token: int, found: list[Finding], notes: probes.Notes) -> None:
         self._sent: tuple[Any, ...] = (token, None, found, notes)
@@ -131,11 +131,11 @@ class Outbox:
 
 
 class Return:
-    """Hears of the objects with gradients among the results, in the worker.
+    """Records the objects with gradients among the results, in the worker.
 
     Attributes:
-        results: what is on its way back.
-        items: the tasks that gave it.
+        results: the results.
+        items: their tasks.
     """
 
     def __init__(self, token: int, results: Any, items: Any) -> None:
@@ -144,7 +144,7 @@ class Return:
         self.items = items
         self._found: dict[tuple[int, bool], dict[int, str]] = {}
         self._on_gpu = 0
-        self._told = 0
+        self._noted = 0
         self.parameters: Appends = deque(maxlen=0)  # they are leaves: no graph to lose
         self.inside: set[int] = set()
 
@@ -152,23 +152,23 @@ class Return:
         """A parameter is a leaf: it has no graph to lose."""
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
-        """Give a tensor that has history a note that travels with it."""
+        """Attach a note to a tensor that has history."""
         history = framework.history(tensor)
         if history is None or not isinstance(reduction, tuple):
             return reduction
-        self._told += 1
+        self._noted += 1
         more: tuple[Any, ...] = ()
-        if self._told <= _NOTES:
+        if self._noted <= _NOTES:
             more = checks.load(checks.crossing("result")).leaf_provenance(history, framework)
         name = type(history).__name__
         return self._with_note("result", tensor, name, reduction, framework, *more)
 
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
-        """Give an optimizer that loses its state a note that travels with it."""
+        """Attach a note to an optimizer that loses its state."""
         return self._with_note("optimizer", optimizer, None, reduction, framework)
 
     def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
-        """Give the first few tensors on a GPU a note that travels with them."""
+        """Attach a note to the first few tensors on a GPU."""
         self._on_gpu += 1
         if self._on_gpu > _NOTES or not isinstance(reduction, tuple):
             return reduction
@@ -193,11 +193,11 @@ class Return:
         )
 
     def differentiated(self, tensor: Any, reduction: Any) -> Any:
-        """Tangents belong to the process that made them: none is expected to come back."""
+        """Ignored: tangents belong to the process that made them, and are not expected back."""
         return reduction
 
     def module(self, module: Any, reduction: Any) -> Any:
-        """Give a module that came with a task, or a part of it, what names it."""
+        """Attach its origin to a module that came with a task, or to a part of one."""
         if not isinstance(reduction, tuple):
             return reduction
         origin = shipped_modules.origin_of(module)
@@ -207,7 +207,7 @@ class Return:
         return shipped_modules.returned(self._token, *origin, task, reduction)
 
     def ended(self) -> None:
-        """The results are pickled; their notes went with them."""
+        """End a simulation: the results are pickled, with their notes."""
         end_simulation()
 
     def _note(self, item: Any, history: str | None, framework: Framework) -> Object:
@@ -222,7 +222,7 @@ class Return:
         )
 
     def _index_of(self, item: Any) -> int:
-        """Which of the results holds `item`."""
+        """The index of the result that holds `item`."""
         if len(self.items) == 1:
             return 0
         roots = [(str(index), (result,)) for index, result in enumerate(self.results)]
@@ -244,21 +244,21 @@ class Return:
 def receive(
     token: int, results: Any, found: list[Finding], notes: probes.Notes | None = None
 ) -> Any:
-    """Take the results of a batch in the parent; called by unpickling."""
+    """Handle the results of a batch in the parent; called by unpickling."""
     attempt(shipped_modules.settle)
     if found or notes:
-        attempt(_hear, token, found, notes or [])
+        attempt(_deliver, token, found, notes or [])
     return results
 
 
-def _hear(token: int, found: list[Finding], notes: probes.Notes) -> None:
+def _deliver(token: int, found: list[Finding], notes: probes.Notes) -> None:
     from pytest_gradguard.runtime.kernel import calls
 
     call = calls.by_token(token)
     if call is not None:
         for finding in found:
             call.collector.add(calls.placed(call, finding))
-        probes.hear(call, notes)
+        probes.deliver(call, notes)
 
 
 def rebuild_noted(
@@ -274,9 +274,9 @@ def rebuild_noted(
     Args:
         token: the call.
         code: the check that it is noted for.
-        note: what it was in the worker.
+        note: its description in the worker.
         rebuild, arguments: how it is rebuilt.
-        more: what that check has sent along.
+        more: the check's own data.
     """
     on_rebuilt = attempt(_find_listener, token, code, note)
     item = rebuild(*arguments)
@@ -296,7 +296,7 @@ def _find_listener(token: int, code: str, note: Object) -> Callable[..., Any] | 
 
 
 def end_simulation() -> None:
-    """End the simulated GPUs that came with the tasks, if any did."""
+    """End the simulated GPUs that came with the tasks, if any."""
     if simulated_devices.current is not None:
         try:
             simulated_devices.current.depart()

@@ -1,4 +1,4 @@
-"""Keras 3, whatever its backend."""
+"""Keras 3, with any backend."""
 
 from pytest_gradguard.runtime.kernel.framework import Framework
 

@@ -1,6 +1,6 @@
-"""Keras 3, whatever its backend: models, layers and optimizers report their own pickling.
+"""Keras 3, with any backend: models, layers and optimizers report their own pickling.
 
-They pickle themselves as one file in Keras's own format, so that nothing inside is met on its own.
+They pickle themselves as one file in Keras's own format, so their contents are not pickled alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(original)
     def __reduce__(self: Any) -> Any:
         current = active.transfer
-        # What is saved in between belongs to this object: it is not on its way by itself.
+        # Anything saved in between belongs to this object, and is not transferred on its own.
         active.transfer = None
         try:
             reduction = original(self)
@@ -61,8 +61,8 @@ def _report(current: transfer.Transfer, item: Any, reduction: Any) -> Any:
 
 
 def _remember(call: Any, layer: Any, variables: Iterable[Any]) -> None:
-    """Remember the parameters of torch's that go to a worker of `call`: a backward that comes to
-    its results has none of them."""
+    """Remember the torch parameters that go to a worker of `call`: no backward pass from its
+    results reaches them."""
     for variable in variables:
         if call is not None and getattr(variable.value, "requires_grad", False):
             call.remember_shipped(variable.value, path_in(layer, variable))
@@ -70,7 +70,7 @@ def _remember(call: Any, layer: Any, variables: Iterable[Any]) -> None:
 
 
 def _on_gpu(variable: Any) -> bool:
-    """Whether a variable lies on a GPU, by the name of its device in its backend."""
+    """Whether a variable is on a GPU, by the name of its device in its backend."""
     value = getattr(variable, "_value", None)
     device = str(getattr(value, "device", ""))
     tensorflow: Any = sys.modules.get("pytest_gradguard.runtime.frameworks.tensorflow.tensors")
@@ -80,7 +80,7 @@ def _on_gpu(variable: Any) -> bool:
 
 
 class _Weight:
-    """A variable of a model or layer that is pickled as a whole."""
+    """A variable of a model or layer, which is pickled as a whole."""
 
     def __init__(self, owner: Any, variable: Any) -> None:
         self.owner = owner
@@ -88,11 +88,11 @@ class _Weight:
 
 
 def loses_state(optimizer: Any) -> bool:
-    """Whether a copy of `optimizer` arrives without what it has learned so far.
+    """Whether a copy of `optimizer` arrives without its state so far.
 
     A copy is unbuilt, and Keras loads nothing into one that has fewer variables than were saved:
-    that is every optimizer with moments, averages or gradients to add up. The count of steps and a
-    learning rate are there from the start.
+    that is every optimizer with moments, averages or accumulated gradients. The step count and a
+    learning rate exist from the start.
     """
     inner = keras_variables.innermost(optimizer)
     if not inner.built or keras_variables.steps_of(optimizer) <= 0:
@@ -116,14 +116,14 @@ def find(roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, st
 
 
 def met(item: Any) -> tuple[Any, str]:
-    """A weight is met in its model or layer; anything else by itself."""
+    """A weight is revealed by the pickling of its model or layer; other items by their own."""
     if isinstance(item, _Weight):
         return item.owner, "." + path_in(item.owner, item.variable)
     return item, ""
 
 
 def path_in(layer: Any, variable: Any) -> str:
-    """Where `variable` stands in a model or layer, by Keras's names, such as ``dense.kernel``."""
+    """The path of `variable` in a model or layer, by Keras's names, such as ``dense.kernel``."""
     parts = str(variable.path).split("/")
     if layer.name in parts:
         parts = parts[parts.index(layer.name) + 1 :]
@@ -131,7 +131,7 @@ def path_in(layer: Any, variable: Any) -> str:
 
 
 def describe(item: Any) -> Details:
-    """Type, shape, dtype and device; an optimizer has none but its type."""
+    """Type, shape, dtype and device; an optimizer has only its type."""
     if isinstance(item, _Weight):
         variable = item.variable
         return {

@@ -23,7 +23,7 @@ class TensorFlow(Framework):
     """The frameworks other than torch that were seen to have CUDA up in this process."""
 
     def tells_results(self) -> bool:
-        """Its results have nothing to tell, unless there is a GPU."""
+        """Whether there is a GPU; its results need no inspection otherwise."""
         return self.module in sys.modules and bool(self.gpu_users)
 
     def threads_are_up(self) -> bool:

@@ -1,6 +1,6 @@
-"""What TensorFlow's tapes and forward accumulators are asked for and when they record, as events.
+"""Events of TensorFlow's tapes and forward accumulators: recording and gradient requests.
 
-One set of patches for all who want to know; they stand only while somebody listens.
+One set of patches for all listeners, applied only while there is one.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 
 class Listener(Protocol):
-    """Hears of every tape, in the thread that uses it."""
+    """Gets the events of every tape, in the thread that uses it."""
 
     def opened(self, tape: Any) -> None:
-        """A `GradientTape` or `ForwardAccumulator` records from now on."""
+        """A `GradientTape` or `ForwardAccumulator` starts to record."""
 
     def closing(self, tape: Any) -> None:
         """It is about to stop recording."""
 
     def watches(self, tape: Any, watched: Any) -> None:
-        """A `GradientTape` was told to watch tensors or variables."""
+        """The program has a `GradientTape` watch tensors or variables."""
 
     def asking(self, tape: Any, verb: str, target: Any, sources: Any, upstream: Any) -> Any:
-        """Its gradients are asked for, or its products (then `sources` is None).
+        """Its gradients are requested, or its products (then `sources` is None).
 
-        `upstream` is what the user gave as the gradients of the target, or None.
+        `upstream` is the user's gradients of the target, or None.
 
         Returns:
-            What `answered` is to be called with; None: nothing.
+            The argument for `answered`; None: it is not called.
         """
 
     def answered(self, asked: Any, gradients: Any) -> None:
-        """What it gave, in the structure of the sources (of the target, where there are none)."""
+        """Its result, in the structure of the sources (of the target, without sources)."""
 
 
-def _tell(event: str, *arguments: Any) -> None:
+def _notify(event: str, *arguments: Any) -> None:
     for listener in _listeners.now:
         try:
             getattr(listener, event)(*arguments)
@@ -56,7 +56,7 @@ def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _asking_now.tape is self:  # a jacobian asks for gradients itself
+        if _asking_now.tape is self:  # a jacobian requests gradients itself
             return original(self, *args, **kwargs)
         asked = []
         target, sources, upstream = attempt(_operands, args, kwargs, instead=(None, None, None))
@@ -91,7 +91,7 @@ class _AskingNow(threading.local):
 
 
 _asking_now = _AskingNow()
-"""The tape of which gradients are being computed in this thread."""
+"""The tape whose gradients are being computed in this thread."""
 
 
 def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -103,15 +103,15 @@ def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, 
 
 
 def _opened(result: Any, tape: Any) -> None:
-    _tell("opened", tape)
+    _notify("opened", tape)
 
 
 def _closes(tape: Any) -> None:
-    _tell("closing", tape)
+    _notify("closing", tape)
 
 
 def _watched(result: Any, tape: Any, tensor: Any) -> None:
-    _tell("watches", tape, tensor)
+    _notify("watches", tape, tensor)
 
 
 _listeners: Subscribers[Listener] = Subscribers(

@@ -1,4 +1,4 @@
-"""TensorFlow: its variables and eager tensors report their own pickling; what they are."""
+"""TensorFlow: variables and eager tensors report their own pickling; questions about them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _GPU = ":GPU:"
 
 
 def on_gpu(item: Any) -> bool:
-    """Whether a tensor or variable lies on a GPU; ``/job:…/device:GPU:0`` is its device then."""
+    """Whether a tensor or variable is on a GPU; its device is then ``/job:…/device:GPU:0``."""
     return _GPU in item.device
 
 
@@ -88,7 +88,7 @@ reductions = Patches(
 
 
 watching: list[Callable[[Any, Any], bool]] = []
-"""Whether a tape watches a tensor that a call ships."""
+"""Each tells whether a tape watches a tensor that a call ships."""
 
 
 def wanted(call: Any, tensor: Any) -> bool:
@@ -97,7 +97,7 @@ def wanted(call: Any, tensor: Any) -> bool:
 
 
 def recorded(tensor: Any) -> bool:
-    """Whether a tape that records in this thread watches `tensor`, or what it was made of."""
+    """Whether a tape that records in this thread watches `tensor`, or its inputs."""
     known = pywrap_tfe.TFE_Py_TapeSetPossibleGradientTypes
     return differentiable(tensor) and bool(known([tensor]))
 
@@ -108,24 +108,24 @@ def is_tensor(item: Any) -> bool:
 
 
 def is_variable(item: Any) -> bool:
-    """Whether `item` is a variable of TensorFlow's own."""
+    """Whether `item` is a variable of TensorFlow itself."""
     return issubclass(type(item), tf.Variable)
 
 
 def differentiable(item: Any) -> bool:
-    """Whether a tensor or variable is of a kind of numbers that has gradients."""
+    """Whether a tensor or variable has a dtype with gradients."""
     return bool(item.dtype.is_floating or item.dtype.is_complex)
 
 
 def variable_of(item: Any) -> Any:
-    """The TensorFlow variable inside a Keras variable (None: not built yet); else `item`."""
+    """The TensorFlow variable inside a Keras variable (None: not built yet); otherwise `item`."""
     return getattr(item, "_value", None) if keras_variables.is_variable(item) else item
 
 
 def find(roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, str]:
     """The paths of the tensors and variables under `roots`.
 
-    A Keras variable and the variable of TensorFlow's inside it have the same path.
+    A Keras variable and the TensorFlow variable inside it have the same path.
     """
     inner: dict[int, int] = {}
 

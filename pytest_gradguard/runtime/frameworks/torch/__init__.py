@@ -19,7 +19,7 @@ class Torch(Framework):
     more_reductions = (f"{__name__}.tensors", f"{__name__}.sharing", f"{__name__}.modules")
 
     def shares_memory(self, array: Any) -> bool:
-        """Subclasses of torch's own are pickled as they are for everybody else."""
+        """Whether `array` has one of torch's own types: subclasses are pickled as usual."""
         sharing = sys.modules.get(f"{__name__}.sharing")
         return sharing is not None and type(array) in sharing.KINDS
 

@@ -1,4 +1,4 @@
-"""Tensors that require grad as they are unpickled in this process, by whatever does it."""
+"""Tensors that require grad, as they are unpickled in this process by any means."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 Listener = Callable[[Any, FrameType], object]
-"""Takes a tensor, and the frame that has it rebuilt."""
+"""Gets a tensor, and the frame that has it rebuilt."""
 
 _REBUILDS = (
     ("torch._utils", "_rebuild_tensor_v2"),
@@ -33,7 +33,7 @@ def _rebuilt(tensor: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _forget_what_rebuilds() -> None:
-    """Have `torch.load` look again for the functions that it rebuilds tensors with."""
+    """Have `torch.load` look up its rebuilding functions again."""
     known: Any = sys.modules.get("torch._weights_only_unpickler")
     forget = getattr(getattr(known, "_get_allowed_globals", None), "cache_clear", None)
     if forget is not None:

@@ -1,4 +1,4 @@
-"""The tensors that came with the tasks of a batch, and what backward passes there did to them."""
+"""The tensors that came with the tasks of a batch, and their changes by backward passes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from pytest_gradguard.runtime.kernel import locate, used_globals
 from pytest_gradguard.runtime.kernel.tasks import roots_of
 
 _SAMPLED = 64
-"""How many values of a tensor tell which one it is."""
+"""How many values of a tensor identify it."""
 _LOSSES = 16
-"""How many values that backward passes began at are kept."""
+"""How many loss values of backward passes are kept."""
 
 
 _LEAVES = 64
-"""How many leaves behind a tensor are told of."""
+"""How many leaves behind a tensor are reported."""
 
 
 def leaves_behind(history: Any) -> dict[int, str]:
-    """By their ids, what tells which the leaves are that a tensor with this `history` has behind
-    it: a forked process may have inherited them, and has them where its parent does."""
+    """The digests of the leaves behind a tensor with this `history`, by id.
+
+    A forked process has inherited leaves at the same addresses as its parent."""
     found: dict[int, str] = {}
     for leaf in tensors.leaves(history):
         found[id(leaf)] = digest(leaf) or ""
@@ -36,10 +37,10 @@ def leaves_behind(history: Any) -> dict[int, str]:
 
 
 def digest(tensor: Any) -> str | None:
-    """What tells whether a tensor here and a copy of it in another process have the same values.
+    """A digest that is equal for a tensor and its copy in another process.
 
     Returns:
-        None where the values cannot be read.
+        None if the values cannot be read.
     """
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
         if not _has_values(tensor):
@@ -51,7 +52,7 @@ def digest(tensor: Any) -> str | None:
 
 
 def sample(tensor: Any) -> Any:
-    """Some of the values of `tensor`, to be compared with later ones; None: they cannot be read."""
+    """Some values of `tensor`, to compare with later ones; None if they cannot be read."""
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
         if not _has_values(tensor):
             return None
@@ -62,7 +63,7 @@ def sample(tensor: Any) -> Any:
 
 
 def _some_of(tensor: Any) -> Any:
-    """Some of the values of `tensor`. Nothing large is copied: compute threads may be lost here."""
+    """Some values of `tensor`, without a large copy: compute threads may be missing here."""
     values = tensor.detach()
     every = max(1, values.numel() // _SAMPLED)
     if values.is_contiguous():
@@ -81,7 +82,7 @@ def _has_values(tensor: Any) -> bool:
 
 
 def all_zero(gradient: Any) -> bool:
-    """Whether a gradient is zero everywhere; it is not where that cannot be read."""
+    """Whether a gradient is zero everywhere; False if it cannot be read."""
     with torch._C.DisableTorchFunctionSubclass():
         return (
             gradient.layout is torch.strided
@@ -91,31 +92,31 @@ def all_zero(gradient: Any) -> bool:
 
 
 class GradientState(NamedTuple):
-    """Which gradient a tensor has: equal as long as nobody has replaced or changed it."""
+    """Identifies a tensor's gradient: equal unless it was replaced or changed."""
 
     identity: int
     version: int
 
 
 def gradient_state(tensor: Any) -> GradientState | None:
-    """The state of the gradient of `tensor`; None: it has none."""
+    """The state of the gradient of `tensor`; None without one."""
     with torch._C.DisableTorchFunctionSubclass():
         gradient = tensor.grad
         return None if gradient is None else GradientState(gradient._cdata, gradient._version)
 
 
 _first: dict[int, GradientState | None] = {}
-"""By the ids of inherited tensors: earlier tasks in this process may have left them gradients."""
+"""By the ids of inherited tensors, to which earlier tasks here may have left gradients."""
 
 
 class Copy:
     """One tensor that came with the tasks and that requires grad.
 
     Attributes:
-        digest: what its values were when it got its first gradient; None: it got none so far.
+        digest: its digest when it got its first gradient; None: it has none so far.
         state: that of the gradient that it came with.
-        inherited: nobody has pickled it: where this process was forked, it is the parent's.
-        first: the state of the gradient that it had when this process first looked, if so.
+        inherited: it was not pickled: if this process was forked, it is the parent's.
+        first: if so, the state of its gradient when this process first inspected it.
     """
 
     def __init__(self, tensor: Any, shared: bool, inherited: bool) -> None:
@@ -128,23 +129,23 @@ class Copy:
         self._version = tensor._version
 
     def look(self) -> None:
-        """See, after a backward pass, whether it has got its first gradient."""
+        """Check, after a backward pass, whether it has got its first gradient."""
         state = gradient_state(self.tensor)
         if state is not None and state != self.state:
             self.digest = digest(self.tensor) or ""
             self._version = self.tensor._version
 
     def look_at_last(self) -> None:
-        """See, after the last backward pass, whether the task has given it a gradient itself.
+        """Check, after the last backward pass, whether the task itself has set its gradient.
 
-        Where it steps then, its values have changed since it came.
+        If the task then steps, its values have changed since it arrived.
         """
         if gradient_state(self.tensor) != self.state and self.gradient is not None:
             self.digest = digest(self.tensor) or ""
 
     @property
     def seen_by_the_parent(self) -> bool:
-        """Whether the task has changed it, or its gradient, in memory that the parent sees."""
+        """Whether the task has changed it, or its gradient, in memory shared with the parent."""
         with torch._C.DisableTorchFunctionSubclass():
             changed = self.tensor._version > self._version
         changed = changed and tensors.in_shared_memory(self.tensor)
@@ -153,28 +154,28 @@ class Copy:
 
     @property
     def gradient(self) -> Any:
-        """Its gradient, or None where it was cleared."""
+        """Its gradient, or None if that was cleared."""
         with torch._C.DisableTorchFunctionSubclass():
             gradient = self.tensor.grad
         return None if gradient is None or all_zero(gradient) else gradient
 
 
 class Copies:
-    """What the tasks of one batch were given.
+    """The tensors passed to the tasks of one batch.
 
     Args:
         items: the tasks, before their first backward pass.
-        shared: the program may read what it shares with this process.
+        shared: the program may read memory that it shares with this process.
 
     Attributes:
-        passes: how many backward passes gave a gradient to any of it.
+        passes: how many backward passes gave a gradient to any of them.
         losses: the last single values that backward passes began at.
-        for_inputs: a backward pass gave a gradient to a tensor that the tasks made themselves.
-        every: all that requires grad.
+        for_inputs: a backward pass gave a gradient to a tensor that the tasks created.
+        every: all tensors that require grad.
         others: the ids of the other tensors and arrays.
-        sent: the ids of those of which something was sent to another process.
-        gradients: by the ids of tensors, their gradients that were returned instead of accumulated;
-            None where another process has computed it.
+        sent: the ids of copies of which something was sent to another process.
+        gradients: by the ids of tensors, gradients that were returned instead of accumulated; None
+            if another process has computed it.
     """
 
     def __init__(self, items: Any, shared: bool = False) -> None:
@@ -217,13 +218,13 @@ class Copies:
         self.gradients: dict[int, list[Any]] = {}
 
     def add(self, leaves: Iterable[Any]) -> None:
-        """Take more tensors that have come, before the next backward pass."""
+        """Add tensors that have arrived, before the next backward pass."""
         more = [Copy(leaf, shared=True, inherited=False) for leaf in leaves]
         self.every += more
         self._waiting += more
 
     def written(self, tensor: Any) -> None:
-        """See that the program pickles `tensor`: gradients of its shape may leave by a file."""
+        """Record that the program pickles `tensor`: gradients of its shape may leave in a file."""
         if self.passes:
             self._written.add(tensor.shape)
 
@@ -232,7 +233,7 @@ class Copies:
         return shape in self._written or any(one.numel() > size for one in self._written)
 
     def returned(self, inputs: Iterable[Any], gradients: Iterable[Any]) -> None:
-        """See which gradients were computed, and returned where they were asked for."""
+        """Record gradients that were computed and returned on request."""
         own = {id(copy.tensor) for copy in self.every}
         for one, gradient in zip(inputs, gradients, strict=False):
             if id(one) in own:
@@ -241,7 +242,7 @@ class Copies:
                 del known[:-_LOSSES]
 
     def backward_ended(self, outputs: Any) -> None:
-        """See what a backward pass that began at `outputs` has done."""
+        """Record the effects of a backward pass that began at `outputs`."""
         self.passes += 1
         for copy in self._waiting:
             copy.look()
@@ -258,7 +259,7 @@ class Copies:
             )
 
     def ended(self) -> None:
-        """See what the tasks have done since their last backward pass."""
+        """Record what the tasks have done since their last backward pass."""
         if self.passes:
             for copy in self._waiting:
                 copy.look_at_last()
@@ -266,7 +267,7 @@ class Copies:
 
     @property
     def with_gradient(self) -> list[Copy]:
-        """Those that got a gradient and are told apart from the others by their values."""
+        """The copies with a gradient that are distinct from others by their values."""
         got = [copy for copy in self.every if copy.digest and id(copy) not in self.sent]
         if self._written:
             got = [copy for copy in got if not self._may_be_written(copy)]
@@ -276,7 +277,7 @@ class Copies:
         return [copy for copy in got if not others[copy.digest]]
 
     def may_be_in_shared_memory(self, size: int) -> bool:
-        """Whether so many numbers may lie in memory that another process reads."""
+        """Whether so many numbers may be in memory that another process reads."""
         written = sum(
             tensor.numel() for tensor, version in self._buffers if tensor._version > version
         )
@@ -284,14 +285,14 @@ class Copies:
 
 
 _BELOW = ("multiprocessing.heap", "multiprocess.heap")
-"""Where shared values and barriers take their memory from: whole pages, whatever they need."""
+"""The modules that allocate shared values and barriers: whole pages, whatever the size."""
 _C_RECORDS = (ctypes.Array, ctypes.Structure, ctypes.Union)
 _LEAST = 4
-"""How many bytes a number takes in a structure, at least."""
+"""The least bytes of a number in a structure."""
 
 
 def _room(item: Any) -> int:
-    """How many numbers an object can hold that may lie in memory shared with other processes."""
+    """How many numbers an object can hold in memory that other processes may share."""
     kind = type(item)
     if issubclass(kind, ctypes._SimpleCData):
         return 1

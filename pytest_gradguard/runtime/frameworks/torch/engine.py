@@ -1,7 +1,7 @@
-"""Torch's autograd engine: the one place that wraps it, and tells others of each backward pass.
+"""Torch's autograd engine: the one place that wraps it and reports each backward pass.
 
-All of torch's backward passes, `backward()` and `autograd.grad`, run by one function. Who wants to
-know of them subscribes; the function is wrapped as long as anybody does.
+All backward passes of torch, `backward()` and `autograd.grad`, run through one function, which is
+wrapped while there are subscribers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Backward:
     """One backward pass.
 
     Attributes:
-        outputs: what is differentiated.
-        gradients: what it begins with, one for each output.
-        inputs: what gradients are asked for; empty for all leaves.
+        outputs: the differentiated tensors.
+        gradients: the initial gradients, one for each output.
+        inputs: the tensors whose gradients are requested; empty for all leaves.
         create_graph: whether the gradients get a graph of their own.
         accumulates: whether the gradients go to `.grad` instead of being returned.
     """
@@ -44,19 +44,19 @@ class Backward:
 
 
 End = Callable[[Any, BaseException | None], None]
-"""Called after a backward pass, with the gradients that it returned, or with what it raised."""
+"""Called after a backward pass, with the gradients that it returned, or with its error."""
 Listener = Callable[[Backward], End | None]
-"""Called before a backward pass; what it returns is called after it."""
+"""Called before a backward pass; its result is called after it."""
 
 
 class Order(IntEnum):
-    """Who hears of a backward pass last before it, and first after it."""
+    """The order of listeners before a backward pass, reversed after it."""
 
     REPORTS = -1
-    """What may raise a finding after it: all others have heard of it by then."""
+    """Listeners that may raise a finding after it, when all others have been called."""
     WATCHES = 0
     COMPUTES = 1
-    """What is in force in the engine alone, and not where others look at tensors."""
+    """Listeners whose effect is limited to the engine, outside of others' inspections."""
 
 
 def caller() -> FrameType | None:
@@ -80,11 +80,11 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             attempt(_begin_all, listening, t_outputs, args, kwargs, ends)
             outcome = original(t_outputs, *args, **kwargs)
         except BaseException as error:
-            attempt(_tell, ends, (), error)
+            attempt(_end_all, ends, (), error)
             without_this_frame(error)
             raise
         with theirs_only:
-            attempt(_tell, ends, outcome, None)
+            attempt(_end_all, ends, outcome, None)
         return outcome
 
     return _engine_run_backward
@@ -103,7 +103,7 @@ def _begin_all(
             fault(error)
 
 
-def _tell(ends: list[End], outcome: Any, raised: BaseException | None) -> None:
+def _end_all(ends: list[End], outcome: Any, raised: BaseException | None) -> None:
     finding: BaseException | None = None
     while ends:
         try:
@@ -121,14 +121,15 @@ def _make() -> list[Patch]:
     autograd: Any = sys.modules.get("torch.autograd")
     if autograd is None:
         return []
-    # Torch's own tracing replaces both names, and puts back into both what stood in the second:
+    # Torch's own tracing replaces both names, and then restores both from the second one, so they
+    # get the same wrapper.
     # they get one and the same wrapper.
     wrap = functools.cache(_wrap)
     return [Patch(autograd, _NAME, wrap), Patch(autograd.graph, _NAME, wrap)]
 
 
 _listeners: Subscribers[Listener] = Subscribers(LatePatches(_make, lasting=True))
-"""Told of each backward pass, if torch is loaded: who subscribes first hears of it first before it,
-and last after it. A failure of a listener becomes a warning; only findings are raised, after all
-have been told."""
+"""Called for each backward pass, if torch is loaded: the first subscriber is first before it, and
+last after it. A failure of a listener becomes a warning; only findings are raised, after all were
+called."""
 subscribe, unsubscribe = _listeners.subscribe, _listeners.unsubscribe

@@ -1,7 +1,7 @@
-"""PyTorch: following what is computed from certain tensors, by a function mode.
+"""PyTorch: function modes that follow what is computed from certain tensors.
 
-What the modes of the guard share: which functions have a derivative at all, which tensors are
-marked with what, and where in a thread's stack of modes such a mode stands.
+Shared by the guard's modes: which functions have a derivative, marks of tensors, and the place of
+such a mode in a thread's stack of modes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _CONSTANT = frozenset(
         *("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"),
     )
 )
-"""Functions whose result has a derivative of zero, or none."""
+"""Functions whose result has a zero derivative, or none."""
 _CUT = frozenset((torch.Tensor.data.__get__, torch.Tensor.grad.__get__))
 
 
 def is_constant(func: Any) -> bool:
-    """Whether what `func` returns has no derivative by what it is given."""
+    """Whether the result of `func` has no derivative by its arguments."""
     return getattr(func, "__name__", "") in _CONSTANT or func in _CUT
 
 
@@ -38,7 +38,7 @@ def tensors_in(items: Any) -> list[Any]:
 
 
 def has_derivative(tensor: Any) -> bool:
-    """Whether `tensor` is of a type that derivatives are taken of."""
+    """Whether `tensor` is of a differentiable type."""
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
@@ -46,7 +46,7 @@ _Mark = TypeVar("_Mark")
 
 
 class Marks(Generic[_Mark]):
-    """What tensors are marked with, while they live."""
+    """The marks of tensors, while these live."""
 
     def __init__(self) -> None:
         self._known: ByIdentity[frozenset[_Mark]] = ByIdentity()
@@ -60,11 +60,11 @@ class Marks(Generic[_Mark]):
         self._known[tensor] = marks | self.of(tensor)
 
     def of(self, tensor: Any) -> frozenset[_Mark]:
-        """What `tensor` is marked with."""
+        """The marks of `tensor`."""
         return self._known.get(tensor) or frozenset()
 
     def drop(self, tensor: Any) -> None:
-        """Take the marks off `tensor`."""
+        """Remove the marks of `tensor`."""
         self._known.pop(tensor)
 
     def all(self) -> frozenset[_Mark]:
@@ -78,8 +78,8 @@ class Marks(Generic[_Mark]):
 def push_below(mode: Any) -> None:
     """Put `mode` on this thread's stack of function modes.
 
-    It stands below those of the program's own, which end in their order, and above a default
-    device, which torch expects to be the lowest.
+    It goes below the program's own modes, which end in order, and above a default device, which
+    torch expects to be the lowest.
     """
     above = _pop_all()
     if above and isinstance(above[-1], DeviceContext):
@@ -90,7 +90,7 @@ def push_below(mode: Any) -> None:
 
 
 def take_off(mode: Any) -> None:
-    """Take `mode` off this thread's stack, where it stands on it."""
+    """Remove `mode` from this thread's stack, if it is on it."""
     for other in reversed(_pop_all()):
         if other is not mode:
             _push_mode(other)

@@ -1,7 +1,7 @@
-"""Reads of the `.grad` of parameters, while anybody wants to know of them.
+"""Observes reads of the `.grad` of parameters, while there are listeners.
 
-`torch.Tensor.grad` stays what it is: torch looks it up for subclasses of tensors, and reading it
-off a tensor that is no leaf is a warning, which a frame of ours would move.
+`torch.Tensor.grad` is not replaced: torch looks it up for subclasses of tensors, and reading it
+from a tensor that is no leaf gives a warning, which a frame of ours would move.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 Listener = Callable[[Any, FrameType], object]
-"""Takes the parameter, and the frame that reads its gradient."""
+"""Gets the parameter, and the frame that reads its gradient."""
 
 
 class _Watched:
-    """In place of the attribute `grad` of parameters; asked of the class, it is torch's own.
+    """Replaces the attribute `grad` of parameters; looked up on the class, it is torch's own.
 
     Args:
         original: torch's own attribute.

@@ -1,8 +1,8 @@
 """PyTorch: modes of a thread, and what another thread does without them.
 
-Graphs are counted by autograd's own counter of nodes (one for each thread), so that nothing is
-looked at while the tasks run. Autocast and default devices need a look at every call of torch, by a
-function mode; it stands only where such a mode of the caller's is missing.
+Graphs are counted by autograd's own counter of nodes (one for each thread), so nothing is observed
+while the tasks run. Autocast and default devices require a function mode that observes every call
+of torch; it is used only if such a mode of the caller is missing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AUTOGRAD = frozenset(
         (sys.modules["torch.autograd.graph"].__file__, "_engine_run_backward"),
     )
 )
-"""What runs the program's own functions and hooks with gradients off, as its own bookkeeping."""
+"""Code that runs the program's own functions and hooks with gradients off, as bookkeeping."""
 _RUN_BY_APPLY = ("forward", "setup_context")
 
 _LOWERED = frozenset(
@@ -50,9 +50,9 @@ class Modes(NamedTuple):
     """The modes of a calling thread, in plain values.
 
     Attributes:
-        gradients_off: what has switched gradients off, or None.
-        autocast: the kinds of devices that compute in lower precision.
-        device: the default device, where one is set.
+        gradients_off: the mode that switched gradients off, or None.
+        autocast: the device types that compute in lower precision.
+        device: the default device, if set.
     """
 
     gradients_off: str | None
@@ -73,10 +73,10 @@ def in_force() -> Modes | None:
 
 
 def within_autograd() -> bool:
-    """Whether autograd calls the program back: then nobody has asked for gradients to be off.
+    """Whether autograd runs the program's code; gradients are then off by its own doing.
 
     From torch 2.15 on `Function.apply` is written in C and has no frame: the program's own
-    `forward` is the first that shows.
+    `forward` is the first frame.
     """
     forwards = _forwards()
     frame: FrameType | None = sys._getframe(1)
@@ -92,7 +92,7 @@ def _forwards() -> set[Any]:
     """The code of the program's own functions that `Function.apply` runs."""
     codes = set()
     kinds = _Function.__subclasses__()
-    for kind in kinds:  # it grows meanwhile
+    for kind in kinds:  # the list grows during the loop
         kinds += kind.__subclasses__()
         for name in _RUN_BY_APPLY:
             codes.add(getattr(getattr(kind, name), "__code__", None))
@@ -108,7 +108,7 @@ def _default_device() -> str | None:
 
 
 def watch(asked: Modes) -> Watch | None:
-    """Look at what this thread does without the modes `asked`, or None: it has them all."""
+    """Watch what this thread does without the modes `asked`; None if it has them all."""
     own = in_force() or Modes(None, (), None)
     missing = Modes(
         None if own.gradients_off else asked.gradients_off,
@@ -126,12 +126,12 @@ _thread = _Thread()
 
 
 class Watch:
-    """Looks at what a thread does, from now to `end`."""
+    """Watches what a thread does, from now to `end`."""
 
     def __init__(self, missing: Modes) -> None:
         self._missing = missing
         self.full_precision = ""
-        self.elsewhere = ""
+        self.other_device = ""
         self.own_autocasts = 0
         self._own: list[object] = []
         self._made = 0
@@ -144,7 +144,7 @@ class Watch:
         self._since = _nodes()
 
     def end(self) -> list[tuple[str, str]]:
-        """What was done without a mode: pairs of the mode and what was done."""
+        """Return what was done without a mode: pairs of the mode and the action."""
         self._count()
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
@@ -154,13 +154,13 @@ class Watch:
             done.append((self._missing.gradients_off, "built graphs anyway"))
         if self.full_precision:
             done.append(("`autocast`", f"computed `{self.full_precision}` in full precision"))
-        if self.elsewhere:
-            made = f"made a tensor on {self.elsewhere}"
+        if self.other_device:
+            made = f"made a tensor on {self.other_device}"
             done.append((f"the default device `{self._missing.device}`", made))
         return done
 
     def entered(self, switch: object) -> None:
-        """The tasks have set the gradient mode themselves: what follows is what they want."""
+        """Stop counting: the tasks have chosen the gradient mode themselves."""
         self._count()
         self._own.append(switch)
 
@@ -171,7 +171,7 @@ class Watch:
             self._own.pop()
 
     def forget(self, nodes: int) -> None:
-        """Leave `nodes` that were made just now out of the count."""
+        """Exclude `nodes` that were just created from the count."""
         self._since += nodes
 
     def _count(self) -> None:
@@ -210,17 +210,17 @@ class _Look(TorchFunctionMode):  # type: ignore[misc]
                 if kind in self._autocast and all(one.dtype is torch.float32 for one in full):
                     watch.full_precision = name.strip("_")
         device = self._device
-        if device is not None and not watch.elsewhere and func in _device_constructors():
+        if device is not None and not watch.other_device and func in _device_constructors():
             same = result.device.type == device.type and device.index in (None, result.device.index)
             if kwargs.get("device") is None and not same and _default_device() is None:
-                watch.elsewhere = str(result.device)
+                watch.other_device = str(result.device)
 
 
 # -- the tasks' own modes --------------------------------------------------------------------------
 
 
 def _switching(original: Callable[[bool], None]) -> Callable[[bool], None]:
-    """Tells the watch of this thread when tasks set the gradient mode, and when that ends."""
+    """Report to this thread's watch when tasks set the gradient mode, and when that ends."""
 
     @functools.wraps(original)
     def _set_grad_enabled(*args: Any, **kwargs: Any) -> None:
@@ -230,7 +230,7 @@ def _switching(original: Callable[[bool], None]) -> Callable[[bool], None]:
                 frame = sys._getframe(1)
                 by, outer = frame.f_code, frame.f_back
                 if by.co_name == "__init__" and outer and outer.f_code.co_filename == _GRAD_MODE:
-                    by = outer.f_code  # no_grad switches by set_grad_enabled
+                    by = outer.f_code  # no_grad switches through set_grad_enabled
                 again = isinstance(frame.f_locals.get("self"), torch.set_grad_enabled)
                 if by.co_filename == _GRAD_MODE and by.co_name in ("__exit__", "__call__"):
                     watch.left()
@@ -288,7 +288,7 @@ def _leaving_autocast(original: Any) -> Any:
 
 
 def _applying(original: Any) -> Any:
-    """A function of the program's own makes a node in any case: no graph, where nothing asks."""
+    """Exclude the node that a custom function always creates, if no output requires grad."""
 
     @functools.wraps(on_class(original, _Function))
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:

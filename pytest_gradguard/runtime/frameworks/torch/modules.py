@@ -24,9 +24,9 @@ def _watched(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         current = active.transfer
         if current is None:
-            for hear in copied.now:
+            for listener in copied.now:
                 try:
-                    hear(self)
+                    listener(self)
                 except Exception as error:
                     fault(error)
             reduction = original(self, protocol)

@@ -1,4 +1,4 @@
-"""Penalties on parameters: losses that no data went into."""
+"""Penalties on parameters: losses that do not depend on data."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from pytest_gradguard.runtime.frameworks.torch import tensors
 
 _LIMIT = 5_000
-"""How many nodes of a graph are looked at."""
+"""How many nodes of a graph are inspected."""
 _ARITHMETIC = frozenset({"AddBackward0", "DivBackward0", "MulBackward0", "SubBackward0"})
 
 
 def is_penalty(outputs: Any) -> bool:
-    """Whether a backward pass begins at a penalty on parameters: certainly no data went into it.
+    """Whether a backward pass begins at a penalty on parameters that certainly depends on no data.
 
-    Then all that was computed has the size of a parameter, of all of them, or is one number, and
-    what is no part of the graph are factors and terms of the whole.
+    All computed tensors then have the size of a parameter, of all of them, or one number, and
+    inputs outside of the graph are only factors and terms of the whole.
     """
     sizes: set[int] = set()
     leaves: list[int] = []

@@ -1,8 +1,8 @@
-"""PyTorch: settings of a whole process, and what tasks do in one that has torch's defaults instead.
+"""PyTorch: settings of a whole process, and what tasks do with torch's defaults instead.
 
-Threads and forked processes have the settings of the process that they come from; fresh
-interpreters have none of them. What tasks compute is seen by a function mode, which stands only
-where a setting of the caller's is missing.
+Threads and forked processes have the settings of the process that they come from; new interpreters
+have none of them. A function mode observes what tasks compute, only if a setting of the caller is
+missing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _C: Any = torch._C
 _compiling = torch.compiler.is_compiling
 _FROM_DATA = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
 _WITH_A_DTYPE = ("sparse_", "nested_", "empty_quantized")
-"""How the names of functions begin whose tensors get the dtype of what they are made from."""
+"""Prefixes of functions whose tensors get the dtype of their input."""
 _ARITHMETIC = frozenset(
     (
         *("div", "divide", "true_divide", "mul", "multiply", "add", "sub", "subtract", "rsub"),
         *("pow", "sqrt", "rsqrt", "exp", "log", "log2", "log10", "sin", "cos", "tanh", "sigmoid"),
     )
 )
-"""Functions that make floating-point numbers of whole ones: of the default dtype."""
+"""Functions that make floating-point numbers of integers: of the default dtype."""
 _MATMULS = frozenset(
     (
         *("linear", "bilinear", "matmul", "mm", "bmm", "addmm", "baddbmm", "addbmm", "einsum"),
@@ -42,8 +42,8 @@ _NOT_DETERMINISTIC = frozenset(
         *("scatter", "scatter_add", "scatter_reduce", "mm", "mv", "bmm", "matmul"),
     )
 )
-"""Functions that torch's documentation of `use_deterministic_algorithms` names, which a program
-calls by these names: they count wherever the task runs."""
+"""Functions that torch's documentation of `use_deterministic_algorithms` names, and that programs
+call by these names: they count on any device."""
 _NOT_DETERMINISTIC_ON_GPUS = _MATMULS | {
     *("bincount", "cumsum", "ctc_loss", "embedding", "embedding_bag", "gather", "grid_sample"),
     *("histc", "index_select", "interpolate", "kthvalue", "median", "nll_loss", "cross_entropy"),
@@ -51,14 +51,14 @@ _NOT_DETERMINISTIC_ON_GPUS = _MATMULS | {
 }
 _POOLS = ("conv", "avg_pool", "max_pool", "max_unpool", "adaptive_", "fractional_", "upsample")
 _IN_CUDNN = ("conv", "lstm", "gru", "rnn_", "batch_norm", "instance_norm", "ctc_loss")
-"""How the names of functions begin that cuDNN computes."""
+"""Prefixes of functions that cuDNN computes."""
 _COMPUTES_NOTHING = frozenset(
     ("__get__", "__getitem__", "clone", "contiguous", "cpu", "cuda", "detach", "float", "to")
 )
 
 
 class _Called(NamedTuple):
-    """A call of one of torch's functions, and the tensor that it gave."""
+    """A call of a torch function, and its resulting tensor."""
 
     function: Any
     name: str
@@ -71,16 +71,16 @@ class Setting(NamedTuple):
     """One setting of a process.
 
     Attributes:
-        read: its value now.
+        read: its current value.
         defaults: torch's own values.
         shown: a value as code writes it, in plain values.
-        code: what sets it, with ``{}`` for the value.
-        names: code that names one of these decides it for itself.
+        code: the code that sets it, with ``{}`` for the value.
+        names: code that names one of these sets it itself.
         uses: whether a call depends on it.
-        may_use: the same for calls that depend on it in some cases only, which are not known.
+        may_use: whether a call may depend on it, in unknown cases.
         has_effect: whether a value, as `shown`, changes anything on this machine.
-        computes: the setting is about what is computed, and not about what tensors are made.
-        asks: the functions that tell its value.
+        computes: the setting affects computations, not the kind of tensors created.
+        asks: the functions that return its value.
     """
 
     read: Callable[[], Any]
@@ -100,7 +100,7 @@ class Setting(NamedTuple):
 
 
 def _makes_default_dtype(call: _Called) -> bool:
-    """Whether the default dtype is the dtype of the result, because nothing else says what is."""
+    """Whether the result has the default dtype because nothing else determines it."""
     if call.result.dtype is not torch.get_default_dtype():
         return False
     if call.options.get("dtype") is not None or call.options.get("out") is not None:
@@ -116,7 +116,7 @@ def _makes_default_dtype(call: _Called) -> bool:
 
 
 def _is_float(data: Any) -> bool:
-    """Whether Python's numbers say what kind of tensor is made of `data`, and are no whole ones."""
+    """Whether Python numbers determine the dtype of a tensor made of `data`, and are floats."""
     while type(data) in (list, tuple) and data:
         data = data[0]
     return type(data) is float
@@ -146,7 +146,7 @@ def _multiplies(device: str) -> Callable[[_Called], bool]:
 
 
 def _has_precision(precision: str) -> bool:
-    """Whether a CPU may multiply in the precision that torch calls so; ``high`` needs AMX."""
+    """Whether a CPU may multiply in the precision of that name; ``high`` needs AMX."""
     if precision != "high":
         return True
     supported: Any = getattr(torch.cpu, "_is_amx_fp16_supported", None)
@@ -158,7 +158,7 @@ def _in_cudnn(call: _Called) -> bool:
 
 
 def _fp32_precision(backend: str) -> Callable[[], Any] | None:
-    """What tells the precision of matrix products; the public functions may warn, or refuse to."""
+    """Reads the precision of matrix products; the public functions may warn, or refuse."""
     getter = getattr(_C, "_get_fp32_precision_getter", None)  # since torch 2.9
     return None if getter is None else functools.partial(getter, backend, "matmul")
 
@@ -169,7 +169,7 @@ def _deterministic(value: bool) -> str:
 
 
 _PRECISIONS = {"none": "highest", "ieee": "highest", "tf32": "high", "bf16": "medium"}
-"""What `set_float32_matmul_precision` calls the precisions of a backend."""
+"""The names of a backend's precisions in `set_float32_matmul_precision`."""
 _OF_MATMULS = frozenset(("set_float32_matmul_precision", "allow_tf32", "fp32_precision"))
 
 
@@ -180,7 +180,7 @@ def _of_cudnn(name: str, read: Callable[[], bool], default: bool) -> dict[str, S
 
 
 _CUDNN = frozenset(("cudnn",))
-# cloudpickle cannot pickle a function of `__main__` with such a module's whole name in it.
+# cloudpickle cannot pickle a function of `__main__` that uses such a module by its full name.
 _ON_GPUS = {
     "`torch.backends.cuda.matmul.allow_tf32`": Setting(
         _fp32_precision("cuda") or _C._get_cublas_allow_tf32,
@@ -226,7 +226,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     **(_ON_GPUS if torch.backends.cuda.is_built() else {}),
 }
-"""By the names that findings call them."""
+"""By their names in findings."""
 _READ = tuple((name, setting.read, setting.defaults) for name, setting in SETTINGS.items())
 
 
@@ -241,12 +241,12 @@ def changed() -> dict[str, str]:
 
 
 def missing(asked: Iterable[str]) -> list[str]:
-    """Those of the settings `asked` that are torch's defaults in this process."""
+    """The settings among `asked` that have torch's defaults in this process."""
     return [name for name in asked if name in SETTINGS and SETTINGS[name].is_default()]
 
 
 def spellings(dtype: str) -> frozenset[str]:
-    """The words by which code gives tensors that dtype."""
+    """The words by which code requests that dtype."""
     name = dtype.removeprefix("torch.")
     return frozenset((name, _SHORT.get(name, name)))
 
@@ -255,7 +255,7 @@ _SHORT = {"float64": "double", "float16": "half"}
 
 
 class Watch(TorchFunctionMode):  # type: ignore[misc]
-    """Looks at what this thread computes without some settings, from now to `end`.
+    """Watches what this thread computes without some settings, from now to `end`.
 
     Args:
         names: these settings.
@@ -269,10 +269,10 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]
         self.__enter__()
 
     def end(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The first function that depends on each setting that was missing, by its name.
+        """Return the first function that depends on each missing setting, by the setting.
 
         Returns:
-            Those that depend on it, and those that may.
+            Functions that depend on it, and functions that may.
         """
         self.__exit__(None, None, None)
         return self._used, self._may_use

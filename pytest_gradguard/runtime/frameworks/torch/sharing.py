@@ -1,8 +1,8 @@
 """PyTorch's own reductions for the standard library's pickler: tensors share their memory.
 
-They stand in a table of that pickler and take the place of `Tensor.__reduce_ex__`. What has history
-they refuse. A leaf arrives as a leaf over the same memory: a change in place is seen on both sides,
-a gradient is not.
+They are in a table of that pickler, and replace `Tensor.__reduce_ex__`. They refuse tensors with
+history. A leaf arrives as a leaf over the same memory: in-place changes are seen on both sides,
+gradients are not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 KINDS = (torch.Tensor, torch.nn.Parameter)
-"""Subclasses of these are pickled as they are for everybody else: history is dropped silently."""
+"""Subclasses of these are pickled as usual: history is dropped silently."""
 
 _KEPT = 100_000
 
@@ -41,8 +41,8 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def reduce_tensor(tensor: Any) -> Any:
         current = active.transfer
         if current is None:
-            for hear in sent.now:
-                attempt(hear, tensor)
+            for listener in sent.now:
+                attempt(listener, tensor)
             try:
                 return original(tensor)
             except BaseException as error:
@@ -53,7 +53,7 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             reduction = original(tensor)
         except BaseException as error:
             without_this_frame(error)
-            active.transfer = None  # this pickling has failed, and will not end otherwise
+            active.transfer = None  # a failed pickling has no other end
             for explain in transfer.refusals:
                 attempt(explain, error, current)
             if isinstance(error, NotImplementedError):
@@ -80,10 +80,10 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _is_shared(tensor: Any) -> bool:
-    """Whether its memory is shared already, or it has none that could be: a sparse one has not."""
+    """Whether its memory is shared already, or cannot be shared, as that of a sparse tensor."""
     try:
         return tensor.layout is not torch.strided or bool(tensor.is_shared())
-    except Exception:  # it has no memory of its own; its pickling says what is wrong with it
+    except Exception:  # it has no memory of its own; its pickling raises the error
         return True
 
 
@@ -102,7 +102,7 @@ def _remember(storage: int | None) -> None:
 
 
 class Reductions:
-    """The entries of the pickler's table for tensors; to be applied and undone as patches are."""
+    """The entries of the pickler's table for tensors, applied and undone like patches."""
 
     def __init__(self) -> None:
         self._kept: dict[type, tuple[Any, Any]] = {}
@@ -113,7 +113,7 @@ class Reductions:
         return bool(self._kept)
 
     def apply(self) -> None:
-        """Wrap the reductions of tensors, where torch has registered them."""
+        """Wrap the reductions of tensors, if torch has registered them."""
         table: dict[type, Any] = getattr(ForkingPickler, "_extra_reducers", {})
         for kind in KINDS:
             if kind in table and kind not in self._kept:
@@ -122,7 +122,7 @@ class Reductions:
                 table[kind] = mine
 
     def undo(self) -> None:
-        """Put the originals back, except where somebody has registered another one since."""
+        """Restore the originals, unless another one was registered since."""
         table: dict[type, Any] = getattr(ForkingPickler, "_extra_reducers", {})
         for kind, (original, mine) in self._kept.items():
             if table.get(kind) is mine:

@@ -1,7 +1,7 @@
-"""Torch's optimizers: the one place that hears of their steps, and tells others of each.
+"""Torch's optimizers: the one place that observes their steps and reports them.
 
-Torch calls global hooks before and after each step. Who wants to know of steps subscribes; torch
-has one hook of ours for each of the two, as long as anybody does.
+Torch calls global hooks before and after each step. It has one hook of ours for each of the two,
+while there are subscribers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Listener = Callable[[Any], None]
 
 
 class _Steps(Subscribers[Listener]):
-    """The steps of all of torch's optimizers, of which torch's own hook tells.
+    """The steps of all torch optimizers, from torch's own hook.
 
-    A failure of a listener becomes a warning. What is raised, after all have been told, are
-    findings, and what the listener raises where the user has made a mistake.
+    A failure of a listener becomes a warning. Findings are raised after all listeners were called,
+    and so are the errors that a listener raises for a mistake of the user.
 
     Args:
-        register: torch's function that takes a global hook.
+        register: torch's function that registers a global hook.
     """
 
     def __init__(self, register: str) -> None:
@@ -39,22 +39,22 @@ class _Steps(Subscribers[Listener]):
         self._hook: Any = None
 
     def apply(self) -> None:
-        """Have torch tell of steps."""
+        """Register torch's hook."""
         if self._hook is None:
             optim: Any = sys.modules["torch.optim.optimizer"]
             self._hook = getattr(optim, self._register)(self._step)
 
     def undo(self) -> None:
-        """Take off torch's hook; in a step, torch goes through its hooks, so it is done later."""
+        """Remove torch's hook; during a step, when torch iterates over its hooks, do so later."""
         if self._hook is not None and _in_a_step():
-            engine.subscribe(self._rest, lasting=True)
+            engine.subscribe(self._remove_hook, lasting=True)
         else:
-            self._rest()
+            self._remove_hook()
 
-    def _rest(self, _: engine.Backward | None = None) -> None:
-        """Take off torch's hook, if nobody subscribes."""
+    def _remove_hook(self, _: engine.Backward | None = None) -> None:
+        """Remove torch's hook, if there are no subscribers."""
         with self._lock:
-            engine.unsubscribe(self._rest)
+            engine.unsubscribe(self._remove_hook)
             if self._hook is not None and not self.now:
                 self._hook.remove()
                 self._hook = None
@@ -69,13 +69,13 @@ class _Steps(Subscribers[Listener]):
             except Exception as error:
                 raised = raised or _to_be_raised(error, one.raises)
         if raised is not None:
-            self._rest()  # torch does not go on with its hooks
+            self._remove_hook()  # torch calls no further hooks
             with theirs_only:
                 raise raised
 
 
 def _in_a_step() -> bool:
-    """Whether it is a listener that calls."""
+    """Whether a listener is calling."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code is not _Steps._step.__code__:
         frame = frame.f_back
@@ -95,7 +95,7 @@ def parameters_of(owner: Any) -> list[Any]:
 
 
 _known: ByIdentity[Callable[[], Any]] = dropped_at_end(ByIdentity())
-"""The optimizers that have stepped, or that were searched for."""
+"""The optimizers that have stepped, or that were found by a search."""
 
 
 def _know(optimizer: Any) -> None:
@@ -107,7 +107,7 @@ def held(*, search: bool = False) -> set[int]:
     """The ids of the parameters that optimizers hold.
 
     Args:
-        search: look for optimizers that have not stepped yet, among all objects of the process.
+        search: also find optimizers that have not stepped yet, among all objects of the process.
     """
     if search:
         kind = sys.modules["torch.optim.optimizer"].Optimizer
@@ -119,7 +119,7 @@ def held(*, search: bool = False) -> set[int]:
 
 
 def _to_be_raised(error: Exception, raises: tuple[type[Exception], ...]) -> Exception | None:
-    """`error`, if it is meant for the user; a fault of the guard's own becomes a warning."""
+    """`error`, if it is meant for the user; a fault of the guard becomes a warning."""
     if isinstance(error, raises):
         return error
     try:

@@ -1,4 +1,4 @@
-"""PyTorch: tensors report their own pickling; what they are, and the leaves behind them."""
+"""PyTorch: tensors report their own pickling; questions about them, and leaves behind them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pytest_gradguard.runtime.kernel.subscribers import Subscribers
 
 _NUMPY = find_spec("numpy") is not None
 _SPENT_LIMIT = 50
-"""How many nodes of a graph are asked whether a backward has freed what they keep."""
+"""How many nodes of a graph are checked for being freed by a backward pass."""
 _GRAPH_LIMIT = 5_000
-"""How many nodes of a graph are looked at: torch frees those that Python has seen recursively, and
+"""How many nodes of a graph are inspected: torch frees those that Python has seen recursively, and
 a very long chain of them would exhaust the stack."""
 
 
@@ -29,10 +29,10 @@ pickled: Subscribers[Callable[[Any], object]] = Subscribers()
 """Called with each tensor that the program itself pickles, or copies by `copy.copy`."""
 
 
-def tell_pickled(tensor: Any) -> None:
-    """Tell of a tensor that the program itself pickles."""
-    for hear in pickled.now:
-        attempt(hear, tensor)
+def report_pickled(tensor: Any) -> None:
+    """Report a tensor that the program itself pickles."""
+    for listener in pickled.now:
+        attempt(listener, tensor)
 
 
 def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
@@ -45,7 +45,7 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
         current = active.transfer
         if current is None or active.busy:
             if current is None and pickled.now:
-                tell_pickled(self)
+                report_pickled(self)
             return original(self, proto)
         if type(self) is plain and not self.requires_grad:  # most tensors, every parameter's data
             try:
@@ -61,7 +61,7 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
                     return attempt(_on_gpu, current, self, reduction, instead=reduction)
                 active.data = None
             return reduction
-        # A tensor subclass comes by here twice, through its __torch_function__.
+        # A tensor subclass passes here twice, because of its __torch_function__.
         active.busy = True
         try:
             reduction = original(self, proto)
@@ -88,7 +88,7 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
 
 
 def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
-    """The same for `nn.Parameter`, of which a model has very many."""
+    """Watch `nn.Parameter`, of which a model has very many."""
     active = transfer.active
     plain = torch.nn.Parameter
 
@@ -97,7 +97,7 @@ def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, in
         current = active.transfer
         if current is None:
             if pickled.now:
-                tell_pickled(self)
+                report_pickled(self)
             return original(self, proto)
         known = type(self) is plain
         try:
@@ -119,7 +119,7 @@ def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, in
 
 
 def refused(current: Any, tensor: Any) -> None:
-    """Tell `current` of a tensor that torch does not pickle, where a transform is why."""
+    """Report a tensor that torch does not pickle to `current`, if a transform is the reason."""
     try:
         if torch._C._functorch.maybe_get_level(tensor) > 0:
             current.differentiated(tensor, None)
@@ -128,7 +128,7 @@ def refused(current: Any, tensor: Any) -> None:
 
 
 def _with_tangent(current: Any, tensor: Any, reduction: Any) -> Any:
-    """The `reduction` of a tensor, whose tangent it lacks if forward mode gives it one."""
+    """The `reduction` of a tensor, with a note if forward mode gives it a tangent."""
     try:
         if has_tangent(tensor):
             return current.differentiated(tensor, reduction)
@@ -144,7 +144,7 @@ def has_tangent(tensor: Any) -> bool:
 
 
 def _data_in(reduction: Any) -> Any:
-    """The tensor by which a parameter is pickled: one and the same object on the GPU."""
+    """The tensor that pickling a parameter pickles; on a GPU, one and the same object."""
     arguments = reduction[1] if isinstance(reduction, tuple) else ()
     return next((one for one in arguments if isinstance(one, torch.Tensor)), None)
 
@@ -158,7 +158,7 @@ def _on_gpu(current: Any, tensor: Any, reduction: Any) -> Any:
 
 
 def on_gpu(tensor: Any) -> bool:
-    """Whether `tensor` lies on a GPU, a simulated one included."""
+    """Whether `tensor` is on a GPU, including a simulated one."""
     try:
         if _own(tensor, "is_cuda"):
             return True
@@ -170,7 +170,7 @@ def on_gpu(tensor: Any) -> bool:
 
 
 def _pretended(tensor: Any) -> Any:
-    """The simulated GPU on which `tensor` lies; threads that no simulation sees ask here, too."""
+    """The simulated GPU of `tensor`; also works in threads outside of the simulation."""
     device_of = simulated_devices.device_of
     return None if device_of is None else device_of(tensor)
 
@@ -189,7 +189,7 @@ def requires_grad(tensor: Any) -> bool:
 
 
 def _own(tensor: Any, name: str) -> Any:
-    """An attribute of torch's, also where a subclass has a property of that name."""
+    """An attribute of torch's, also if a subclass has a property of that name."""
     with torch._C.DisableTorchFunctionSubclass():
         return getattr(torch.Tensor, name).__get__(tensor)
 
@@ -201,9 +201,9 @@ def base_of(tensor: Any) -> Any:
 
 
 def hooks_of(tensor: Any) -> list[Any]:
-    """The hooks of a tensor that hear of its gradient, and that pickling leaves behind.
+    """The gradient hooks of a tensor, which are not pickled.
 
-    Torch's own mark says of some that this is meant; the guard's own are not the program's matter.
+    Hooks with torch's mark for that are left out, and so are the guard's own.
     """
     with torch._C.DisableTorchFunctionSubclass():
         registered = (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
@@ -217,25 +217,26 @@ def hooks_of(tensor: Any) -> list[Any]:
 
 
 buried: list[Callable[[Any], bool]] = []
-"""Whether a tensor came back from a worker inside another object.
+"""Each tells whether a tensor came back from a worker inside another object.
 
-Where that object goes to workers again, as fitted estimators do to predict, what it keeps of its
-training goes along: nobody expects a gradient of it.
+If that object goes to workers again, as fitted estimators do to predict, tensors kept from its
+training go along, and nobody expects a gradient of them.
 """
 
 
 def wanted(call: Any, tensor: Any) -> bool:
-    """Whether anybody may expect a gradient of a tensor that requires grad.
+    """Whether a gradient may be expected of a tensor that requires grad.
 
-    A `forward` or `backward` of the program's own gives its gradients by itself.
+    A `forward` or `backward` of the program's own computes its gradients itself.
     """
     return not call.within_autograd and not any(is_buried(tensor) for is_buried in buried)
 
 
 def remade(roots: Iterable[tuple[str, Any]]) -> set[int]:
-    """The ids of tensors that modules compute anew before each forward, by a hook of theirs.
+    """The ids of tensors that a hook of their module recomputes before each forward pass.
 
-    So do `weight_norm`, `spectral_norm` and pruning, of a weight whose parameters travel as well.
+    `weight_norm`, `spectral_norm` and pruning recompute a weight from parameters that are sent as
+    well.
     """
     found: set[int] = set()
 
@@ -253,7 +254,7 @@ def remade(roots: Iterable[tuple[str, Any]]) -> set[int]:
 
 
 def _names(hook: Any, attribute: str) -> bool:
-    """Whether a hook, or what it keeps, names that attribute of its module."""
+    """Whether a hook, or an attribute of it, names that attribute of its module."""
     kept = getattr(hook, "__dict__", {}).values()
     if any(type(one) is str and one == attribute for one in kept):
         return True
@@ -262,7 +263,7 @@ def _names(hook: Any, attribute: str) -> bool:
 
 
 def spent(tensor: Any) -> bool:
-    """Whether a backward through the history of `tensor` is over: another one would be an error."""
+    """Whether the history of `tensor` was used by a backward pass, and another would fail."""
     node = grad_fn(tensor)
     for current in () if node is None else _nodes(node, _SPENT_LIMIT):
         for name in _saved_by(type(current)):  # type: ignore[arg-type]
@@ -275,7 +276,7 @@ def spent(tensor: Any) -> bool:
 
 @functools.cache
 def _saved_by(node: type) -> tuple[str, ...]:
-    """What nodes of that class keep for a backward."""
+    """The attributes in which nodes of that class save tensors for a backward pass."""
     return tuple(n for n in dir(node) if n.startswith("_saved_") or n == "saved_tensors")
 
 
@@ -288,10 +289,10 @@ history = grad_fn
 
 
 def in_shared_memory(tensor: Any) -> bool:
-    """Whether the values of `tensor` lie in memory that other processes share.
+    """Whether the values of `tensor` are in memory that other processes share.
 
-    Torch itself says so of all that lies on a GPU. There it is what has crossed to another process
-    by torch's own pickling; every other pickler copies it.
+    Torch reports that of every tensor on a GPU. There it is true of those sent to another process
+    by torch's own pickling; every other pickler copies them.
     """
     with torch._C.DisableTorchFunctionSubclass():
         if not tensor.is_cuda:
@@ -304,10 +305,10 @@ def in_shared_memory(tensor: Any) -> bool:
 
 
 def readable(tensor: Any) -> bool:
-    """Whether its values may be looked at without a trace.
+    """Whether its values may be read without side effects.
 
-    On a GPU that waits for all that is under way: it fails while a graph is captured, and is told
-    where the program has asked torch for it.
+    On a GPU, reading waits for all pending work: it fails while a graph is captured, and is
+    reported if the program has asked torch for it.
     """
     with torch._C.DisableTorchFunctionSubclass():
         if not tensor.is_cuda:
@@ -340,9 +341,9 @@ def first_leaf(path: str, item: Any, limit: int) -> tuple[str, Any]:
     """The first leaf tensor that requires grad, and is no parameter, in plain containers.
 
     Args:
-        path: what to call `item`.
-        item: where to look.
-        limit: how many objects to look at.
+        path: the path of `item`.
+        item: the object to search.
+        limit: how many objects to search.
 
     Returns:
         Its path and itself, or an empty path and None.
@@ -405,7 +406,7 @@ def leaves_of(outputs: Iterable[Any]) -> Iterator[Any]:
 
 
 def nodes(node: Any) -> Iterator[Any]:
-    """An autograd node and those behind it, each once; of a very large graph, the first."""
+    """An autograd node and those behind it, each once; only the first of a very large graph."""
     return _nodes(node, _GRAPH_LIMIT)
 
 
@@ -426,7 +427,7 @@ def fingerprint(tensor: Any, most: int) -> bytes | None:
     """Shape, dtype and up to about `most` of the values of `tensor`, as bytes.
 
     Returns:
-        None where the values do not lie in this process's memory as plain numbers.
+        None if the values are not plain numbers in this process's memory.
     """
     with torch._C.DisableTorchFunctionSubclass():
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:

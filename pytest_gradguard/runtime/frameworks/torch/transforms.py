@@ -1,10 +1,10 @@
-"""PyTorch: what tasks compute without the caller's derivatives, followed to where it matters.
+"""PyTorch: computations of tasks without the caller's derivatives, followed to their use.
 
-The transforms of `torch.func` belong to the thread that entered them: elsewhere, what they wrap
-counts as a constant. The tangents of forward mode hold in every thread, and are not pickled. What
-is computed from such tensors is followed, where the tasks run and then in the calling thread, by a
-function mode. Only where the program takes the derivative of it has anything gone wrong: a metric
-that is printed lacks nothing.
+The transforms of `torch.func` belong to the thread that entered them: in other threads, tensors
+that they wrap count as constants. The tangents of forward mode apply in every thread, and are not
+pickled. A function mode follows computations with such tensors, where the tasks run and then in the
+calling thread. It is an error only if the program takes the derivative of a result: a printed
+metric lacks nothing.
 """
 
 from __future__ import annotations
@@ -44,46 +44,49 @@ _UNPACK = "_unpack_dual"
 
 
 class Loss:
-    """The derivatives that the tasks of one call computed without, while anything holds them.
+    """The derivatives that the tasks of one call lacked, while anything refers to them.
 
     Attributes:
         call: the call; None in a worker process.
-        extent: what follows the calling thread until it takes no derivative any more.
-        kinds: of what there was none.
-        told: called with the loss, and the kind of a derivative that it is missing from, once the
-            program takes that.
-        tasks: how many batches of a task computed so, by it and the path to what it used.
-        duals: the tensors whose tangents they did not have.
+        extent: the mode that follows the calling thread until it takes no more derivatives.
+        kinds: the kinds of missing derivatives.
+        listener: called with the loss, and a kind of derivative that lacks a part, once the program
+            takes that.
+        tasks: how many batches computed so, by task and the path to the tensor used.
+        duals: the tensors whose tangents were missing.
     """
 
     def __init__(
-        self, call: Any = None, told: Callable[[Loss, str], None] | None = None, extent: Any = None
+        self,
+        call: Any = None,
+        listener: Callable[[Loss, str], None] | None = None,
+        extent: Any = None,
     ) -> None:
         self.call = call
         self.extent = extent
         self.kinds: set[str] = set()
-        self.told = told
+        self.listener = listener
         self.tasks: dict[Any, int] = {}
         self.duals: list[Any] = []
 
     def of(self, kind: str, tensor: Any) -> None:
-        """Note that a task has used `tensor` of a transform of that kind."""
+        """Record that a task has used `tensor` of a transform of that kind."""
         self.kinds.add(kind)
         if kind in (JVP, TANGENT) and not any(tensor is one for one in self.duals):
             self.duals.append(tensor)
 
     def reaches(self, kinds: Iterable[str]) -> None:
-        """The program takes a derivative of these kinds of what was computed without.
+        """Report that the program takes a derivative of these kinds of a result that lacks one.
 
-        Tasks may take derivatives of their own of it, which lack nothing; and `jvp` wraps arguments
-        that it takes no derivative by, too.
+        Tasks may take derivatives of their own of it, which lack nothing; and `jvp` also wraps
+        arguments by which it takes no derivative.
         """
-        if self.told is None or threading.get_ident() != self.extent.thread:
+        if self.listener is None or threading.get_ident() != self.extent.thread:
             return
         for kind in self.kinds.intersection(kinds):
             if kind != JVP or any(map(has_tangent, self.duals)):
-                told, self.told = self.told, None
-                told(self, kind)
+                listener, self.listener = self.listener, None
+                listener(self, kind)
                 break
 
 
@@ -94,11 +97,11 @@ mark, losses_of = _lost.add, _lost.of
 
 
 Levels = tuple[tuple[int, str], ...]
-"""The transforms that are active in a thread, from the outermost: their levels and kinds."""
+"""The active transforms of a thread, from the outermost: their levels and kinds."""
 
 
 def levels() -> Levels:
-    """The transforms that are active in this thread."""
+    """The active transforms of this thread."""
     found = (
         (one.level(), _KINDS.get(one.key().name))
         for one in _functorch.get_interpreter_stack() or ()
@@ -107,7 +110,7 @@ def levels() -> Levels:
 
 
 def forward_mode() -> bool:
-    """Whether forward mode is active, which it is in all threads."""
+    """Whether forward mode is active, which applies to all threads."""
     return bool(_forward_ad._current_level >= 0)
 
 
@@ -117,7 +120,7 @@ def none_active() -> bool:
 
 
 def level_of(tensor: Any) -> int:
-    """The level of the transform that `tensor` belongs to; below 1: to none."""
+    """The level of the transform that `tensor` belongs to; below 1: none."""
     level: int = _functorch.maybe_get_level(tensor)
     return level
 
@@ -131,14 +134,14 @@ def is_wrapped(item: Any) -> bool:
 
 
 class _Following(TorchFunctionMode):  # type: ignore[misc]
-    """Follows what is computed from tensors that lack a derivative.
+    """Follows computations with tensors that lack a derivative.
 
-    What is left of an earlier derivative is a constant in the next one, in one thread, too.
+    Tensors left from an earlier derivative are constants in the next one, even in one thread.
 
     Args:
-        loss: what takes note of it where tasks run; None in the caller's own thread.
+        loss: records the use where tasks run; None in the caller's own thread.
         kinds: the caller's transforms.
-        given: the ids of tensors that are known to be of these, and not of the task's own.
+        given: the ids of tensors known to belong to these, not to the task's own.
     """
 
     def __init__(
@@ -207,9 +210,9 @@ class Watch:
     """Follows what this thread computes, from now to `end`, without the caller's transforms.
 
     Args:
-        loss: what takes note of it.
+        loss: records the use.
         kinds: the caller's transforms.
-        given: the ids of tensors that are known to be of these, and not of the task's own.
+        given: the ids of tensors known to belong to these, not to the task's own.
     """
 
     def __init__(self, loss: Loss, kinds: Levels = (), given: Container[int] = ()) -> None:
@@ -217,7 +220,7 @@ class Watch:
         self._mode.__enter__()
 
     def end(self) -> set[int]:
-        """Follow no more; the ids of the caller's tensors that were computed with."""
+        """Stop following; return the ids of the caller's tensors that were used."""
         self._mode.__exit__(None, None, None)
         return self._mode.used
 
@@ -244,7 +247,7 @@ def without_tangent(rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> 
 
 
 def arrived() -> Loss | None:
-    """The tensors without their tangents that came since this was asked last."""
+    """The tensors that came without their tangents since the last call."""
     loss, _arrived.loss = _arrived.loss, None
     return loss
 
@@ -260,7 +263,7 @@ _caller = _Caller()
 
 
 def follow() -> Any:
-    """Follow what this thread computes, until no derivative is taken in it any more."""
+    """Follow what this thread computes, until it takes no more derivatives."""
     _patches.apply()
     if _caller.mode is None:
         _caller.mode = _Following()
@@ -268,8 +271,8 @@ def follow() -> Any:
     return _caller.mode
 
 
-def _rest() -> None:
-    """Follow this thread no more."""
+def _stop_following() -> None:
+    """Stop following this thread."""
     mode, _caller.mode = _caller.mode, None
     take_off(mode)
 
@@ -281,7 +284,7 @@ def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
         if not _compiling() and _caller.mode is not None:
             try:
                 if none_active():
-                    _rest()
+                    _stop_following()
             except Exception as error:
                 fault(error)
         return result
@@ -328,7 +331,7 @@ _patches = LatePatches(_make)
 
 def _end() -> None:
     if _caller.mode is not None:
-        _rest()
+        _stop_following()
 
 
 watching.at_end(_end)

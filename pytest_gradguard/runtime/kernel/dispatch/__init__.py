@@ -1,1 +1,1 @@
-"""What integrations stand on: how a call begins, how a task travels, and what the program holds."""
+"""The basis of integrations: how a call begins, how a task is sent, and what the program gets."""

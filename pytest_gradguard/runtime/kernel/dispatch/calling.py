@@ -1,4 +1,4 @@
-"""A call begins that hands work to workers: by the program, or by machinery of its own accord."""
+"""A call that hands work to workers begins: by the program, or by a library on its own."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _NONE: frozenset[str] = frozenset()
 def begin(
     workers: Workers, passing: frozenset[str] = _NONE, *, single: object = None
 ) -> Call | None:
-    """The record of a call that begins now, or None where the guard has nothing to do with it.
+    """The record of a call that begins, or None if the guard ignores it.
 
     Args:
         workers: the kind of workers that the tasks go to.
         passing: the packages through which the program reaches these workers.
-        single: the pool, where the call gives one task to it, and others may give more.
+        single: the pool, if the call gives one task to it, and others may give more.
     """
     call = calls.begin() if _is_the_program(passing) else None
     if call is None or call.site is None:
@@ -41,7 +41,7 @@ def begin(
     call.in_librarys_pool = _is_a_librarys_pool(passing)
     if single is not None:
         call.shared = _families.setdefault((id(single), id(call.collector)), Family())
-    frameworks.watch_reductions()  # a standard pickler copies its table before it meets the task
+    frameworks.watch_reductions()  # a standard pickler copies its table before it pickles the task
     return call
 
 
@@ -49,7 +49,7 @@ _POOLS = frozenset(("pytest_gradguard", "multiprocess", "billiard", "loky"))
 
 
 def _is_a_librarys_pool(passing: frozenset[str]) -> bool:
-    """Whether it is a library that gives the pool its tasks, as `datasets` and pathos do."""
+    """Whether a library gives the pool its tasks, as `datasets` and pathos do."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -1,4 +1,4 @@
-"""The processes that this one has started, and that are watched."""
+"""The watched processes that this one has started."""
 
 from __future__ import annotations
 

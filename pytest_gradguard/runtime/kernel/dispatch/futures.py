@@ -1,7 +1,7 @@
-"""What the program holds of a call to workers: it keeps the call alive, and tells of it.
+"""The futures of a call: they keep the call alive, and announce its findings.
 
-In the modes that warn or raise, findings are told when the program asks for the result, in its own
-thread: by a subclass of the future's own class, which it becomes.
+In the modes that warn or raise, findings are announced as the program asks for the result, in its
+own thread: the future's class is replaced by a subclass.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pytest_gradguard.runtime.kernel.faults import fault
 from pytest_gradguard.runtime.kernel.observing import caller, observed
 
 _ASKS = ("result", "get", "next")
-"""How futures, results of pools and their iterators are asked."""
+"""The methods for the result of futures, pool results and their iterators."""
 
 
 def belongs_to(call: Call, future: Any, /, *_: Any, **__: Any) -> None:
-    """Tie `future` to its call: results know their call by it."""
+    """Tie `future` to its call: results find their call through it."""
     try:
         future._gradguard_call = call
         if call.collector.announce is not None:
-            future.__class__ = _telling(type(future))
+            future.__class__ = _announcing(type(future))
     except Exception as error:
         fault(error)
 
@@ -32,22 +32,22 @@ def submitted(task: Any, future: Any, /, *_: Any, **__: Any) -> None:
     belongs_to(task.call, future)
 
 
-_telling_kinds: dict[type, type] = {}
+_announcing_kinds: dict[type, type] = {}
 
 
-def _telling(kind: type) -> type:
-    if getattr(kind, "_gradguard_tells", False):
+def _announcing(kind: type) -> type:
+    if getattr(kind, "_gradguard_announces", False):
         return kind
-    if kind in _telling_kinds:
-        return _telling_kinds[kind]
-    tells = observed(after=_asked, failed=_failed)
-    asks = {name: tells(getattr(kind, name)) for name in _ASKS if hasattr(kind, name)}
+    if kind in _announcing_kinds:
+        return _announcing_kinds[kind]
+    announcing_method = observed(after=_asked, failed=_failed)
+    asks = {name: announcing_method(getattr(kind, name)) for name in _ASKS if hasattr(kind, name)}
     if "next" in asks:
         asks["__next__"] = asks["next"]
     about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    attributes = {**about, **asks, "_gradguard_tells": True}
-    telling = _telling_kinds[kind] = type(kind.__name__, (kind,), attributes)
-    return telling
+    attributes = {**about, **asks, "_gradguard_announces": True}
+    announcing = _announcing_kinds[kind] = type(kind.__name__, (kind,), attributes)
+    return announcing
 
 
 def _asked(result: Any, future: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Wrappers for the usual methods by which a pool is given tasks."""
+"""Wrappers for the usual methods that give tasks to a pool."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def submits(
     unwatched: Callable[[Any, tuple[Any, ...]], bool] = lambda pool, args: False,
     begun: Callable[[Any, Call], None] = lambda pool, call: None,
 ) -> Callable[[Method], Method]:
-    """Wraps a method ``submit(self, function, *args, **kwargs)`` that returns a future.
+    """Wrap a method ``submit(self, function, *args, **kwargs)`` that returns a future.
 
-    The method is called with one function without arguments in their place, so it has to work for
-    any such function: it is pickled, or called in a thread, once.
+    The method is called with one function without arguments instead, so it has to work for any such
+    function: it is pickled, or called in a thread, once.
 
     Args:
         workers: the kind of workers that run the tasks.
-        split: finds the program's tasks in one task, where that may be a chunk of them.
-        unwatched: says of a pool and what its method is given that the guard leaves it alone.
-        begun: told of the pool and the call, as that begins.
+        split: finds the program's tasks in one task, if that may be a chunk of them.
+        unwatched: whether the guard ignores a call, from the pool and the arguments.
+        begun: called with the pool and the call, as that begins.
     """
 
     def wrap(original: Any) -> Any:
@@ -71,7 +71,7 @@ def _alone(task: Shipped, pool: Any, /, *_: Any, **__: Any) -> Arguments:
 
 
 def maps(workers: Workers) -> Callable[[Method], Method]:
-    """Wraps a method that gives tasks to its own pool by one that `submits` wraps: they are a call.
+    """Wrap a method that gives its tasks to a method wrapped by `submits`: together, one call.
 
     Args:
         workers: the kind of workers that run the tasks.

@@ -1,4 +1,4 @@
-"""What stands around the start of a `Process`: the pipe that it tells by, and what it runs in."""
+"""Help for starting a `Process`: its pipe for reports, and the replacement of its `run`."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from pytest_gradguard import imports
 from pytest_gradguard.runtime.kernel import transfer
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.faults import attempt
-from pytest_gradguard.runtime.kernel.pipes import ends_beside
+from pytest_gradguard.runtime.kernel.pipes import open_pipe
 from pytest_gradguard.runtime.kernel.shipment import Shipment
 
 
 def package_of(process: Any) -> str:
-    """The package that `process` is from: `multiprocessing`, or one that is built as that."""
+    """The package of `process`: `multiprocessing`, or one built like it."""
     base = next(one for one in type(process).__mro__ if one.__name__ == "BaseProcess")
     return base.__module__.partition(".")[0]
 
 
-def connections_beside(process: Any) -> tuple[Any, Any] | None:
-    """The reading and the writing end of a pipe that `process` can be given; see `ends_beside`."""
+def open_connections(process: Any) -> tuple[Any, Any] | None:
+    """The reading and the writing end of a pipe for `process`; see `open_pipe`."""
     connection: Any = import_module(f"{package_of(process)}.connection")
-    return ends_beside(partial(connection.Pipe, duplex=False))
+    return open_pipe(partial(connection.Pipe, duplex=False))
 
 
 @contextmanager
 def hearing(
     process: Any, run_in: Callable[[Any, Any], Any], hear: Callable[[Any], object]
 ) -> Iterator[None]:
-    """A block in which `process` is started, which tells by a pipe of its own.
+    """A block in which `process` is started, with a pipe to report by.
 
     Args:
         process: the process.
-        run_in: makes what stands in the place of its method `run`, given what stands there already,
-            or None, and the end of the pipe to tell by.
-        hear: takes the other end, once the process is started.
+        run_in: makes the replacement for its method `run`, from an earlier replacement or None, and
+            the end of the pipe to report by.
+        hear: called with the other end, once the process is started.
     """
-    ends = connections_beside(process)
+    ends = open_connections(process)
     if ends is None:
         yield
         return
@@ -58,7 +58,7 @@ def hearing(
 
 
 def when_loaded(module: str, begin: Callable[[], object]) -> None:
-    """Call `begin` in a process that was started, now or once the program has loaded `module`."""
+    """Call `begin` in a started process, now or once the program has loaded `module`."""
     if module in sys.modules:
         begin()
     else:
@@ -66,8 +66,8 @@ def when_loaded(module: str, begin: Callable[[], object]) -> None:
 
 
 def ships_gradients(call: Call | None) -> bool:
-    """Whether `call` has given a process what may receive gradients, as far as the pickling that
-    runs has seen it."""
+    """Whether `call` has sent a process anything that may receive gradients, as far as the current
+    pickling has seen."""
     current = transfer.active.transfer
     if isinstance(current, Shipment):
         current.ship_parameters()
@@ -76,11 +76,11 @@ def ships_gradients(call: Call | None) -> bool:
 
 @contextmanager
 def running(process: Any, run_in: Callable[[Any], Any]) -> Iterator[None]:
-    """A block in which something stands in the place of the method `run` of `process`.
+    """A block in which the method `run` of `process` is replaced.
 
     Args:
         process: the process.
-        run_in: makes it, given what stands there already, or None.
+        run_in: makes the replacement, from an earlier one or None.
     """
     before = vars(process).get("run")
     process.run = run_in(before)

@@ -1,4 +1,4 @@
-"""What runs in a worker: the task under watch, and the way its result goes back.
+"""Runs a task in a worker under watch, and sends its result back.
 
 Workers import this module by name, so it stays light, and its functions keep their signatures.
 """
@@ -20,12 +20,12 @@ PoolTask = tuple[Any, Any, Any]
 
 
 Split = Callable[[Any, Any, Any], "Chunk | None"]
-"""Finds the program's tasks in what a pool runs as one task: given its function and arguments, it
-returns a `Chunk` of them, or None where it is no chunk. It is pickled by its name."""
+"""Finds the program's tasks in one task of a pool: from its function and arguments, returns a
+`Chunk` of them, or None if it is no chunk. It is pickled by name."""
 
 
 class Chunk(Sequence[tuple[Any, Any, Any]]):
-    """The tasks of one function for each of `arguments`: made when they are looked at.
+    """The tasks of one function for each of `arguments`, created on access.
 
     Attributes:
         function: the function.
@@ -52,7 +52,8 @@ def items_of(function: Any, args: Any, kwargs: Any, split: Split | None) -> tupl
     """The program's tasks in one task of a pool or executor.
 
     Returns:
-        The tasks, and whether there is a list of results; else there is one task and its result.
+        The tasks, and whether there is a list of results; otherwise there is one task and its
+        result.
     """
     chunk = None if split is None else split(function, args, kwargs)
     return ([(function, args, kwargs)], False) if chunk is None else (chunk, True)
@@ -61,7 +62,7 @@ def items_of(function: Any, args: Any, kwargs: Any, split: Split | None) -> tupl
 def runnable(
     task: PoolTask, split: Split | None, asked: Mapping[str, Any]
 ) -> tuple[Callable[[], Any], Items, bool]:
-    """What runs a task of a pool as the probes have asked, and what `items_of` says of it."""
+    """A function that runs a pool's task as the probes asked, and the result of `items_of`."""
     items, many = items_of(*task, split)
     numbers = asked.get(task_seeds.NAME)
     if numbers is not None:
@@ -111,7 +112,7 @@ class WorkerTask:
 def run(
     task: Callable[[], Any], items: Items, many: bool, token: int, asked: Mapping[str, Any]
 ) -> Any:
-    """Run `task`, in which are `items`, and return its result, or what carries it back."""
+    """Run `task`, which contains `items`, and return its result, or an outbox with it."""
 
     def failed(error: BaseException, notes: probes.Notes) -> None:
         worker.send_with(error, token, notes)
@@ -151,5 +152,5 @@ class OneResult(worker.Outbox):
 
 
 def receive_one(token: int, results: Any, found: list[Finding], notes: probes.Notes) -> Any:
-    """Take the result of one task in the parent; called by unpickling."""
+    """Handle the result of one task in the parent; called by unpickling."""
     return worker.receive(token, results, found, notes)[0]

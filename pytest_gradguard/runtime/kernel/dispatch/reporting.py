@@ -15,7 +15,7 @@ from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime.kernel import calls, plain_data, probes, watching
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.locks import Lock
-from pytest_gradguard.runtime.kernel.pipes import Address, Listeners, Mailbox, tell
+from pytest_gradguard.runtime.kernel.pipes import Address, Listeners, Mailbox, send
 
 FOUND = "found"
 """The name of a note of what the guard has found in the process; the others are those of probes."""
@@ -41,14 +41,14 @@ watching.at_end(_mailbox.close)
 
 def receive() -> None:
     """Receive the reports of the processes."""
-    _listeners.hear()
+    _listeners.receive()
     with _reading:
         messages = _mailbox.take()
     for token, texts, findings in messages:
         call = calls.by_token(token)
         if call is not None:
             with suppress(ValueError):  # it is none of the guard's
-                probes.hear(call, probes.read(texts))
+                probes.deliver(call, probes.read(texts))
             _add(call, findings)
 
 
@@ -85,7 +85,7 @@ class _Process:
                 if name == FOUND:
                     _add(self._call, plain_data.loads(text, list[Finding]))
                 elif certain is None:
-                    probes.hear(self._call, probes.read([(name, text)]))
+                    probes.deliver(self._call, probes.read([(name, text)]))
                 else:
                     ((_, note),) = probes.read([(name, text)])
                     if not about:
@@ -145,7 +145,7 @@ class Reporter:
                 return
             _keep(self._reported, (name, about), (note, certain))
         with suppress(OSError):  # the program has closed a file that it does not know
-            tell(self._write.fileno(), (name, plain_data.dumps(note), certain, about))
+            send(self._write.fileno(), (name, plain_data.dumps(note), certain, about))
 
     def report_state(self, name: str, note: Callable[[], Any]) -> None:
         """Report the current state for the probe `name`, if there is any."""

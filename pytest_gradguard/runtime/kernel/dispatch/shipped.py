@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 def guarded(
     call: Call, function: Any, args: Any, kwargs: Any, split: Split | None = None
 ) -> Shipped | None:
-    """A function without arguments that does `function(*args, **kwargs)` under watch.
+    """A function without arguments that calls `function(*args, **kwargs)` under watch.
 
-    None, where there is nothing to watch.
+    None if there is nothing to watch.
 
     Args:
         call: the call that the task belongs to.
         function, args, kwargs: the task.
-        split: finds the program's tasks in it, where it is a chunk of them (see `remote`).
+        split: finds the program's tasks in it, if it is a chunk of them (see `remote`).
     """
     if type(function) in (ShippedTask, ThreadTask) or not _is_task(function, args, kwargs):
         return None
     try:
         if call.kind.carries == "pickle":
             if sys.modules.setdefault(remote.__name__, remote) is not remote:
-                return None  # somebody has imported the guard twice: ours cannot be pickled
+                return None  # the guard was imported twice: ours cannot be pickled
             inline.note_shipped(call.kind)
             return ShippedTask(call, function, args, kwargs, split)
         items = remote.items_of(function, args, kwargs, split)[0]
@@ -50,7 +50,7 @@ def guarded(
 
 
 def _is_task(function: Any, args: Any, kwargs: Any) -> bool:
-    """Whether that can be called at all; if not, the error is the pool's own business."""
+    """Whether this is a callable task; if not, the error is the pool's to raise."""
     return (
         callable(function)
         and issubclass(type(args), (tuple, list))
@@ -93,7 +93,7 @@ class ShippedTask:
 
 
 class TaskShipment(Shipment):
-    """Says of tensors that torch's own reductions share their memory."""
+    """Marks tensors whose memory torch's own reductions share."""
 
     def _sample(self, item: Any, history: Any, framework: Framework) -> Object:
         sample = super()._sample(item, history, framework)
@@ -103,7 +103,7 @@ class TaskShipment(Shipment):
 
 
 class ThreadTask:
-    """A task that is looked at in the thread where it runs."""
+    """A task that is watched in the thread where it runs."""
 
     def __init__(
         self,

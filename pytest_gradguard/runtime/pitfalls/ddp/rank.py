@@ -57,4 +57,4 @@ class Rank:
             for one in self._collector.findings
         ]
         if found:
-            pipes.tell(self._write.fileno(), found)
+            pipes.send(self._write.fileno(), found)

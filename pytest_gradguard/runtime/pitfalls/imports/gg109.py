@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime.kernel import locate, used_globals
 from pytest_gradguard.runtime.kernel.calls import Call
 from pytest_gradguard.runtime.kernel.callsite import Site
-from pytest_gradguard.runtime.kernel.checks import TENSORFLOW, TORCH, Probe, apart
+from pytest_gradguard.runtime.kernel.checks import TENSORFLOW, TORCH, Probe, isolated
 from pytest_gradguard.runtime.kernel.code_names import keys_in
 from pytest_gradguard.runtime.kernel.evidence import SAMPLES, TaskEvidence
 from pytest_gradguard.runtime.kernel.lineage import LINEAGE
@@ -29,7 +29,9 @@ from pytest_gradguard.runtime.pitfalls.imports import initial_values, plain_valu
 
 CODE = "GG109"
 PROBES = (
-    Probe("gg109", __name__, asks=(TORCH, TENSORFLOW), ships=apart, by_function=True, starts=True),
+    Probe(
+        "gg109", __name__, asks=(TORCH, TENSORFLOW), ships=isolated, by_function=True, starts=True
+    ),
 )
 
 _SEARCHED = 500

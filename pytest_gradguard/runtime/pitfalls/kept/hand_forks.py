@@ -25,7 +25,7 @@ from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.fork_hook import ForkHook
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patches
-from pytest_gradguard.runtime.kernel.pipes import ends_beside
+from pytest_gradguard.runtime.kernel.pipes import open_pipe
 from pytest_gradguard.runtime.kernel.registry import Workers
 
 FORKED = Workers("forked", forks=True, shares_memory=True, library="multiprocessing")
@@ -59,7 +59,7 @@ def _before() -> None:
     call = calling.begin(FORKED)
     if call is None or "GG106" in call.dropped:
         return
-    ends = ends_beside(os.pipe)
+    ends = open_pipe(os.pipe)
     if ends is not None:
         task = _items(frame)[0]
         asked = attempt(inherited_modules.start, call, task, True)

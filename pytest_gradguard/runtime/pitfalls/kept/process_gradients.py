@@ -35,7 +35,7 @@ class Watched:
         self._items = items
         self._reporter = reporter
         self._copies = Copies(self._items, shared=True)
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._reached = 0
         # The first subscriber is the last to be notified of the end of a backward pass.
         torch_engine.subscribe(self._backward, lasting=True)
@@ -80,6 +80,6 @@ class Watched:
         from pytest_gradguard.runtime.pitfalls.kept import kept_gradients
 
         outcome = kept_gradients.outcome_of(copies, self._items, ())
-        if outcome.left or outcome.returned or message in self._told:
-            self._told = {message} | (self._told & {0})
+        if outcome.left or outcome.returned or message in self._reported:
+            self._reported = {message} | (self._reported & {0})
             self._reporter.report("gg106", outcome, certain, message)

@@ -12,7 +12,7 @@ import weakref
 from typing import Any
 
 from pytest_gradguard.runtime.kernel import generators, used_globals
-from pytest_gradguard.runtime.kernel.checks import Probe, apart_for_tasks
+from pytest_gradguard.runtime.kernel.checks import Probe, isolated_for_tasks
 from pytest_gradguard.runtime.kernel.dispatch import children
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
 from pytest_gradguard.runtime.kernel.probes import After
@@ -23,7 +23,7 @@ from pytest_gradguard.runtime.pitfalls.random import random_states, seeding
 from pytest_gradguard.runtime.pitfalls.random.gg304 import Drawn
 
 CODE = "GG307"
-PROBES = (Probe("gg307", __name__, asks=("random",), ships=apart_for_tasks, by_function=True),)
+PROBES = (Probe("gg307", __name__, asks=("random",), ships=isolated_for_tasks, by_function=True),)
 
 _LIBRARIES = ("torch", "numpy", "random")
 _MOST = 1_000
