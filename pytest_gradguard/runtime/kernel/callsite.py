@@ -155,9 +155,9 @@ def user_frames(frame: FrameType | None, depth: int = 8) -> list[FrameType]:
     return found
 
 
-def user_chain(depth: int = 8) -> tuple[Site, ...]:
-    """Where up to `depth` of the user's own frames stand, the innermost first."""
-    return tuple(site_of(frame) for frame in user_frames(sys._getframe(1), depth))
+def user_chain() -> tuple[Site, ...]:
+    """Where the user's own frames stand, up to 8, the innermost first."""
+    return tuple(site_of(frame) for frame in user_frames(sys._getframe(1)))
 
 
 def file_of(frame: FrameType) -> str:
