@@ -131,9 +131,12 @@ def test_without_a_place_for_a_secret_there_is_no_cache(tree, cache_home, set_ca
         (cache_home / "gradguard").write_text("in the way")
     else:
         (cache_home / "gradguard").mkdir()
+        (cache_home / "gradguard" / "cache-secret").touch(0o600)
         (cache_home / "gradguard" / "cache-secret").write_bytes(b"short")
     assert tree.codes() == FOUND
     assert (tree.root / ".gradguard_cache").exists() is (kind == "short secret")
+    if kind == "short secret":
+        assert (cache_home / "gradguard" / "cache-secret").stat().st_size == 32
 
 
 def test_nothing_is_written_through_a_link(project, worker, tmp_path_factory):

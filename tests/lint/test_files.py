@@ -13,12 +13,13 @@ def test_gitignore_and_standing_exclusions(project, worker):
     project.write(".gitignore", "build/\n*_gen.py\n!keep_gen.py\n")
     project.write("sub/.gitignore", "local.py\n")
     for name in (
-        "build/a.py", "x_gen.py", "keep_gen.py", "sub/local.py", "sub/other.py",
+        "build/a.py", "x_gen.py", "keep_gen.py", "sub/local.py", "sub/other.py", "sub/y_gen.py",
         ".venv/lib/a.py", "node_modules/a.py",
     ):  # fmt: skip
         project.write(name, worker)
     found = [path for _, path, _ in project.codes()]
     assert found == ["keep_gen.py", "sub/other.py"]
+    assert project.codes("sub") == [("GG201", "sub/other.py", 6)]
 
 
 def test_a_file_that_is_named_is_always_used(project, worker):

@@ -764,6 +764,10 @@ FUTURES = "from concurrent.futures import ProcessPoolExecutor"
             "from multiprocessing import get_context, Pool\nimport os",
             "from multiprocessing import get_context\nimport os",
         ),
+        (
+            "from math import *\nfrom multiprocessing import Pool",
+            "from math import *\nfrom multiprocessing import get_context",
+        ),
         (FUTURES, f"import multiprocessing\n{FUTURES}"),
         (
             f"import os\nimport re\n{FUTURES}",
@@ -871,6 +875,13 @@ def test_one_argument_takes_the_place_of_another(before, after, project):
     path = project.write("program.py", HEAD + STOPS.format(chosen=before))
     project.lint("--fix", "--unsafe-fixes", "--select", "GG103")
     assert path.read_text() == HEAD + STOPS.format(chosen=after)
+
+
+def test_a_backend_by_position_is_replaced(project):
+    source = HEAD + STOPS.replace("n_jobs=2", "2")
+    path = project.write("program.py", source.format(chosen='"loky",\n    prefer=None,'))
+    project.lint("--fix", "--unsafe-fixes", "--select", "GG103")
+    assert path.read_text() == source.format(chosen='"threading",')
 
 
 # -- where a repair is written ---------------------------------------------------------------------

@@ -246,11 +246,11 @@ def _narrow_by_attribute(
     while isinstance(asked, ast.Attribute):
         asked = asked.value
     found = m.lookup(frame, asked.id) if isinstance(asked, ast.Name) else None
-    if found is None or len(found[0].choices) < 2 or not any(found[0].tensors()):
-        return
-    if not isinstance(asked, ast.Name) or not is_plain(m, node):
+    if not isinstance(asked, ast.Name) or found is None:
         return
     value, home = found
+    if len(value.choices) < 2 or not any(value.tensors()) or not is_plain(m, node):
+        return
     kept = []
     for choice in value.choices:
         m.store[home.ident, asked.id] = of(choice.atom)

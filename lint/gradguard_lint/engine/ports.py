@@ -400,7 +400,6 @@ class Models(Protocol[M]):
         *,
         smooth: bool = True,
         matmul: bool = False,
-        name: str = "",
     ) -> Value | None:
         """What an operator makes of `values`; None where no tensor is among them."""
 

@@ -51,11 +51,9 @@ def item_text(node: ast.expr | None) -> str:
     return text and f"{text}[...]"
 
 
-def items_text(node: ast.AST, first: int) -> tuple[str, ...]:
-    """The same of each positional argument of a call from `first` on."""
-    if not isinstance(node, ast.Call) or first < 0:
-        return ()
-    return tuple(map(item_text, _plain(node.args[first:])))
+def items_text(call: ast.Call) -> tuple[str, ...]:
+    """An item of each positional argument of a call but the first, as the source writes it."""
+    return tuple(map(item_text, _plain(call.args[1:])))
 
 
 def unpacked_texts(node: ast.expr | None, count: int) -> tuple[str, ...]:

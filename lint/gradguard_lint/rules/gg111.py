@@ -147,7 +147,7 @@ def _leaves_buffers(program: Program, load: Effect, sent: set[int]) -> bool:
     if not isinstance(change, ModelChange) or change.extent != "partial":
         return False
     taken = [atom for atom in inner(change.value) if not isinstance(atom, (Items, Table))]
-    return bool(taken) and all(
+    return all(
         isinstance(atom, Tensor)
         and (made_from := origins(atom) - {0, COPIED})
         and {program.sent_back.get(ident, ident) for ident in made_from} <= sent

@@ -8,8 +8,8 @@ from typing import Any
 _ASKED = ("__getattr__", "__getattribute__")
 
 
-def plain_attribute(item: Any, name: str, default: Any = None) -> Any:
-    """As `getattr`, without calling a `__getattr__` or `__getattribute__` written in Python.
+def plain_attribute(item: Any, name: str) -> Any:
+    """As `getattr`, or None, without calling a `__getattr__` or `__getattribute__` in Python.
 
     Those in C are called: of proxies for a function, and of bound methods.
     """
@@ -17,9 +17,9 @@ def plain_attribute(item: Any, name: str, default: Any = None) -> Any:
     if not any(
         type(vars(base).get(one)) is types.FunctionType for base in kind.__mro__ for one in _ASKED
     ):
-        return getattr(item, name, default)
+        return getattr(item, name, None)
     get: Any = type.__getattribute__ if issubclass(kind, type) else object.__getattribute__
     try:
         return get(item, name)
     except AttributeError:
-        return default
+        return None

@@ -155,9 +155,9 @@ def user_frames(frame: FrameType | None, depth: int = 8) -> list[FrameType]:
     return found
 
 
-def user_chain(depth: int = 8) -> tuple[Site, ...]:
-    """The places of up to `depth` of the user's own frames, the innermost first."""
-    return tuple(site_of(frame) for frame in user_frames(sys._getframe(1), depth))
+def user_chain() -> tuple[Site, ...]:
+    """The places of up to eight of the user's own frames, the innermost first."""
+    return tuple(site_of(frame) for frame in user_frames(sys._getframe(1)))
 
 
 def file_of(frame: FrameType) -> str:

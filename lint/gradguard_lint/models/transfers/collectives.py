@@ -139,7 +139,7 @@ def put_back(m: Machine, holder: Value, value: Value) -> None:
 
 
 def with_own_slot(
-    m: Machine, node: ast.AST, parts: Iterable[Value], result: Value, name: str
+    m: Machine, node: ast.AST, parts: Iterable[Value], result: Value, name: str = ""
 ) -> Value:
     """`result` of an operation on `parts`, which may have the own part among them again."""
     cut = {ident for atom in result.tensors() for ident in atom.severed if (ident, OWN) in m.store}

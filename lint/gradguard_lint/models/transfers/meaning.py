@@ -286,12 +286,11 @@ class Meaning(Known):
         *,
         smooth: bool = True,
         matmul: bool = False,
-        name: str = "",
     ) -> Value | None:
-        result = operation(m, frame, node, values, smooth=smooth, matmul=matmul, name=name)
+        result = operation(m, frame, node, values, smooth=smooth, matmul=matmul)
         if result is None:
             return None
-        return collectives.with_own_slot(m, node, values, result, name)
+        return collectives.with_own_slot(m, node, values, result)
 
     def indexed(self, m: Machine, frame: Frame, node: ast.AST, tensor: Tensor) -> Tensor:
         gpu_used(m, frame, node, [tensor])

@@ -217,7 +217,7 @@ def _written(node: ast.AST) -> tuple[str, ...]:
     name = last_name(node.func)
     if not name.endswith("map"):
         return written(node)
-    return items_text(node, 1) if name == "map" else ()
+    return items_text(node) if name == "map" else ()
 
 
 def cached_call(m: Machine, frame: Frame, node: ast.AST, cached: Thing, args: Args) -> Value:

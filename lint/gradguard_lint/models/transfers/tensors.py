@@ -30,9 +30,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import sources_of
 from gradguard_lint.models.torch_words import (
     ALONG,
-    HEAVY,
     KEEPS_COUNT,
-    NOT_SMOOTH,
     ORDERS,
     SEVERAL,
     TO_ONE,
@@ -275,7 +273,6 @@ def operation(
     *,
     smooth: bool = True,
     matmul: bool = False,
-    name: str = "",
 ) -> Value | None:
     """What an operator makes of `values`; None where no tensor is among them."""
     found = [
@@ -289,8 +286,7 @@ def operation(
     if any(result_call(atom) is not None for value in values for atom in value.atoms):
         found = tensors_in(values)
     by_size = not matmul and is_large(values)
-    worked(m, frame, node, found, heavy=matmul or name in HEAVY or by_size, by_size=by_size)
-    smooth = smooth and name not in NOT_SMOOTH
+    worked(m, frame, node, found, heavy=matmul or by_size, by_size=by_size)
     value = combine(m, found, smooth=smooth)
     value = with_anything(value, values)
     value = as_large("add" if by_size else "", values, value)

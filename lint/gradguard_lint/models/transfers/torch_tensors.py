@@ -221,7 +221,7 @@ def tensor_method(
     wanted = args.constant(0, "dtype") if name == "type" else None
     if isinstance(wanted, str) and wanted.startswith("torch.cuda."):
         return move(m, frame, node, tensor, constant("cuda"), f"`.type({wanted!r})`")
-    if name == "type" and any(map(_of_whole_numbers, args.values())):
+    if any(map(_of_whole_numbers, args.values())):
         tensor = _without_history(tensor)
     if name == "backward":
         own_gradients.backward(m, frame, node, "`.backward()`", of(tensor))

@@ -13,7 +13,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, NamedTuple
 
 from pytest_gradguard import pitfalls
@@ -280,11 +279,10 @@ def _dying(arrived: list[Arrived], address: int, thread: int) -> None:
         array = one.array()
         if array is None or one.address is None or not _holds(array, address):
             continue
-        frame: FrameType | None = sys._getframe(2)  # the frame of the write, outside the handler's
-        if frame is None or callsite.user_frames(frame, 1) == []:  # a thread of torch
-            frame = sys._current_frames().get(thread)
+        # The frame of the write is outside the handler's; torch may write in a thread of its own.
+        frames = (sys._getframe(2), sys._current_frames().get(thread))
+        where = next(filter(None, (callsite.user_frames(frame, 1) for frame in frames)), None)
         mapped, function = _mapped(one, array, here.running or ())
-        where = callsite.user_frames(frame, 1)
         place = (callsite.file_of(where[0]), where[0].f_lineno) if where else (None, None)
         killed = Killed(one.token, mapped, task_of(function), *place)
         post(one.address, killed)
