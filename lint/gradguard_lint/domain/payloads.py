@@ -352,7 +352,12 @@ class OptimizerChange(Payload):
 
 @fields
 class Capture(Payload):
-    """A worker uses a variable of an enclosing scope, or an attribute of the object `owner`."""
+    """A worker uses a variable of an enclosing scope, or an attribute of the object `owner`.
+
+    Attributes:
+        on_import: its value after the module's import, if `value` is unknown.
+        module: the module of the variable.
+    """
 
     value: Value
     on_import: Value | None = None
