@@ -1,1 +1,1 @@
-"""What the engine speaks of: values, conditions, states, effects. No library, no syntax rules."""
+"""The engine's vocabulary: values, conditions, states, effects. No libraries, no syntax rules."""

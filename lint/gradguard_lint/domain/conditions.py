@@ -1,9 +1,8 @@
-"""Conditions: what was assumed on the way to a value or an effect, and whether two ways meet.
+"""Conditions: the assumptions of one path, and whether two paths are compatible.
 
-A condition is a pair ``(key, truth)``. Keys are tuples that say what was asked: ``("eq", x, 1)``,
-``("gpu-present",)``. Questions about one thing are weighed together: what is equal to 1 is not
-greater than 1. That at least one of several groups of conditions holds is a condition, too
-(`AnyOf`).
+A condition is a pair ``(key, truth)``. A key is a tuple that states a question: ``("eq", x, 1)``,
+``("gpu-present",)``. Questions about one subject are checked together: what equals 1 is not greater
+than 1. A disjunction of groups of conditions is a condition, too (`AnyOf`).
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ Condition = tuple[Key, bool]
 Conditions = frozenset[Condition]
 NONE: Conditions = frozenset()
 NEVER: Conditions = frozenset({(("never",), True), (("never",), False)})
-"""What cannot hold."""
+"""A contradiction."""
 
 GPU_PRESENT = ("gpu-present",)
-"""The key of "there is a GPU here": what ``torch.cuda.is_available()`` and its like tell."""
+"""The key of "a GPU is available", as ``torch.cuda.is_available()`` answers it."""
 
 WITH_A_GPU: Conditions = frozenset({(GPU_PRESENT, True)})
-"""Where there is one: elsewhere it does not matter."""
+"""Conditions of effects that need a GPU."""
 
 CLAUSES = "clauses"
-"""The key under which assumptions have the conditions that ask for one of several groups."""
+"""The key of the `AnyOf` conditions among the assumptions."""
 
 MOST = 4
-"""How many groups of conditions of which one holds are told apart, and how many sets of them."""
+"""The most groups in a disjunction, and the most disjunctions that are kept."""
 
 _GIVEN = (("argument",), ("option",))
-"""How the keys of what functions and the program are given begin."""
+"""The first elements of keys of function arguments and program options."""
 
 
 class Assumed(dict[Key, Hashable]):
-    """What is assumed on a way: the truth of questions, and the values of what is known besides.
+    """The assumptions of a path: answers to questions, and known values.
 
-    It keeps what it was asked for until something else is assumed.
+    Answers of `compatible` are cached until an assumption changes.
     """
 
     __slots__ = ("_facts", "answers")
@@ -63,12 +62,11 @@ class Assumed(dict[Key, Hashable]):
         self._facts, self.answers = None, {}
 
     def copy(self) -> Assumed:
-        """An independent copy."""
         return Assumed(self)
 
     @property
     def facts(self) -> Conditions:
-        """What is assumed, as conditions."""
+        """The assumptions as conditions."""
         found = self._facts
         if found is None:
             told = [(key, told) for key, told in self.items() if isinstance(told, bool)]
@@ -78,7 +76,7 @@ class Assumed(dict[Key, Hashable]):
 
     @property
     def clauses(self) -> frozenset[AnyOf]:
-        """The groups of conditions of which one holds."""
+        """The disjunctions that are assumed."""
         return self.get(CLAUSES, frozenset())  # type: ignore[return-value]
 
 
@@ -87,11 +85,11 @@ class AnyOf(frozenset[Conditions]):
 
     @property
     def subjects(self) -> frozenset[Key]:
-        """What its conditions are about."""
+        """The subjects of all its conditions."""
         return _subjects(self)
 
     def shares(self, other: AnyOf) -> bool:
-        """Whether it is about something that `other` is about, or about how long that is."""
+        """Whether both are about one subject, or about its length."""
         return not _weighed(self).isdisjoint(_weighed(other))
 
 
@@ -102,16 +100,16 @@ def _subjects(groups: AnyOf) -> frozenset[Key]:
 
 @lru_cache(maxsize=4096)
 def _weighed(groups: AnyOf) -> frozenset[Key]:
-    """What `groups` are about, what their numbers are lengths of, and the lengths of both."""
+    """Subjects of `groups`, those whose length they ask for, and the lengths of both."""
     about = groups.subjects.union(filter(None, map(counted, groups.subjects)))
     return about.union((*LENGTH, subject) for subject in about)
 
 
 def any_of(worlds: Iterable[Conditions]) -> Conditions:
-    """What holds where all conditions of at least one of `worlds` hold.
+    """The disjunction of `worlds`.
 
-    Where there are too many of them that is only what they have in common. Where none of them can
-    hold, neither can what is returned.
+    With too many of them, only their common conditions. If none of them can hold, neither can the
+    result.
     """
     worlds = dict.fromkeys(worlds)
     if not worlds or NONE in worlds:
@@ -136,8 +134,7 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
 
 @lru_cache(maxsize=4096)
 def _groups(when: Conditions) -> Sequence[Conditions]:
-    """`when` as groups of plain conditions of which one holds; what would be too many of them is
-    left out."""
+    """The disjuncts of `when` as plain conditions; without those beyond the limit."""
     groups = [plain(when)]
     among = [key for key, _ in when if isinstance(key, AnyOf)]
     if prod(map(len, among)) > MOST * MOST:
@@ -148,7 +145,7 @@ def _groups(when: Conditions) -> Sequence[Conditions]:
 
 
 def _among(groups: AnyOf) -> Condition | None:
-    """That one thing has one of several values, where that is all that `groups` ask for."""
+    """The condition "one subject has one of these values", if all `groups` say just that."""
     subjects: set[Key] = set()
     values: set[Hashable] = set()
     for group in groups:
@@ -163,14 +160,14 @@ def _among(groups: AnyOf) -> Condition | None:
 
 
 def plain(when: Conditions) -> Conditions:
-    """`when` without what is said of groups of conditions."""
+    """`when` without disjunctions."""
     if any(isinstance(key, AnyOf) for key, _ in when):
         return frozenset(item for item in when if not isinstance(item[0], AnyOf))
     return when
 
 
 def plain_condition(key: Key, truth: bool) -> Condition:
-    """The condition "`key` is `truth`" without negations."""
+    """The condition "`key` is `truth`", with negations resolved."""
     while isinstance(key, tuple) and key and key[0] == "not":
         key, truth = key[1], not truth
     return (GPU_PRESENT if key in (("gpu-list",), ("gpu-count",)) else key, truth)
@@ -178,20 +175,20 @@ def plain_condition(key: Key, truth: bool) -> Condition:
 
 @lru_cache(maxsize=4096)
 def parts_of(key: Key) -> frozenset[Key]:
-    """All that the question `key` is about, and itself."""
+    """The key, and all keys nested in it."""
     whole = frozenset((key,))
     return whole.union(*map(parts_of, key)) if isinstance(key, (tuple, frozenset)) else whole
 
 
 def without(when: Conditions, about: frozenset[Key]) -> Conditions:
-    """`when` without what it says about any of these."""
+    """`when` without conditions about any of these keys."""
     if not when or all(about.isdisjoint(parts_of(key)) for key, _ in when):
         return when
     return frozenset(item for item in when if about.isdisjoint(parts_of(item[0])))
 
 
 def forget(assumed: Assumed, about: frozenset[Key], before: Assumed) -> None:
-    """Assume of these no more than `before`."""
+    """Drop assumptions about these keys that were not made `before`."""
     told = assumed.facts - before.facts
     for key, _ in told - without(told, about):
         if isinstance(key, AnyOf):
@@ -201,7 +198,7 @@ def forget(assumed: Assumed, about: frozenset[Key], before: Assumed) -> None:
 
 
 def compatible(when: Conditions, assumed: Assumed) -> bool:
-    """Whether all of `when` can hold under what is assumed."""
+    """Whether `when` can hold together with the assumptions."""
     answer = assumed.answers.get(when)
     if answer is None:
         answer = assumed.answers[when] = _compatible(when, assumed)
@@ -222,7 +219,7 @@ def _compatible(when: Conditions, assumed: Assumed) -> bool:
 
 @lru_cache(maxsize=8192)
 def _possible(told: Conditions) -> bool:
-    """Whether all of this can hold at once."""
+    """Whether all these conditions can hold at once."""
     if len(told) < 2:
         return True
     about: dict[Key, list[Condition]] = {}
@@ -237,7 +234,7 @@ def _possible(told: Conditions) -> bool:
             about.setdefault(subject_of(key), []).append(item)
     for subject, answers in about.items():
         numeric = type(subject) is tuple and subject[0] == LENGTH[0]
-        if numeric and (whole := counted(subject)) in about:  # what has no items is false
+        if numeric and (whole := counted(subject)) in about:  # an empty container is false
             answers = [*answers, *((subject, it) for key, it in about[whole] if key == whole)]
         if len(answers) > 1 and not some_value(subject, answers):
             return False
@@ -262,7 +259,7 @@ def _possible(told: Conditions) -> bool:
 
 
 def assume(assumed: Assumed, when: Iterable[Condition]) -> None:
-    """Let `when` hold among what is assumed."""
+    """Add `when` to the assumptions."""
     clauses: set[AnyOf] = set()
     for key, truth in when:
         if isinstance(key, AnyOf):
@@ -278,7 +275,7 @@ def assume(assumed: Assumed, when: Iterable[Condition]) -> None:
 
 
 def lasting(told: Assumed, before: Assumed) -> list[Condition]:
-    """What is told besides of what functions or the program are given, once for all."""
+    """New conditions on arguments, options or the GPU, which don't change during a run."""
     if told == before:
         return []
     return [item for item in told.facts - before.facts if _lasts(item[0])]
@@ -294,7 +291,7 @@ def _lasts(key: Key) -> bool:
 
 
 def in_both(one: Assumed, other: Assumed) -> Assumed:
-    """What is assumed on each of two ways."""
+    """The assumptions that both paths share."""
     both = {key: value for key, value in one.items() if key in other and other[key] == value}
     if clauses := one.clauses & other.clauses:
         both[CLAUSES] = clauses
@@ -303,22 +300,22 @@ def in_both(one: Assumed, other: Assumed) -> Assumed:
 
 def consistent(first: Iterable[Condition], *others: Iterable[Condition]) -> bool:
     """Whether all conditions of all groups can hold at once."""
-    whole = frozenset(first)  # a frozenset is not copied, and has its hash
+    whole = frozenset(first)  # no copy of a frozenset, and its hash is kept
     return _possible(whole.union(*others) if others else whole)
 
 
 def alternatives(first: Iterable[Condition], second: Iterable[Condition]) -> bool:
-    """Whether these may be two settings of which a user gives one.
+    """Whether these may be two settings of which a user gives only one.
 
-    Each asks for an option of the same object, and none for the same: `args.only_gpu` and
-    `args.mix`. Whether both can be given is told nowhere that is read.
+    They ask for different options of one object: `args.only_gpu` and `args.mix`. The code that is
+    read doesn't say whether both can be given.
     """
     ones, others = _options(first), _options(second)
     return any(ones[home].isdisjoint(others[home]) for home in ones.keys() & others.keys())
 
 
 def _options(when: Iterable[Condition]) -> dict[Hashable, set[str]]:
-    """The options that have to be given, by what they are options of."""
+    """Names of the options that have to be set, by the object that has them."""
     found: dict[Hashable, set[str]] = {}
     for key, truth in when:
         if truth and isinstance(key, tuple) and len(key) == 3 and subject_of(key) is key:

@@ -1,4 +1,4 @@
-"""Records of one run: its parallel calls, tasks and effects, each with the way that led there."""
+"""Records of one run: parallel calls, tasks and effects, each with the path that led there."""
 
 from __future__ import annotations
 
@@ -49,15 +49,14 @@ class Modes(Record):
     backend: Value | None = None
     n_jobs: Value | None = None
     maps: tuple[tuple[str, Value], ...] = ()
-    """Memory-mapping options that a context sets for the calls in it."""
+    """Memory-mapping options that a context manager sets for the calls in it."""
     locked: bool = False
     compiled: bool = False
     averaged: bool = False
-    """Whether a wrapper runs its forward pass, after which gradients are averaged."""
+    """Whether the forward pass runs in a wrapper that averages gradients afterwards."""
 
     def after(self, inner: Modes) -> Modes:
-        """The modes after a function or module that ended with `inner`: those that calls set
-        last."""
+        """The modes after a call that ended with `inner`: grad mode and joblib settings persist."""
         if inner is self:
             return self
         return replace(
@@ -70,7 +69,7 @@ class Modes(Record):
         )
 
     def met(self, other: Modes) -> Modes:
-        """The modes where two ways meet: none that only one of them has set."""
+        """The modes where two paths join: settings on which both agree."""
         met = replace(
             self,
             device=self.device if self.device == other.device else None,
@@ -82,17 +81,17 @@ class Modes(Record):
 
 @record
 class Step(Record):
-    """One link of the chain that leads to an effect."""
+    """One link of the call chain that leads to an effect."""
 
     site: Site
     message: str
     frame: Frame | None = None
-    """The scope that the call is made in."""
+    """The scope that contains the call."""
 
 
 @record
 class Waited(Record):
-    """The end of a concurrent task was waited for, by its identity."""
+    """The program waited for a concurrent task, by its identity."""
 
     ident: int
 
@@ -102,7 +101,7 @@ class Progress(Record):
     """Progress of a concurrent task was observed.
 
     Attributes:
-        key: the question whose answer shows it; None where it is certain.
+        key: the question whose answer shows it; None if it is certain.
         until: the identities of tasks that have ended.
         effects: the effects that have happened.
     """
@@ -118,23 +117,23 @@ class ParallelCall:
 
     Attributes:
         kind: `PROCESS` or `THREAD`.
-        start: how workers come into being: ``loky``, ``fork``, ``spawn``, ``thread``, ``dask``.
-        workers: the workers, in words.
+        start: the start method: ``loky``, ``fork``, ``spawn``, ``thread``, ``dask``.
+        workers: what reports call the workers.
         library: ``joblib``, ``multiprocessing``, ``concurrent.futures``, ``dask`` ...
-        many: whether it gives out more than one task.
-        before: what the parent did on the way to where the workers come into being.
-        past: what it did on the way to the call, where the workers were there already.
-        inherited: what was in force there, which forked workers keep.
-        when: the conditions that the call is made under.
-        chosen: those of them by which it gets these workers, and not others or none.
+        many: whether it dispatches more than one task.
+        before: the parent's events before the workers started.
+        past: its events before the call, if the workers had started earlier.
+        inherited: the modes at the start of the workers, which forked workers keep.
+        when: the conditions of the call.
+        chosen: the part of `when` that selects this kind of workers.
         channel: how tasks and results cross.
         traits: what distinguishes its workers.
         schedule: when the tasks run, as the program goes on.
-        overlaps: the other calls that run while it does, threads or processes as it does; threads
-            of loops before do not know of it.
+        overlaps: other calls that run concurrently with workers of the same kind; not recorded in
+            threads of earlier loops.
         worker: the task that makes the call, or None in the parent.
-        chain: the calls by which the program came to it.
-        frame: the scope that it is made in.
+        chain: the calls that lead to it.
+        frame: the scope that contains it.
     """
 
     ident: int
@@ -163,11 +162,11 @@ class ParallelCall:
     frame: Frame | None = None
 
     def earlier(self, *kinds: type[Q]) -> list[Effect[Q]]:
-        """What the parent did, on one way with this call, before the workers came into being."""
+        """Effects of the parent before the workers started, on a path compatible with this call."""
         return self._on_one_way(self.before.items(), kinds)
 
     def so_far(self, *kinds: type[Q]) -> list[Effect[Q]]:
-        """What the parent did, on one way with this call, before it."""
+        """Effects of the parent before this call, on a path compatible with it."""
         past = self.before if self.past is None else self.past
         return self._on_one_way(past.items(), kinds)
 
@@ -183,8 +182,7 @@ class ParallelCall:
         ]
 
     def certain(self, *kinds: type[Q]) -> list[Effect[Q]]:
-        """The effects of `earlier` without those of threads that nobody had waited for, which may
-        not have happened yet."""
+        """`earlier` without effects of threads not yet waited for, which may be pending."""
         return [effect for effect in self.earlier(*kinds) if self._is_done(effect)]
 
     def _is_done(self, effect: Effect) -> bool:
@@ -205,7 +203,7 @@ class ParallelCall:
 
 
 def _names(task: TaskCall) -> list[str]:
-    """The names of what a task may call."""
+    """Names of the functions that a task may call."""
     names = dict.fromkeys(filter(None, map(name_of, task.function.atoms)))
     return [*names] or ["the task"]
 
@@ -218,46 +216,45 @@ class TaskRun:
     call: ParallelCall
     task: TaskCall
     contents: list[tuple[str, Atom, bool]] = field(default_factory=list)
-    """Objects pickled with the task: the path, the object, and whether each task has its own."""
+    """Objects pickled with the task: the path, the object, and whether it differs by task."""
     given: list[tuple[str, Atom, bool]] = field(default_factory=list)
-    """Objects that the task is given, pickled or not, in the same form."""
+    """Objects passed to the task, pickled or not, in the form of `contents`."""
     places: dict[int, Site] = field(default_factory=dict)
-    """Where models of the parent were moved to the GPU, by their identity."""
+    """Where models of the parent were moved to the GPU, by identity."""
     own_pickling: bool = False
     """Whether a class among `contents` defines its own pickling."""
     first_at_start: int = 0
     """The index in `contents` and `given` from which objects cross with the initializer."""
     returns: list[tuple[Value, Site]] = field(default_factory=list)
     held: list[tuple[Value, Site]] = field(default_factory=list)
-    """Returned values, with the contents of plain objects in place of the objects."""
+    """Returned values, with plain objects replaced by their contents."""
     result: Value | None = None
     known: bool = False
-    """Whether the worker's code was found and followed."""
+    """Whether the worker's code was found and run."""
     effects: list[Effect] = field(default_factory=list)
     initializer: TaskCall | None = None
     initialised: int = 0
-    """The number of effects of the initializer, which runs once in each worker."""
+    """The number of effects of the initializer, which runs once per worker."""
     starting: bool = False
-    """Whether the initializer is being run."""
+    """Whether the initializer is running."""
     waits: bool = False
     """Whether the task blocks until another one signals it."""
     own: set[Atom] = field(default_factory=set)
-    """Selector values that a thread is given, and that differ from task to task."""
+    """Selector values passed to a thread that differ between tasks."""
 
     @property
     def name(self) -> str:
-        """The worker function's name, as reports show it."""
         return _names(self.task)[0]
 
     @property
     def runs(self) -> str:
-        """The message of the step at which workers get the task."""
+        """The message of the step in which workers get the task."""
         *others, last = (f"`{name}`" for name in _names(self.task))
         named = f"{', '.join(others)} or {last}" if others else last
         return f"{named} runs in {self.call.workers}"
 
     def function_of(self, effect: Effect) -> str:
-        """The name of the function that causes `effect`: the task, or the initializer."""
+        """The name of the function that has `effect`: the task or the initializer."""
         if self.initializer is not None and effect in self.effects[: self.initialised]:
             return _names(self.initializer)[0]
         return self.name
@@ -265,13 +262,13 @@ class TaskRun:
     def split_by_initializer(
         self, crossing: list[tuple[str, Atom, bool]]
     ) -> Iterator[tuple[TaskCall, list[tuple[str, Atom, bool]]]]:
-        """`crossing` in two: what goes with the task, and what with the worker's initializer."""
+        """`crossing`, split into objects of the task and of the worker's initializer."""
         yield self.task, crossing[: self.first_at_start]
         if self.initializer is not None:
             yield self.initializer, crossing[self.first_at_start :]
 
     def same_path(self, effect: Effect, earlier: Effect) -> bool:
-        """Whether `effect` of this task and `earlier` of the parent may happen in one run."""
+        """Whether `effect` of this task and `earlier` of the parent can happen in one run."""
         before = self.call.before.get(earlier, earlier.when)
         there = WITH_A_GPU if "context" in (effect.gpu_use, earlier.gpu_use) else NONE
         return consistent(before, self.call.when, effect.when, there) and not alternatives(
@@ -281,23 +278,23 @@ class TaskRun:
 
 @fields
 class Effect(_About[P]):
-    """Something that happens at a place of the program.
+    """Something that happens at one site of the program.
 
     Attributes:
         payload: what happens.
-        what: the expression, in words, as reports show it.
+        what: the expression as reports show it.
         worker: the task that it happens in, or None in the parent.
         root: the run that it happens in (1: the module's own code).
-        chain: the calls that lead to it, from the worker's (or the program's) start.
-        when: the conditions that it happens under.
-        calls: the parallel calls that came before it on some way.
-        waits: those of them for whose gradients it may wait: none were cleared since.
-        concurrent_calls: those of them that may run still: nobody has asked for their end.
-        origin: where the device that it uses was named.
-        making: the objects that are being made there, from the outermost in, each with the
-            expression that makes it.
-        on_import: the module whose import has it, in whichever process; "" where it is done in
-            this process only.
+        chain: the calls that lead to it, from the start of the worker or program.
+        when: the conditions of the effect.
+        calls: earlier parallel calls, on any path.
+        waits: earlier parallel calls after which no gradients were cleared.
+        concurrent_calls: earlier parallel calls that may still run: not joined.
+        origin: where its device was named.
+        making: the objects under construction, outermost first, each with the expression that
+            constructs it.
+        on_import: the module whose import causes it in any process; "" if it happens in this
+            process only.
     """
 
     payload: P
@@ -317,17 +314,16 @@ class Effect(_About[P]):
 
     @property
     def target(self) -> Value:
-        """The object that it happens to; unknown where there is none."""
         return self.payload.target
 
     @property
     def gpu_use(self) -> str:
-        """How it uses a GPU; empty where it does not."""
+        """How it uses a GPU; empty if it doesn't."""
         return self.payload.gpu_use
 
 
 def of_kinds(effects: Iterable[object], *kinds: type[Q]) -> Iterator[Effect[Q]]:
-    """The effects among `effects` that have payloads of these classes."""
+    """Those of `effects` whose payloads are of these classes."""
     for effect in effects:
         if isinstance(effect, Effect) and isinstance(effect.payload, kinds):
             yield effect
@@ -335,59 +331,59 @@ def of_kinds(effects: Iterable[object], *kinds: type[Q]) -> Iterator[Effect[Q]]:
 
 @fields
 class Program:
-    """Everything that was found about one program."""
+    """The results of running one program."""
 
     entry: str
     calls: list[ParallelCall] = field(default_factory=list)
     in_line: list[TaskCall] = field(default_factory=list)
-    """Tasks that run in the caller, one after the other."""
+    """Tasks that run sequentially in the caller."""
     nested: list[ParallelCall] = field(default_factory=list)
-    """Parallel calls of workers: what they send on, and not what their own workers do."""
+    """Parallel calls made by workers: what they send, not what their workers do."""
     effects: list[Effect] = field(default_factory=list)
     moved: dict[int, set[ast.AST]] = field(default_factory=dict)
     """Expressions that move a model or estimator to the GPU, by its identity."""
     unsure: set[int] = field(default_factory=set)
-    """Roots that were run after the budget of another one had ended, in an unknown state."""
+    """Roots that ran in an unknown state, after another root exceeded its budget."""
     shared: set[int] = field(default_factory=set)
     """Identities of models and tensors whose memory is shared between processes."""
     shared_once: set[int] = field(default_factory=set)
-    """Identities in `shared` of modules that were shared outside of loops: each is one object."""
+    """Identities in `shared` of modules shared outside of loops: each is one object."""
     generators: dict[ast.AST, set[int]] = field(default_factory=dict)
-    """Identities of the random generators that an expression makes; 0: of several."""
+    """Identities of the random generators that an expression creates; 0: several."""
     buffers: dict[int, int] = field(default_factory=dict)
-    """The identity of the model, by that of its buffers."""
+    """The identity of the model, by that of its buffer."""
     returned: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Models that workers returned: the call, and the model that was copied."""
+    """Models that workers returned: the call, and the original model."""
     replaced: dict[int, set[int]] = field(default_factory=dict)
-    """Objects that an attribute held before it was set to such a model."""
+    """Objects that an attribute held before a returned model replaced them."""
     copies: dict[int, set[int]] = field(default_factory=dict)
     """The originals of each copy, by their identities."""
     sent_back: dict[int, int] = field(default_factory=dict)
-    """The identity before it was sent, of each tensor that came back or that an actor was given."""
+    """The original identity of each tensor that was sent back, or to an actor."""
     loops: list[Effect] = field(default_factory=list)
-    """Effects of functions that start no workers, but take gradients in loops."""
+    """Gradient effects in loops of functions that start no workers."""
     imports: dict[str, set[str]] = field(default_factory=dict)
-    """Modules of the project that each module imports; of modules that were run."""
+    """The project modules that each executed module imports."""
     calls_elsewhere: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Functions of other modules that the program calls, by path and line, with the line of its
-    own function that leads there (0: the module's own code)."""
+    """Functions of other modules that the program calls, by path and line, with the line of the
+    calling function of its own (0: module level)."""
     defaults: dict[Key, tuple[Hashable, ...]] = field(default_factory=dict)
-    """Defaults of its options, and of arguments that no caller passes."""
+    """Defaults of options, and of arguments that no caller passes."""
     cut: set[tuple[str, int, int]] = field(default_factory=set)
-    """Functions that some calls were not followed to: the path, the first and last line."""
+    """Functions with calls that weren't followed: the path, first and last line."""
     unfinished: dict[tuple[str, int, str | None], str] = field(default_factory=dict)
-    """All functions that a budget cut off, by path, line and name, each with the reason."""
+    """Functions that a budget cut off, by path, line and name, with the reason."""
     hides_gpus: bool = False
     """Whether it hides all GPUs in its environment."""
     guarded: bool = False
-    """Whether it asks for ``__name__ == "__main__"``."""
+    """Whether it has an ``if __name__ == "__main__"`` guard."""
 
     def effects_of(self, *kinds: type[Q]) -> list[Effect[Q]]:
         """The effects with payloads of these classes, in order."""
         return list(of_kinds(self.effects, *kinds))
 
     def library_uses(self, *uses: str) -> list[Effect[LibraryUse]]:
-        """The uses of libraries in these ways, in order."""
+        """The `LibraryUse` effects of these uses, in order."""
         return [it for it in self.effects_of(LibraryUse) if it.payload.use in uses]
 
     def process_tasks(self) -> list[TaskRun]:
@@ -399,14 +395,14 @@ class Program:
         return [task for task in self.process_tasks() if actor and task.call.traits.actor == actor]
 
     def in_turn(self, call: ParallelCall, matters: Callable[[Effect], bool]) -> bool:
-        """Whether each task of `call`, which a loop makes again and again, has ended before another
-        one, or the program itself, has an effect that `matters`."""
+        """Whether each task of `call` in a loop ends before another task, or the program itself,
+        has an effect that `matters`."""
         if not call.schedule.each or not call.schedule.until:
-            return call.schedule.each  # the call itself waits
+            return call.schedule.each  # a call in a loop without `until` waits by itself
         same = [it for it in self.calls if it.site == call.site and it.worker is call.worker]
         relayed = {
             it.schedule.loops for it in same if it.schedule.chained_start
-        }  # nobody waits for the last one there
+        }  # the last task of such a loop is never joined
         return all(
             (it.schedule.awaited or it.schedule.loops in relayed)
             and not any(
@@ -420,7 +416,7 @@ class Program:
         ) and not (relayed and any(self._joins_in(it, matters) for it in same))
 
     def _joins_in(self, call: ParallelCall, matters: Callable[[Effect], bool]) -> bool:
-        """Whether the program itself has such effects on the same objects while `call` may run."""
+        """Whether the program has such effects on the same objects while `call` may run."""
         effects = [effect for task in call.tasks for effect in task.effects if matters(effect)]
         shared = set[int]().union(*(idents(effect.target) for effect in effects))
         return any(

@@ -1,8 +1,8 @@
-"""Evidence: what the use of an unknown thing proves about it.
+"""Evidence: what the use of an unknown object proves about it.
 
 ``loss.backward()`` raises where nothing in `loss` has a graph, ``SGD(net.parameters())`` where
-`net` has no parameters: where the program goes on, `loss` has a graph, and `net` is a module. That
-holds for the lines before, too, on the ways on which it is used so.
+`net` has no parameters: if the program continues, `loss` has a graph and `net` is a module. That
+holds for earlier lines as well, on the same paths.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     ]
 
 MADE = "made"
-"""How the identity begins of what an expression gives: that, the calls that lead there, and the
-task of a worker that it is in."""
+"""First element of identities of expression results: followed by the expression, the calls that
+lead there, and the worker's task."""
 
 CLASS = "class"
-"""How the key begins of a class of the project that extends something unknown."""
+"""First element of keys of project classes that extend an unknown class."""
 
 _STABLE = frozenset({"argument", CLASS, MADE})
-"""How the keys begin of what is the same in another run of the program."""
+"""First elements of keys that are stable across runs of the program."""
 
 _TOGETHER: tuple[tuple[frozenset[Kind], Kind], ...] = (
     (frozenset({"clears", "steps"}), "optimizer"),
@@ -55,16 +55,15 @@ _PARTIAL = frozenset[str]().union(*(parts for parts, _ in _TOGETHER))
 
 
 class Evidence:
-    """Facts proved about unknown values, by the keys of these values.
+    """Facts proved about unknown values, by their keys.
 
     Attributes:
-        proved: the kinds of each value, with the conditions of each.
-        is_late: whether something was proved of what had been handed on as unknown.
-        is_open: whether anything was done of which the effect hangs on what is not known.
-        giving: what is proved to have a graph, or to have an item or attribute that has one.
-        subjects: what the things are known by that stand for what is proved, by their identities.
-        operands: what made the result of an unknown call, or of an operator: the function, if it is
-            a call, and what it was computed from.
+        proved: the kinds of each value, each with its conditions.
+        is_late: whether something was proved about a value already passed on as unknown.
+        is_open: whether an effect depended on an unknown value.
+        giving: keys of values that have a graph, or an item or attribute with one.
+        subjects: the evidence key of each `Thing` that replaces a proved value, by its identity.
+        operands: the function (None for operators) and the arguments of each unknown result.
     """
 
     def __init__(self) -> None:
@@ -76,7 +75,7 @@ class Evidence:
         self.operands: dict[Key, tuple[Value | None, Sequence[Value]]] = {}
 
     def prove(self, subject: Key, kind: Kind, when: Conditions = NONE) -> None:
-        """Note that `subject` is of that `kind`, on the ways on which `when` holds."""
+        """Record that `subject` is of that `kind` if `when` holds."""
         of_kind = self._partial if kind in _PARTIAL else self.proved
         known = of_kind.setdefault(subject, {})
         old = known.get(kind)
@@ -93,12 +92,12 @@ class Evidence:
                 self.prove(subject, whole, NONE.union(*(known[part] for part in parts)))
 
     def of(self, subject: Key) -> tuple[Kind, Conditions] | None:
-        """The kind that `subject` is proved to be of, and when: the one that is most certain."""
+        """The best supported kind of `subject`, with its conditions."""
         kinds = self.proved.get(subject, {}).items()
         return min(kinds, key=lambda it: (len(it[1]), it[0] == "module"), default=None)
 
     def is_proved(self, subject: Key, kind: Kind) -> bool:
-        """Whether `subject` is of that `kind`, on some way."""
+        """Whether `subject` is of that `kind` on some path."""
         return kind in self.proved.get(subject, ())
 
     def lasting(self) -> Evidence:
@@ -119,7 +118,7 @@ def owner_of(atom: Unknown) -> Key:
 
 
 def with_owners(key: Key) -> Iterator[Key]:
-    """`key`, and what the thing known by it is an attribute or item of."""
+    """`key`, and the keys of the objects that it is an attribute or item of."""
     yield key
     while isinstance(key, tuple) and key and key[0] in ("attr", "item"):
         key = key[1]
@@ -127,7 +126,7 @@ def with_owners(key: Key) -> Iterator[Key]:
 
 
 def is_of_a_task(subject: Key) -> bool:
-    """Whether a task of a worker makes what is known as `subject`."""
+    """Whether a worker's task created the object with the key `subject`."""
     *_, first = with_owners(subject)
     return isinstance(first, tuple) and first[0] == MADE and bool(first[3])
 

@@ -1,4 +1,4 @@
-"""What a program is run with."""
+"""The options of a run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from pytest_gradguard.records import Record, record
 
 @record
 class Options(Record):
-    """What the user's configuration says."""
+    """The user's configuration, and what other programs of the project set."""
 
     start_method: str = "fork"
-    """How process workers start where the program does not say."""
+    """The default start method of worker processes."""
     set_elsewhere: str = ""
-    """How another program of the project lets them start: it may be the one that calls a function
-    which nothing here calls."""
+    """The start method that another program of the project sets: it may call functions that nothing
+    calls here."""
     called: frozenset[int] = frozenset()
-    """The lines of the functions that other programs of the project call: how they are called is
-    known from there."""
+    """Lines of functions that other programs call: their calls are analysed there."""
     loops: bool = False
-    """Whether functions are run that start no workers, but take gradients in loops."""
+    """Whether to run functions that take gradients in loops but start no workers."""

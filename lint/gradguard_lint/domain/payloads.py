@@ -1,4 +1,4 @@
-"""What effects are about: a class for each kind of effect, with the facts that its readers need."""
+"""The payloads of effects: one class for each kind, with the facts that rules need."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
     GpuUses = Literal[
         "context",  # a context is made on a GPU
         "driver",  # the GPU's driver is started, without a context
-        "hinted",  # another library is told to use a GPU
-        "implied",  # a framework takes the GPU without being told
-        "named",  # a context, where the program is told which device it is and nothing shows a GPU
-        "work",  # a forked worker computes with what lies on a GPU
+        "hinted",  # another library is configured to use a GPU
+        "implied",  # a framework uses the GPU by default
+        "named",  # a context; the program names the device, and nothing else shows a GPU
+        "work",  # a forked worker computes with data on a GPU
     ]
 
     Extent = Literal["", "partial", "whole"]
 
     Uses = Literal[
-        "autocast",  # autocast is put in force
+        "autocast",  # autocast is enabled
         "cached graph",  # the cached function at `place` returns a tensor with history
         "collects gradients",  # the gradient of one example is collected in the loop at `place`
-        "dask backend",  # a backend is named that cannot be named so
-        "fit in one job",  # the search `ident` is told to fit in one job
+        "dask backend",  # a dask backend is given in a way that joblib rejects
+        "fit in one job",  # the search `ident` is set to fit in one job
         "fit in several jobs",  # the search `ident` fits an estimator on the GPU at `place`
         "grad mode",  # gradients are turned on or off
         "keras fit",  # a Keras model fits or predicts on `values`
         "loader workers",  # the loader made at `place` starts workers, in the context in `values`
-        "map",  # a mapping with `values` iterations at once
-        "process group",  # this process joins a group of processes that train together
+        "map",  # a mapping with `values` concurrent iterations
+        "process group",  # this process joins a process group for training
         "removed wrapper",  # a module is used that no longer exists
         "wrapped on the CPU",  # a worker wraps the modules in `values` to average their gradients
     ]
@@ -43,9 +43,9 @@ class Payload:
 
     Attributes:
         target: the object that the effect happens to; unknown where there is none.
-        split_by_value: whether effects of one place are several where they are of other values, as
-            in turns of a loop; where a text differs, they always are.
-        gpu_use: how a GPU is used, if it is a use of one.
+        split_by_value: whether effects at one site are separate if their values differ, as between
+            iterations of a loop. Different strings always separate them.
+        gpu_use: how a GPU is used; "" if it isn't.
     """
 
     split_by_value: bool = False
@@ -53,16 +53,16 @@ class Payload:
     gpu_use: GpuUses | Literal[""] = ""
 
     def merge(self, other: Payload) -> None:
-        """Take in what `other` knows of the same effect, on another way."""
+        """Merge the facts of the same effect on another path."""
 
     def key(self) -> tuple[Hashable, ...]:
-        """What tells effects of one place apart."""
+        """The key that distinguishes effects at one site."""
         kinds = (str, bool, Value) if self.split_by_value else str
         return tuple(it for it in vars(self).values() if isinstance(it, kinds))
 
 
 class Event(Payload):
-    """A payload whose effect is kept in the past of a way: rules ask what came before."""
+    """A payload whose effect is kept in the past of a path, for rules about order."""
 
 
 @fields
@@ -70,10 +70,11 @@ class GpuUse(Event):
     """A GPU is used by `framework`.
 
     Attributes:
-        asks: whether it asks or waits, and puts nothing on the GPU that the program asked for.
-        bare: whether CUDA is initialised, and no context is made on a GPU.
-        grown: whether the GPU's memory is taken as it is needed.
-        device: the GPU, where it is named.
+        asks: whether it only queries or synchronizes, and allocates nothing that the program asked
+            for.
+        bare: whether CUDA is initialised without a context on a GPU.
+        grown: whether GPU memory is allocated on demand.
+        device: the GPU, if it is named.
     """
 
     gpu_use: GpuUses
@@ -89,11 +90,11 @@ class GpuUse(Event):
 
 @fields
 class GpuSetting(Event):
-    """How this process, and its children, treat GPUs from here on; `framework` alone, if given.
+    """How this process and its children treat GPUs from here on; only in `framework`, if given.
 
-    Settings: ``grown`` (memory is taken as it is needed), ``hidden`` (no GPU is seen), ``shown``
-    (the environment hides none any more), ``unasked`` (questions start no driver), ``meant`` (the
-    program shows that it means to use a GPU).
+    Settings: ``grown`` (memory is allocated on demand), ``hidden`` (no GPU is visible), ``shown``
+        (the environment hides none any more), ``unasked`` (queries start no driver), ``meant`` (the
+        program intends to use a GPU).
     """
 
     setting: Literal["grown", "hidden", "meant", "shown", "unasked"]
@@ -103,7 +104,7 @@ class GpuSetting(Event):
 @fields
 class GpuChoice(Event):
     """Which GPUs a process sees or uses: set in the ``environment``, in TensorFlow's
-    ``configuration``, or, perhaps, for the code that runs ``inside`` a block or a worker."""
+    ``configuration``, or possibly for code ``inside`` a block or a worker."""
 
     by: Literal["environment", "configuration", "inside"]
     device: Value = UNKNOWN
@@ -112,7 +113,7 @@ class GpuChoice(Event):
 
 
 class Autograd(Event):
-    """torch's autograd runs: where there is a GPU, it starts threads and the driver."""
+    """torch's autograd runs: if there is a GPU, it starts threads and the driver."""
 
 
 @fields
@@ -121,8 +122,8 @@ class Compute(Event):
 
     Attributes:
         heavy: whether it is large enough to need compute threads.
-        always: whether it needs them though the same has been computed before.
-        threads_only: whether the threads are started, and nothing is computed.
+        always: whether it needs them even when repeated.
+        threads_only: whether it starts the threads and computes nothing.
     """
 
     framework: str
@@ -138,7 +139,7 @@ class Compute(Event):
 
 @fields
 class ComputeThreads(Event):
-    """The compute threads of `framework` (any, where it is "") are limited, or set to `several`."""
+    """The compute threads of `framework` ("": any) are limited, or set to `several`."""
 
     framework: str = ""
     several: bool = False
@@ -150,7 +151,7 @@ class Graph(Payload):
 
 @fields
 class Draw(Payload):
-    """A draw from the global generator of `framework`; the GPU's, if `target` is there."""
+    """A draw from the global generator of `framework`; the GPU's, if `target` is on it."""
 
     framework: str
     target: Value = UNKNOWN
@@ -167,7 +168,7 @@ class GeneratorDraw(Payload):
 
 @fields
 class Seed(Event):
-    """The global generator of `framework` (some, where it is "") is seeded by `value`."""
+    """The global generator of `framework` ("": some) is seeded with `value`."""
 
     framework: str = ""
     value: Value = UNKNOWN
@@ -175,8 +176,8 @@ class Seed(Event):
 
 @fields
 class Loaded(Event):
-    """A `module` of the project's is imported, or the global generator of `framework` is there
-    from here on: a library that may bring it is imported, if that is not `certain`."""
+    """A project `module` is imported, or the global generator of `framework` exists from here on;
+    unless `certain`, a library was imported that may create it."""
 
     module: str = ""
     framework: str = ""
@@ -185,7 +186,7 @@ class Loaded(Event):
 
 @fields
 class Backward(Payload):
-    """A backward pass from `target`, or the question for its gradients by `inputs`.
+    """A backward pass from `target`, or a query of its gradients with respect to `inputs`.
 
     Attributes:
         of_element: whether it starts at one element of a tensor.
@@ -200,7 +201,7 @@ class Backward(Payload):
 
 @fields
 class TapeGradient(Payload):
-    """A tape is asked for the gradients of `target` by `sources`."""
+    """A tape computes the gradients of `target` with respect to `sources`."""
 
     target: Value
     sources: Value = UNKNOWN
@@ -208,8 +209,8 @@ class TapeGradient(Payload):
 
 @fields
 class PossibleTraining(Payload):
-    """Something unknown goes ``backward``, or takes a ``step``, in the innermost `loop`; or
-    `target` is ``given`` to a library, which goes backward from it."""
+    """An unknown object runs ``backward`` or a ``step`` in the innermost `loop`, or `target` is
+    ``given`` to a library that runs its backward pass."""
 
     does: Literal["backward", "given", "step"]
     target: Value = UNKNOWN
@@ -218,7 +219,7 @@ class PossibleTraining(Payload):
 
 @fields
 class GradRead(Payload):
-    """``.grad`` of `target` is read; `fresh`: it has gradients that no optimizer has used."""
+    """``.grad`` of `target` is read; `fresh`: its gradients are unused by any optimizer."""
 
     target: Value
     fresh: bool = False
@@ -240,14 +241,14 @@ class GradClear(Payload):
 
 @fields
 class Detached(Payload):
-    """`target` is detached in place, or requires no gradient from here on."""
+    """`target` is detached in place, or stops requiring gradients."""
 
     target: Value
 
 
 @fields
 class Hook(Event):
-    """A hook is put on the tensor `target`, or `removed` from it."""
+    """A hook is registered on the tensor `target`, or `removed`."""
 
     target: Value
     removed: bool = False
@@ -255,8 +256,8 @@ class Hook(Event):
 
 @fields
 class Collective(Payload):
-    """A collective gives `target` to other processes (``exchange``), reduces it (``reduce``), or
-    cuts it off from a backward pass that reaches the outputs in `target` (``cut``)."""
+    """A collective sends `target` to other processes (``exchange``), reduces it (``reduce``), or
+    severs it from a backward pass that reaches the outputs in `target` (``cut``)."""
 
     does: Literal["cut", "exchange", "reduce"]
     target: Value
@@ -269,9 +270,9 @@ class WrapperBypass(Payload):
 
     Attributes:
         forward: the identity of the forward pass.
-        stepped: whether it is the optimizer's step with the gradients of that forward pass.
+        stepped: whether this is the optimizer step with the gradients of that forward pass.
         wrapper: the class of the wrapper.
-        place: where a method of the module is called that leads to it.
+        place: where the module's method that leads to it is called.
     """
 
     forward: int
@@ -286,8 +287,8 @@ class Write(Event):
 
     Attributes:
         value: what is written.
-        whole: whether nothing is left of the old value.
-        exact: whether no other thread can spoil it.
+        whole: whether it replaces the entire old value.
+        exact: whether it is safe from concurrent writes.
     """
 
     target: Value
@@ -298,15 +299,15 @@ class Write(Event):
 
 @fields
 class GlobalWrite(Event):
-    """A global of `module` is bound anew."""
+    """A global of `module` is rebound."""
 
     module: str
 
 
 @fields
 class MemoryUse(Payload):
-    """`target` is made on the memory of an array (``shared``), becomes a ``parameter`` there, or
-    that memory is ``written`` to."""
+    """`target` uses the memory of an array (``shared``), becomes a ``parameter`` in it, or that
+    memory is ``written`` to."""
 
     does: Literal["parameter", "shared", "written"]
     target: Value
@@ -314,8 +315,7 @@ class MemoryUse(Payload):
 
 @fields
 class ModelChange(Event):
-    """The model `target` is changed, by `value`: as a ``whole``, a part of it (``partial``), or
-    nobody knows how far."""
+    """The model `target` is changed, by `value`: ``whole``, ``partial`` or unknown extent."""
 
     target: Value
     value: Value = UNKNOWN
@@ -326,9 +326,8 @@ class ModelChange(Event):
 
 @fields
 class ModelUse(Payload):
-    """The model `target` is saved (``save``), or its ``state`` is asked for; or it runs, and may
-    write its running statistics, in the mode ``train``, ``eval`` or one that is not known
-    (``run``)."""
+    """The model `target` is saved (``save``), its ``state`` is read, or it runs and may update
+    running statistics, in the mode ``train``, ``eval`` or an unknown one (``run``)."""
 
     target: Value
     does: Literal["eval", "run", "save", "state", "train"] = "save"
@@ -336,7 +335,7 @@ class ModelUse(Payload):
 
 @fields
 class OptimizerStep(Event):
-    """The optimizer `target` steps; `fresh`: with gradients of the parent's own."""
+    """The optimizer `target` steps; `fresh`: with the parent's own gradients."""
 
     target: Value
     fresh: bool = False
@@ -353,11 +352,11 @@ class OptimizerChange(Payload):
 
 @fields
 class Capture(Payload):
-    """A worker uses a variable from outside, or an attribute of the object `owner`.
+    """A worker uses a variable of an enclosing scope, or an attribute of the object `owner`.
 
     Attributes:
-        on_import: what the module's import gave it, where `value` is not known.
-        module: the module that the variable is of.
+        on_import: its value after the module's import, if `value` is unknown.
+        module: the module of the variable.
     """
 
     value: Value
@@ -369,11 +368,11 @@ class Capture(Payload):
 
 @fields
 class Escape(Payload):
-    """A worker gives `target` to something unknown.
+    """A worker passes `target` to unknown code.
 
     Attributes:
-        reachable: what can be reached from `target`, where the worker is a process and goes
-            backward.
+        reachable: values reachable from `target`, if the worker is a process that runs a backward
+            pass.
     """
 
     target: Value
@@ -384,19 +383,19 @@ class Escape(Payload):
 
 @fields
 class UnknownCall(Payload):
-    """A worker calls something unknown, which it was `given` perhaps."""
+    """A worker calls an unknown function, possibly `given` as an argument."""
 
     given: bool
 
 
 @fields
 class LibraryUse(Payload):
-    """A library is used in a way that matters by itself.
+    """A use of a library that is a pitfall by itself, or matters to one.
 
     Attributes:
-        use: the way.
-        values: the arguments that matter.
-        certain: whether it runs as it is written.
+        use: the kind of use.
+        values: the relevant arguments.
+        certain: whether it certainly runs.
     """
 
     use: Uses
@@ -408,12 +407,12 @@ class LibraryUse(Payload):
 
 @fields
 class EpochRepeated(Payload):
-    """A loader is iterated again in `loop`, and its sampler gives the order of the same epoch.
+    """A loader is iterated again in `loop`, with its sampler still in the same epoch.
 
     Attributes:
-        made: where the sampler is made.
-        same_epoch: whether the sampler is given an epoch, the same each time.
-        names: the expressions that give the sampler at `loop`, with their values.
+        made: where the sampler is created.
+        same_epoch: whether the sampler's epoch is set, to the same value each time.
+        names: expressions for the sampler at `loop`, with their values.
     """
 
     made: Site | None

@@ -1,4 +1,4 @@
-"""Questions about one thing, and whether some value answers all of them as is assumed.
+"""Questions about a value, and whether one value satisfies several answers.
 
 A question is a key: ``("eq", x, 1)``, ``("lt", x, 2)``, ``("le", x, 2)``, ``("among", x, names)``
 ``("contains", x, "cuda")``, ``("type", x, "cpu")`` of a device, or ``("of", x, classes)``; and
@@ -14,28 +14,28 @@ Answer = tuple[Key, bool]
 
 _KINDS = frozenset({"eq", "lt", "le", "among", "contains", "type", "of"})
 _FEW = 8
-"""Lengths below this are tried one by one."""
+"""Lengths below this are tried individually."""
 _FALSE = (None, False, 0, "", ())
-"""What is false; other values that are answer as these do."""
+"""False values, which represent all others."""
 
 
 _TRUTHS = frozenset({"eq", "is", "lt", "le", "cmp", "gpu-present", "not"})
-"""How the keys begin that stand for a truth value themselves."""
+"""First elements of keys of boolean values."""
 
 
 def is_question(key: Key) -> bool:
-    """Whether what `key` stands for is True or False, and nothing else."""
+    """Whether the value of `key` is a bool."""
     return isinstance(key, tuple) and bool(key) and key[0] in _TRUTHS
 
 
 def subject_of(key: Key) -> Key:
-    """What the question `key` is about."""
+    """The subject of the question `key`."""
     asked = isinstance(key, tuple) and len(key) == 3 and key[0] in _KINDS
     return key[1] if asked else key  # type: ignore[index]
 
 
 def some_value(subject: Key, answers: Sequence[Answer]) -> bool:
-    """Whether something has all of these answers to questions about `subject`."""
+    """Whether some value of `subject` satisfies all `answers`."""
     values: Sequence[Hashable] | None = None
     classes = False
     for key, truth in answers:
@@ -59,7 +59,7 @@ def some_value(subject: Key, answers: Sequence[Answer]) -> bool:
 
 
 def _some_class(answers: Sequence[Answer]) -> bool:
-    """Whether something may be of the classes that it is said to be of, and of no others."""
+    """Whether some class satisfies the answers."""
     left = APART
     for key, truth in answers:
         kind, other = _parts(key) if isinstance(key, tuple) and len(key) == 3 else ("", None)
@@ -75,24 +75,24 @@ APART = frozenset(
     "builtins." + name
     for name in ("str", "int", "float", "list", "tuple", "set", "dict", "bytes", "")
 )
-"""Classes of which nothing is of two; "" stands for all others."""
+"""Mutually exclusive classes; "" stands for all others."""
 
 
 def _parts(key: Key) -> tuple[Hashable, Hashable]:
-    """What kind of question `key` is, and after what it asks."""
+    """The kind of the question `key`, and its operand."""
     assert isinstance(key, tuple)
     return key[0], key[2]
 
 
 def _has(subject: Key, value: Hashable, answer: Answer, unless_known: bool) -> bool:
-    """Whether `value` has this answer; `unless_known`: also where that is not known."""
+    """Whether `value` satisfies the answer; `unless_known` if that is unknown."""
     key, truth = answer
     holds = bool(value) if key == subject else _holds(key, value)
     return unless_known if holds is None else holds is truth
 
 
 def _holds(key: Key, value: Hashable) -> bool | None:
-    """Whether the question `key` is true of `value`; None where it cannot be asked."""
+    """Whether the answer of `key` is true for `value`; None if it doesn't apply."""
     kind, other = _parts(key)
     if kind == "eq":
         return bool(value == other)
@@ -108,17 +108,17 @@ def _holds(key: Key, value: Hashable) -> bool | None:
 
 
 def counted(subject: Key) -> Key:
-    """What the number `subject` is the length of, where it is a length."""
+    """The subject whose length is `subject`, if it is a length."""
     is_length = isinstance(subject, tuple) and len(subject) == 3 and subject[:2] == LENGTH
     return subject[2] if is_length else None  # type: ignore[index]
 
 
 LENGTH = ("number", "len")
-"""How the keys of lengths begin."""
+"""The first elements of keys of lengths."""
 
 
 def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
-    """Whether some number, or something else, has these answers, none of which names a value."""
+    """Whether a number, or another value, satisfies the answers; none names a value."""
     is_length = counted(subject) is not None
     low, high = -1.0 if is_length else -float("inf"), float("inf")
     low_open, high_open = is_length, False
@@ -138,7 +138,7 @@ def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
         elif not truth and (number > low or (number == low and kind == "le")):
             low, low_open = number, kind == "le"
     if high - low == 1 and (low >= 1 or is_length) and low_open and high_open:
-        return False  # what is weighed against such numbers counts something
+        return False  # numbers compared with integers of 1 or more count something
     if is_length and high < _FEW:
         return any(
             low < n + (not low_open) and n - (not high_open) < high and n not in excluded

@@ -1,4 +1,4 @@
-"""What values look like inside: sequences, and everything that a container holds."""
+"""The inside of values: sequences, dicts, and everything that containers hold."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from gradguard_lint.domain.values import (
 from pytest_gradguard.records import replace
 
 ABSENT = of(Unknown(("absent",)))
-"""What the other keys of a dict give that certainly has none."""
+"""The `rest` of a dict that certainly has no other keys."""
 
 
 def rest_of(table: Table) -> Value:
-    """What a key gives that is not among the known ones."""
+    """The value of a key that isn't among the known ones."""
     return UNKNOWN if table.rest == ABSENT else table.rest
 
 
 def name_of(atom: Atom) -> str | None:
-    """What the function that `atom` is would be called in a report."""
+    """What a report calls the function `atom`."""
     if isinstance(atom, Bound):
         return name_of(atom.function)
     if isinstance(atom, Function) and atom.wraps is not None:
@@ -59,7 +59,7 @@ def name_of(atom: Atom) -> str | None:
 
 
 def result_call(atom: Atom) -> int | None:
-    """The process call that something unknown came back from (or was taken out of)."""
+    """The process call that returned an unknown value, or its container."""
     key = atom.key if isinstance(atom, Unknown) else None
     while isinstance(key, tuple) and len(key) > 1:
         if key[0] == "result":
@@ -82,7 +82,7 @@ def sequence(element: Value, kind: str = "list") -> Value:
 
 
 def known_items(value: Value) -> tuple[Value, ...] | None:
-    """What iterating `value` gives one after the other, where that is known."""
+    """The items of `value` in iteration order, if they are known."""
     only = value.only
     if isinstance(only, Items):
         return only.items
@@ -92,14 +92,14 @@ def known_items(value: Value) -> tuple[Value, ...] | None:
 
 
 def parted(atom: Items) -> Parts:
-    """What is known of the places in `atom`."""
+    """The first items, the join of those between, and the last items of `atom`."""
     if atom.items is not None:
         return atom.items, None, ()
     return atom.ends or ((), atom.element, ())
 
 
 def parts_of(value: Value, element: Value) -> Parts:
-    """What is known of the places in `value`, of which any item is `element`."""
+    """As `parted`, for any value whose items are `element`."""
     known, only = known_items(value), value.only
     if known is None:
         return parted(only) if isinstance(only, Items) else ((), element, ())
@@ -107,7 +107,7 @@ def parts_of(value: Value, element: Value) -> Parts:
 
 
 def strung(atom: Items, *parts: Parts) -> Items:
-    """`atom` that holds these `parts` one after the other."""
+    """`atom` with the concatenation of `parts` as its items."""
     head: tuple[Value, ...] = ()
     tail: tuple[Value, ...] = ()
     middle: Value | None = None
@@ -129,14 +129,14 @@ def strung(atom: Items, *parts: Parts) -> Items:
 
 
 def placed(atom: Items, place: int) -> Value | None:
-    """The item at `place`, where it is known which that is."""
+    """The item at `place`, if its position is known."""
     head, middle, tail = parted(atom)
     known = head if place >= 0 or middle is None else tail
     return known[place] if -len(known) <= place < len(known) else None
 
 
 def sliced(atom: Items, cut: slice) -> Items:
-    """``atom[cut]``, a sequence of its own."""
+    """``atom[cut]``, as a new sequence."""
     new = replace(atom, ident=0, count=None)
     head, middle, tail = parted(atom)
     start, stop = cut.start or 0, cut.stop
@@ -149,32 +149,32 @@ def sliced(atom: Items, cut: slice) -> Items:
         return strung(new, (tail[start:stop], None, ())) if inside else replace(new, ends=None)
     if stop is not None and 0 <= stop <= len(head):
         return strung(new, (head[start:stop], None, ()))
-    if stop is not None and -stop > len(tail):  # nobody knows which are the first that are left out
+    if stop is not None and -stop > len(tail):  # which of the first are cut is unknown
         return strung(new, ((), join((*head[start:], middle)), ()))
     right = tail[:stop] if stop is None or stop < 0 else tail
-    if start > len(head) or (stop is not None and stop >= 0):  # it may end or begin among these
+    if start > len(head) or (stop is not None and stop >= 0):  # the cut is within unknown positions
         return strung(new, (head[start:], join((middle, *right)), ()))
     return strung(new, (head[start:], middle, right))
 
 
 def least_of(key: Key) -> int | None:
-    """The least of the numbers of which one has this key, where it counts up from there."""
+    """The lower bound of an unknown number with this key, if it counts up."""
     told = isinstance(key, tuple) and len(key) == 3 and key[0] == "int"
     return key[2] if told and isinstance(key[2], int) else None  # type: ignore[index]
 
 
 def around(atom: Items, place: int) -> tuple[Parts, Parts]:
-    """What is before the item at `place`, and after it."""
+    """The items before and after the item at `place`."""
     after = sliced(atom, slice(place + 1, None)) if place != -1 else replace(atom, items=())
     return parted(sliced(atom, slice(0, place))), parted(after)
 
 
 MANY = 32
-"""Of so many items it is told which is where."""
+"""The most items whose positions are tracked."""
 
 
 def side_by_side(value: Value) -> list[Value] | None:
-    """The items of `value` by their places, where each of its alternatives has as many."""
+    """The items of `value` by position, if all alternatives have equally many."""
     first = value.choices[0].atom
     count = len(first.items) if isinstance(first, Items) and first.items is not None else 0
     rows = [known_items(of(atom)) for atom in value.atoms if isinstance(atom, Items)]
@@ -188,8 +188,7 @@ def side_by_side(value: Value) -> list[Value] | None:
 
 
 def at_one_place(element: Value) -> Value:
-    """What is at one place of a sequence of which it is not known what is where: items that have
-    gradients beside others tell nothing of it."""
+    """An item at an unknown position; unknown if only some items have gradients."""
     atoms = element.atoms
     if len(atoms) > 1 and any(isinstance(atom, Tensor) for atom in atoms):
         kinds = {
@@ -208,7 +207,7 @@ class Packed(tuple[Hashable, ...]):
 
 
 def as_key(value: Value) -> Value:
-    """What a dict is asked for: a tuple of constants is one, as a key."""
+    """`value` as a key of a dict: a tuple of constants becomes one constant."""
     only = value.only
     if isinstance(only, Items) and only.kind == "tuple" and only.items:
         parts = [as_key(item).only for item in only.items]
@@ -218,21 +217,21 @@ def as_key(value: Value) -> Value:
 
 
 def key_value(key: Hashable) -> Value:
-    """A key of a dict as iterating the dict gives it."""
+    """A dict key as iteration of the dict gives it."""
     return items("tuple", map(key_value, key)) if isinstance(key, Packed) else constant(key)
 
 
 def closed(table: Table) -> bool:
-    """Whether a dict certainly has no keys but the known ones."""
+    """Whether a dict certainly has only the known keys."""
     return table.keys is None and table.rest == ABSENT
 
 
 EMPTY = Table((), ABSENT)
-"""A dict that has nothing."""
+"""An empty dict."""
 
 
 def merged(table: Table, given: Value) -> Table:
-    """`table` once it has taken over the entries of the dict `given`, or of anything."""
+    """`table` after ``update(given)``, with a dict or anything else."""
     dicts = [it.atom if isinstance(it.atom, Table) else _ANY_DICT for it in given.choices]
     whens = [it.when for it in given.choices]
     entries, rest, keys = dict(table.entries), table.rest, table.keys
@@ -267,8 +266,8 @@ def merged(table: Table, given: Value) -> Table:
 def _told_of_some(
     table: Table, dicts: list[Table], whens: list[Conditions], known: Collection[Hashable]
 ) -> dict[Hashable, Value]:
-    """What the keys give that are not `known`, for only some of the ways have them, once `table`
-    has taken over the entries of one of `dicts`: where each way tells it."""
+    """Entries that exist on only some paths, after `table` was updated with one of `dicts`; if
+    every path has a known result."""
     ways = (table, *dicts)
     names = dict.fromkeys(name for it in ways for name, _ in (*it.entries, *it.perhaps))
     found: dict[Hashable, Value] = {}
@@ -288,7 +287,7 @@ def _told_of_some(
 
 
 def _told(table: Table, name: Hashable) -> Value | None:
-    """What a dict gives at `name`, `ABSENT` where it has not got it; None where nobody knows."""
+    """The entry `name`: `ABSENT` if there is none, None if that is unknown."""
     value = table.get(name)
     if value is None:
         value = dict(table.perhaps).get(name)
@@ -296,7 +295,7 @@ def _told(table: Table, name: Hashable) -> Value | None:
 
 
 def where_absent(value: Value, default: Value) -> Value:
-    """`value`, with `default` where it is `ABSENT`."""
+    """`value`, with `ABSENT` replaced by `default`."""
     return value.map(lambda atom: default if of(atom) == ABSENT else of(atom))
 
 
@@ -308,7 +307,7 @@ def _or(rest: Value, other: Value) -> Value:
 
 
 def may_have(table: Table, name: Hashable) -> bool:
-    """Whether a dict may have the key `name`, which is not among the known ones."""
+    """Whether a dict may have the key `name`, which isn't among the known ones."""
     keys = table.keys
     if keys is None:
         return table.rest != ABSENT
@@ -316,11 +315,11 @@ def may_have(table: Table, name: Hashable) -> bool:
 
 
 def without_item(atom: Items | Table, index: Value) -> Items | Table | None:
-    """`atom` without the item at `index`; None where it is not known which that is."""
+    """`atom` without the item at `index`; None if its position is unknown."""
     index = as_key(index)
     if isinstance(atom, Table):
         among = index.constants()
-        if len(among) == len(index.choices) > 1:  # any of these may be gone
+        if len(among) == len(index.choices) > 1:  # each of these may be removed
             told = tuple((key, UNKNOWN if key in among else it) for key, it in atom.entries)
             return replace(atom, entries=told, perhaps=())
     if not isinstance(index.only, Const):
@@ -342,7 +341,7 @@ def without_item(atom: Items | Table, index: Value) -> Items | Table | None:
 
 
 def held_in(atom: Atom) -> tuple[Value, ...]:
-    """The values that a container, or a partial, holds."""
+    """The values in a container or partial."""
     if isinstance(atom, Items):
         return atom.items if atom.items is not None else (atom.element,)
     if isinstance(atom, Table):
@@ -354,7 +353,7 @@ def held_in(atom: Atom) -> tuple[Value, ...]:
 
 
 def with_held(atom: Items | Table, change: Callable[[Value], Value]) -> Items | Table:
-    """`atom` with each value that it holds changed; itself where `change` keeps all of them."""
+    """`atom` with `change` applied to each value; itself if nothing changes."""
     held = held_in(atom)
     new = tuple(map(change, held))
     if all(map(is_, held, new)):
@@ -368,7 +367,7 @@ def with_held(atom: Items | Table, change: Callable[[Value], Value]) -> Items | 
 
 
 def inner(value: Value, depth: int = 4) -> Iterator[Atom]:
-    """Every atom in `value`, through plain containers."""
+    """Every atom in `value`, also in nested containers."""
     for atom in value.atoms:
         yield atom
         if depth > 0:
@@ -377,12 +376,12 @@ def inner(value: Value, depth: int = 4) -> Iterator[Atom]:
 
 
 def of_a_library(atom: Atom) -> bool:
-    """Whether `atom` is an object of a library's class, or of one that extends such a class."""
+    """Whether `atom` is an instance of a library's class or of its subclass."""
     return isinstance(atom, (Tensor, Thing)) or (isinstance(atom, Instance) and bool(atom.cls.what))
 
 
 def idents(value: Value) -> set[int]:
-    """The identities of the models and tensors in `value`."""
+    """The identities of models and tensors in `value`."""
     found: set[int] = set()
     for atom in inner(value):
         if isinstance(atom, Thing):
@@ -398,7 +397,7 @@ def idents(value: Value) -> set[int]:
 
 
 def arrived(value: Value, worker: int) -> Value:
-    """`value` of the parent as a process worker sees it: tensors lose their history."""
+    """`value` of the parent as received by a worker process: tensors lose their history."""
 
     def change(atom: Atom) -> Atom:
         if isinstance(atom, Tensor) and atom.born != worker:
@@ -413,12 +412,12 @@ def arrived(value: Value, worker: int) -> Value:
 
 
 def is_certain(value: Value) -> bool:
-    """Whether `value` is one tensor whichever way the program takes."""
+    """Whether `value` is one tensor on every path."""
     return all(isinstance(atom, Tensor) and atom.certain for atom in value.atoms)
 
 
 def uncertain(value: Value) -> Value:
-    """`value`, whose tensors, those in containers included, may be something else."""
+    """`value` with no tensor certain, also in containers."""
 
     def change(atom: Atom) -> Atom:
         if isinstance(atom, Tensor) and atom.certain:
@@ -442,8 +441,7 @@ def uncertain(value: Value) -> Value:
 
 
 def owned(value: Value, worker: int, shared: Set[int] = frozenset()) -> Value:
-    """`value` as the worker's own: no other task has the same objects, but for those in `shared`,
-    told by their identities."""
+    """`value` as the worker's own objects, not shared between tasks, except for `shared`."""
 
     def change(atom: Atom) -> Atom:
         if isinstance(atom, (Thing, Tensor, Instance)) and atom.ident in shared:

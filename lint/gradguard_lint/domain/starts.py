@@ -1,4 +1,4 @@
-"""How workers come into being, and the words that tell which functions may start them."""
+"""Start methods of workers, and the names of functions that may start them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ PROCESS: WorkerKind = "process"
 THREAD: WorkerKind = "thread"
 
 UNTOLD = "unknown"
-"""The start method of processes that the program does not tell: forked, or not."""
+"""The start method if the program doesn't specify it: possibly fork."""
 
 INHERITING = frozenset({"fork", UNTOLD})
-"""The start methods by which workers may have what is in the parent's memory."""
+"""Start methods whose workers may inherit the parent's memory."""
 
 IMPORTING = ("spawn", "forkserver")
-"""The start methods by which workers import the program itself."""
+"""Start methods whose workers import the main module."""
 
 
 @record
 class Start(Record):
-    """How workers come into being.
+    """A start method of workers.
 
     Attributes:
         name: ``loky``, ``fork``, ``spawn``, ``thread``, ``dask`` ..., or `UNTOLD`.
         kind: processes, or threads of this process.
         workers: what reports call the workers.
-        copies: whether arguments and results are copied, as they always are for processes.
+        copies: whether arguments and results are copied; always for processes.
     """
 
     name: str
@@ -43,31 +43,30 @@ class Start(Record):
 
 @fields
 class Vocabulary:
-    """The words that the models of libraries give.
+    """Names that the library models declare.
 
     Attributes:
-        starters: names by which work leaves the calling thread, or that are a pitfall alone.
-        keywords: those that are keywords, too.
-        homes: the packages that have them, for those that are only called by the names they have
-            there.
-        threads: those that start threads, and nothing else.
-        either: methods and packages by which work goes to threads as well as to processes.
-        packages: packages whose every name may do so.
-        beside: words that matter where a package is imported.
-        loops: names by which gradients are taken.
-        frameworks: packages whose programs may have gradients, or use a GPU.
-        matters: names by which a program that imports none of them may have a pitfall.
-        variables: those of them that are the names of variables, too.
-        matters_beside: further such names, by a string that the program has beside them.
-        shared: names by which threads may have a pitfall.
-        telling: ends of names that say the same.
-        marks: names that are a pitfall alone where they are imported.
+        starters: names that start work in workers, or are a pitfall alone.
+        keywords: starters that are keyword arguments, too.
+        homes: the packages of starters that are called by their original name only.
+        threads: starters that start threads only.
+        either: methods and packages that start threads or processes.
+        packages: packages of which every name may start workers.
+        beside: words that matter in modules that import a package.
+        loops: names that compute gradients.
+        frameworks: packages with gradients or GPU support.
+        matters: names that may be a pitfall in programs without `frameworks`.
+        variables: the part of `matters` that are common variable names.
+        matters_beside: further such names, by a string that must occur as well.
+        shared: names that may be a pitfall in threads.
+        telling: suffixes of such names.
+        marks: names that are a pitfall by being imported.
         hooks: methods that a library calls.
-        called: methods that calling an object calls.
-        ranks: names that are a pitfall of processes which train together, beside one of `trains`.
-        trains: names by which gradients are taken, or used.
-        samplers: names that are a pitfall of such processes whatever they do.
-        groups: what a module mentions that has one of `ranks` or `samplers` from a library.
+        called: methods that a call of an object runs.
+        ranks: names that may be a pitfall of distributed training, together with one of `trains`.
+        trains: names that compute or use gradients.
+        samplers: names that may be a pitfall of distributed training by themselves.
+        groups: words in modules that use `ranks` or `samplers` of a library.
     """
 
     starters: frozenset[str]

@@ -1,7 +1,7 @@
-"""The state of a run: what names, attributes and containers hold, and what happened on this way.
+"""The state of a run: what names, attributes and containers hold, and the past of this path.
 
-Where ways part, each gets a copy; where they meet again, the copies are joined, and what only one
-of them says is kept under the conditions of that way.
+Each branch gets a copy; at a join the copies are merged, and what only one branch stored is kept
+under its conditions.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join, 
 from pytest_gradguard.records import field, fields
 
 Place = tuple[int, str]
-"""Whose (a scope, an object, a container) and which name."""
+"""The identity of a scope, object or container, and the name in it."""
 
 Event = Effect | ParallelCall | Waited | Progress
 Past = dict[Event, Conditions]
-"""What happened before, on this way, each with the conditions that it happened under."""
+"""Earlier events on this path, with the conditions of each."""
 
 
 MOST_OF_ITS_OWN = 128
-"""From so many values on that a store has of its own, it shares them where it is copied."""
+"""Above this size, a store shares its own values with its copies."""
 
 
 class Mark:
-    """A moment in the life of a store, and of all that were copied from it since.
+    """A point in the history of a store and its later copies.
 
     Attributes:
-        places: what was written between the mark below and this one.
-        below: the mark before.
-        depth: how many marks there are below.
+        places: the places written between the previous mark and this one.
+        below: the previous mark.
+        depth: the number of previous marks.
     """
 
     __slots__ = ("below", "depth", "places")
@@ -53,23 +53,22 @@ class Mark:
 
 
 class Store:
-    """Values by their place; it knows which were written since it was copied, and before that.
+    """Values by place, with the history of writes.
 
-    What copies have in common they share: each has what was written to it of its own.
+    Copies share what they have in common, and own later writes.
     """
 
     __slots__ = ("_own", "_shared", "below", "changed")
 
     def __init__(self) -> None:
         self._own: dict[Place, Value | None] = {}
-        """What was written since, or dropped (None)."""
+        """Values written since the last copy; None: dropped."""
         self._shared: dict[Place, Value] = {}
-        """What others may have, too: it never changes."""
+        """Values shared with copies; never modified."""
         self.changed: set[Place] = set()
         self.below: Mark | None = None
 
     def get(self, place: Place) -> Value | None:
-        """What is under `place`, if anything is."""
         own = self._own
         return own[place] if place in own else self._shared.get(place)
 
@@ -81,20 +80,19 @@ class Store:
         self._own[place] = value
 
     def held(self) -> dict[Place, Value]:
-        """All places and what is under them, in the order in which they were first written."""
+        """All places with their values, in the order of the first write."""
         both: dict[Place, Value] = {**self._shared, **self._own}  # type: ignore[dict-item]
         for place in [place for place, value in self._own.items() if value is None]:
             del both[place]
         return both
 
     def drop(self, place: Place) -> None:
-        """Forget what is under `place`."""
         if place in self:
             self.changed.add(place)
             self._own[place] = None
 
     def forget(self, place: Place) -> None:
-        """Drop what is under a place that nothing outside knows."""
+        """Drop a place that nothing outside knows."""
         if place in self._shared:
             self._own[place] = None
         else:
@@ -108,7 +106,7 @@ class Store:
         return new
 
     def same(self) -> Store:
-        """What holds the same, and knows nothing of its past."""
+        """A copy without history."""
         if len(self._own) > MOST_OF_ITS_OWN:
             self._shared, self._own = self.held(), {}
         new = Store()
@@ -116,14 +114,14 @@ class Store:
         return new
 
     def mark(self) -> Mark | None:
-        """This moment: what is written from now on is written `since` then."""
+        """Begin a new mark; later writes are found by `since` it."""
         if self.changed:
             self.below = Mark(self.changed, self.below)
             self.changed = set()
         return self.below
 
     def since(self, mark: Mark | None) -> set[Place]:
-        """The places that were written after `mark`, and perhaps forgotten."""
+        """Places that were written after `mark`, and perhaps forgotten."""
         places = set(self.changed)
         below = self.below
         while below is not None and below is not mark:
@@ -133,7 +131,7 @@ class Store:
 
 
 def apart(first: Store, second: Store) -> tuple[set[Place], Mark | None]:
-    """The places that may differ between two stores, and the last mark that they share."""
+    """Places that may differ between two stores, and their last common mark."""
     places = first.changed | second.changed
     one, other = first.below, second.below
     while one is not other:
@@ -149,7 +147,7 @@ def apart(first: Store, second: Store) -> tuple[set[Place], Mark | None]:
 
 @fields
 class State:
-    """What holds at a point of the program. `dead`: this point is not reached."""
+    """The state at a point of the program; `dead`: unreachable."""
 
     store: Store = field(default_factory=Store)
     assumed: Assumed = field(default_factory=Assumed)
@@ -158,27 +156,26 @@ class State:
     dead: bool = False
 
     def copy(self) -> State:
-        """An independent copy."""
         return State(self.store.copy(), self.assumed.copy(), dict(self.past), self.modes, self.dead)
 
 
 @fields
 class Moment:
-    """When workers come into being: what had happened, and what is in force."""
+    """The state in which workers start: past events, and modes."""
 
     past: Past
     modes: Modes
 
 
 Error = type[BaseException] | None
-"""An exception of Python's own; None where it is another one, or not known."""
+"""A built-in exception; None if it is another one, or unknown."""
 
 Raised = tuple[Error, State]
-"""What is raised, and where."""
+"""The exception, and the state in which it is raised."""
 
 
 def join_states(states: Iterable[State]) -> State | None:
-    """What holds where these ways meet; None where none of them gets there."""
+    """The joined state of these paths; None if all of them are dead."""
     result: State | None = None
     for state in states:
         if not state.dead:
@@ -202,7 +199,7 @@ def _joined(first: State, second: State) -> State:
 
 
 def met_pasts(first: Past, second: Past) -> Past:
-    """What had happened where two ways meet: on either of them."""
+    """The events of either path."""
     past = dict(first)
     if past != second:
         for event, when in second.items():
@@ -218,7 +215,7 @@ def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditi
     own, shared = first._own, first._shared
     there, shared_there = second._own, second._shared
     put = merged._own  # all of them count as changed
-    for place in merged.changed:  # many, of which few differ
+    for place in merged.changed:  # a hot loop: many places, of which few differ
         one = own[place] if place in own else shared.get(place)
         other = there[place] if place in there else shared_there.get(place)
         if one is other:
@@ -248,7 +245,7 @@ def _joined_values(first: Value, second: Value, sides: tuple[Conditions, Conditi
 
 
 def _possible(value: Value, here: Conditions) -> Sequence[Choice]:
-    """The alternatives that `value` can be on the way where `here` holds."""
+    """Alternatives of `value` that are possible if `here` holds."""
     if not here:
         return value.choices
     impossible = {(key, not truth) for key, truth in here}
@@ -256,7 +253,7 @@ def _possible(value: Value, here: Conditions) -> Sequence[Choice]:
 
 
 def widened(before: Store, after: Store) -> bool:
-    """Let what still differs from `before` be anything besides; whether there was such a thing."""
+    """Add an unknown alternative to what still differs from `before`; whether anything did."""
     found = False
     for place in apart(before, after)[0]:
         old, new = before.get(place), after.get(place)
@@ -268,8 +265,8 @@ def widened(before: Store, after: Store) -> bool:
 
 
 def loosened(store: Store, others: Iterable[Store]) -> None:
-    """Let what may be something else in one of `others` be anything besides."""
-    last: dict[Place, Value] = {}  # most of the others have the same, and there are many
+    """Add an unknown alternative to what has other alternatives in one of `others`."""
+    last: dict[Place, Value] = {}  # most stores have the same value, and there are many
     for other in others:
         for place in apart(store, other)[0]:
             there = other.get(place)
@@ -287,7 +284,7 @@ _ANYTHING = Choice(Unknown())
 
 
 def doubt(store: Store, mark: Mark | None) -> None:
-    """Take no tensor for certain that was stored after `mark`: part of that may not be run."""
+    """Mark tensors stored after `mark` as uncertain: that code may be skipped."""
     for place in store.since(mark):
         value = store.get(place)
         known = value and uncertain(value)
@@ -297,7 +294,7 @@ def doubt(store: Store, mark: Mark | None) -> None:
 
 @fields
 class Exits:
-    """The ways out of a loop's turn, with the state on each."""
+    """The exits of a loop iteration, with the state of each."""
 
     breaks: list[State] = field(default_factory=list)
     continues: list[State] = field(default_factory=list)
@@ -305,7 +302,7 @@ class Exits:
 
 @fields
 class Outcomes:
-    """How the code of one frame is left: what it returns, and the loops around."""
+    """The exits of a frame: its returns, and those of its loops."""
 
     returns: list[tuple[Value, ast.AST, State]] = field(default_factory=list)
     loops: list[Exits] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What is told of what is not known: what it is computed from, and where it differs."""
+"""Facts about unknown values: what they are computed from, and whether processes differ in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradguard_lint.domain.values import Atom, Choice, Const, Unknown, Value, un
 
 
 def at_large(value: Value) -> Value:
-    """`value` without what it is by default, where it may be anything: an option's default."""
+    """`value` without the default of an option that may have any value."""
     if len(value.choices) == 1:
         return value
     keys = {choice.atom.key for choice in value.choices if isinstance(choice.atom, Unknown)}
@@ -25,8 +25,8 @@ def _is_default(choice: Choice, keys: set[Key]) -> bool:
 
 
 def computed(name: str, *given: Atom, numeric: bool = True) -> Key:
-    """The key of what `name`, which always gives the same for the same, makes of `given`; None
-    where one of these may be another next time, or is made of too many others."""
+    """The key of ``name(*given)`` for a pure function; None if an argument may vary or is itself
+    computed."""
     keys: list[Key] = []
     for atom in given:
         key = atom.key if isinstance(atom, Unknown) else None
@@ -40,8 +40,8 @@ def computed(name: str, *given: Atom, numeric: bool = True) -> Key:
 
 
 def _is_deep(key: tuple[Key, ...]) -> bool:
-    """Whether `key` stands for what is computed from something computed, or for what may be another
-    each time: a text of which parts are not known, or what comes of a place in the source."""
+    """Whether the value of `key` is computed from something computed, or may vary: a text with
+    unknown parts, or a result of a place in the source."""
     while key[0] in ("attr", "call", "item") and isinstance(key[1], tuple):
         key = key[1]
     if key[0] == "node":
@@ -55,21 +55,21 @@ def _is_deep(key: tuple[Key, ...]) -> bool:
 _COMPUTED = ("number", "computed")
 
 OWN = "own"
-"""The key of what differs from one worker process to the next begins so; that of a text with such a
-part ends so."""
+"""First element of keys that differ between worker processes; last element of keys of texts with
+such a part."""
 
 
 def of_own(*parts: Hashable) -> Value:
-    """What differs from one worker process to the next: its number, or what a table has for it."""
+    """A value that differs between worker processes: a rank, or a table's entry for it."""
     return unknown((OWN, *parts))
 
 
 def own_text(text: str) -> Value:
-    """A text with ``{}`` for what differs so."""
+    """A text in which ``{}`` stands for such a value."""
     return unknown(("text", text, OWN))
 
 
 def is_own(value: Value) -> bool:
-    """Whether `value` may differ so, or be a text with such a part."""
+    """Whether `value` may differ between worker processes."""
     keys = (atom.key for atom in value.atoms if isinstance(atom, Unknown))
     return any(isinstance(key, tuple) and OWN in (key[0], key[-1]) for key in keys)

@@ -1,9 +1,8 @@
-"""Abstract values: what an expression may be, with the conditions under which it is so.
+"""Abstract values: the alternatives of an expression, each with its conditions.
 
-A `Value` holds a few alternatives (`Choice`), each an *atom* with the conditions that it was made
-under. An atom is immutable and hashable; what can change (variables, attributes, what a list
-holds) lives in the state, under the identity of what it belongs to. What is not known is
-`Unknown`, and rules are silent about it.
+A `Value` holds a few alternatives (`Choice`), each an *atom* with its conditions. An atom is
+immutable and hashable; mutable parts (variables, attributes, list items) are in the state, by the
+identity of their owner. Rules are silent about `Unknown`.
 """
 
 from __future__ import annotations
@@ -23,37 +22,37 @@ if TYPE_CHECKING:
     from gradguard_lint.reading.source import Module
 
 WIDTH = 16
-"""How many alternatives a value keeps: with more of them it may be anything."""
+"""The most alternatives of a value; beyond, it may be anything."""
 
 STUB = "stub"
-"""What a class is that extends one of a library's stub, which says all that it does."""
+"""The kind of classes that extend a stub class, which describes all they do."""
 
 PRIMITIVES = "gradguard_lint.models.primitives."
-"""Where the full names of the primitives begin that stubs call."""
+"""Prefix of the names of primitives that stubs call."""
 
 WAYS = 4
-"""How many ways to come by one alternative are told apart."""
+"""The most conditions kept for one alternative."""
 
 
 Parts = tuple["tuple[Value, ...]", "Value | None", "tuple[Value, ...]"]
-"""The first items of a sequence, what any of those between may be (None: there are none), and the
-last ones."""
+"""The first items of a sequence, the join of those between (None: there are none), and the last
+items."""
 
 
 class Atom(Record):
-    """One alternative of what a value may be."""
+    """One alternative of a value."""
 
 
 @record
 class Unknown(Atom):
-    """Anything. Two unknowns with the same key are the same thing."""
+    """Anything. Two unknowns with one key are the same object."""
 
     key: Key = None
     sent: Key = None
-    """As which argument of which task it came to a worker."""
+    """The argument and task by which it reached a worker."""
     identity: Key = None
-    """What evidence about it is kept under, where that is not its key. It answers no question:
-    in another turn of a loop, something else may have the same identity."""
+    """The key of evidence about it, if that isn't `key`. It answers no questions: in another
+    iteration of a loop, another object may have this identity."""
 
     @property
     def is_nameless(self) -> bool:
@@ -62,13 +61,13 @@ class Unknown(Atom):
 
     @property
     def subject(self) -> Key:
-        """What evidence about it is kept under."""
+        """The key of evidence about it."""
         return self.identity if self.identity is not None else self.key
 
 
 @record
 class Const(Atom):
-    """A constant; `kind` keeps ``1``, ``1.0`` and ``True`` apart."""
+    """A constant; `kind` distinguishes ``1``, ``1.0`` and ``True``."""
 
     value: Hashable
     kind: str = ""
@@ -76,9 +75,9 @@ class Const(Atom):
 
 @record
 class Items(Atom):
-    """A list, tuple, set or iterator; `items` is None where only the `element` is known.
+    """A list, tuple, set or iterator; `items` is None if only the `element` is known.
 
-    One with an `ident` can change: what it holds now is in the state (see `Machine.current`).
+    One with an `ident` is mutable: its current items are in the state (see `Machine.current`).
     """
 
     kind: str
@@ -86,26 +85,26 @@ class Items(Atom):
     element: Value
     ident: int = 0
     count: Key = None
-    """How many there are, where they are not known and can never be others."""
+    """The key of their number, if it is unknown but fixed."""
     ends: Parts | None = None
-    """What is known of the places where `items` is None."""
+    """The items at known positions, if `items` is None."""
 
 
 @record
 class Table(Atom):
-    """A dict with its known entries; `rest` is what other keys give."""
+    """A dict with its known entries; `rest` is the value of other keys."""
 
     entries: tuple[tuple[Hashable, Value], ...]
     rest: Value
     keys: Value | None = None
-    """What the keys are, where they are no constants."""
+    """The other keys, if they aren't constants."""
     ident: int = 0
     missing: Value | None = None
-    """What is called for a key that it does not have."""
+    """The default factory."""
     keywords: bool = False
-    """Whether it is the keywords that a function was given: nobody else changes it."""
+    """Whether it is a function's ``**kwargs``: nobody else changes it."""
     perhaps: tuple[tuple[Hashable, Value], ...] = ()
-    """What some of its other keys give, which it has on some ways only: `ABSENT` on the others."""
+    """Values of keys that exist on some paths only: `ABSENT` on the others."""
 
     def get(self, key: Hashable) -> Value | None:
         for name, value in self.entries:
@@ -116,7 +115,7 @@ class Table(Atom):
 
 @fields
 class Function(Atom):
-    """A function of the project (or a lambda) with the frame that it closes over."""
+    """A function of the project (or a lambda) with its enclosing frame."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
     module: Module
@@ -126,7 +125,7 @@ class Function(Atom):
     kw_defaults: tuple[Value | None, ...] = ()
     marks: frozenset[str] = frozenset()
     wraps: Function | None = None
-    """The function of which a decorator of the program's made this one."""
+    """The function that a decorator of the program wrapped."""
 
     @property
     def name(self) -> str:
@@ -134,7 +133,7 @@ class Function(Atom):
 
     @property
     def qualified_name(self) -> str:
-        """Its name, after that of its class, as reports show it."""
+        """Its name with that of its class, as reports show it."""
         return f"{self.owner.name}.{self.name}" if self.owner is not None else self.name
 
     def __eq__(self, other: object) -> bool:
@@ -159,9 +158,9 @@ class Class(Atom):
     bases: tuple[Atom, ...]
     body: Frame
     what: str = ""
-    """What it is by its bases: ``torch``, ``keras``, ``parallel``, ``process``, `STUB` ..."""
+    """The kind by its bases: ``torch``, ``keras``, ``parallel``, ``process``, `STUB` ..."""
     above: tuple[Class, ...] = ()
-    """The classes of the project that it inherits from, in the order that attributes are found."""
+    """The project classes in its MRO, in order."""
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -176,15 +175,15 @@ class Class(Atom):
 
     @property
     def plain(self) -> bool:
-        """Whether it inherits from no class of a library."""
+        """Whether it inherits from no library class."""
         return not any(True for _ in self.outside())
 
     def extends(self, name: str) -> bool:
-        """Whether it is the class of a library that has this full name, or inherits from it."""
+        """Whether it is, or inherits from, the library class of this full name."""
         return any(isinstance(base, External) and base.name == name for base in self.outside())
 
     def outside(self) -> Iterator[Atom]:
-        """What it, and the classes of the project that it extends, extend outside the project."""
+        """The bases outside the project, also of its project bases."""
         if self.module.is_stub:
             yield External(self.full_name)
         for base in self.bases:
@@ -213,8 +212,7 @@ class Bound(Atom):
 
 @record
 class Generator(Atom):
-    """What gives its items only as it is iterated: a call of a generator function, with the
-    arguments bound in `frame`, or a `Flow`."""
+    """A lazy iterator: a generator call, with its arguments in `frame`, or a `Flow`."""
 
     function: Function | Flow
     frame: Frame
@@ -236,7 +234,7 @@ class ProjectModule(Atom):
 
 @record
 class Imported(Atom):
-    """A name of a project module that nobody has asked for yet."""
+    """A name of a project module, not yet resolved."""
 
     module: str
     name: str
@@ -258,9 +256,9 @@ class Partial(Atom):
     args: tuple[Value, ...] = ()
     keywords: tuple[tuple[str, Value], ...] = ()
     method: bool = False
-    """Whether it is bound as methods are: ``functools.partialmethod``."""
+    """Whether it binds as methods do: ``functools.partialmethod``."""
     exact: bool = False
-    """Whether it is known that these are all arguments that it gives."""
+    """Whether these are certainly all its arguments."""
 
 
 @record
@@ -280,28 +278,28 @@ class TaskCall(Atom):
     keywords: tuple[tuple[str, Value], ...]
     site: Site
     private: frozenset[int] = frozenset()
-    """Positions of the arguments that differ from task to task (-1: the function itself)."""
+    """Positions of the arguments that differ between tasks (-1: the function itself)."""
     private_names: frozenset[str] = frozenset()
     library: str = "joblib"
     names: tuple[str, ...] = ()
-    """The arguments as the source writes them, "" where it does not."""
+    """The arguments as written in the source; "" if they aren't."""
     repeated: bool = True
-    """Whether the expression makes several tasks: it stands in a loop, or maps."""
+    """Whether the expression creates several tasks: it is in a loop, or maps."""
     unplaced: int | None = None
-    """From which argument on it is not known which of them is where."""
+    """The position from which arguments have unknown positions."""
     unplaced_name: str = ""
-    """What the source calls any of those, where it does."""
+    """The source text of such an argument, if there is one."""
     exact: bool = False
-    """Whether it is known that these are the arguments, and all of them."""
+    """Whether these are certainly all its arguments."""
 
 
 class Flow:
-    """What makes items of those of other iterables, one by one: a generator expression, ``map``.
+    """A lazy transformation of iterables: a generator expression, ``map``.
 
     Attributes:
-        sources: what it takes items from.
-        each: takes all that is left, one item after the other, and calls back with what it makes.
-        whole: the same at once; what all of it is.
+        sources: the generators that it consumes.
+        each: consumes the remaining items in turn, and passes each result to a callback.
+        whole: consumes all items at once; the result.
     """
 
     __slots__ = ("each", "sources", "whole")
@@ -318,13 +316,13 @@ class Flow:
 
 
 class Frame:
-    """One scope in being. The values themselves are in the interpreter's store.
+    """An active scope. Its values are in the interpreter's store.
 
     Attributes:
         ident: the key into the store.
         parent: the lexical scope around it.
-        born: the worker that made it (0: the parent).
-        lent: the generator expressions that read its variables when they are iterated.
+        born: the worker that created it (0: the parent).
+        lent: generator expressions that read its variables when iterated.
         name: the name of the function around it, as reports show it.
     """
 
@@ -378,7 +376,7 @@ class Frame:
 
 
 class Site:
-    """A place in source: a node of a module, and the name of the function around it."""
+    """A node of a module, with the name of the enclosing function."""
 
     __slots__ = ("function", "module", "node", "statement")
 
@@ -405,7 +403,7 @@ class Site:
         return self.module.path
 
     def stands_in(self, node: ast.AST) -> bool:
-        """Whether its line is one of those of `node`, which is of the same module."""
+        """Whether its line is in `node`, which belongs to the same module."""
         first = getattr(node, "lineno", 1)
         return first <= self.line <= (getattr(node, "end_lineno", None) or first)
 
@@ -416,11 +414,11 @@ class Tensor(Atom):
 
     Attributes:
         grad: ``none``, ``leaf``, ``history``, ``parameter``, ``variable`` or ``unknown``.
-        gpu: True where it is known to live on a GPU.
-        born: the worker that made it (0: the parent).
-        ident: what it was made from, for the question "is it the same object?".
-        severed: the parallel calls and collectives whose result it depends on, with a graph that
-            was lost, and the forwards that went past a wrapper.
+        gpu: whether it is known to be on a GPU.
+        born: the worker that created it (0: the parent).
+        ident: its identity.
+        severed: the parallel calls and collectives that lost the graph of its inputs, and the
+            forward passes that bypassed a wrapper.
         sources: the idents of the models and parameters behind it.
     """
 
@@ -432,34 +430,33 @@ class Tensor(Atom):
     severed: frozenset[int] = frozenset()
     sources: frozenset[int] = frozenset()
     maybe: frozenset[int] = frozenset()
-    """The parallel calls that it is made from alone: a backward from it can reach no further."""
+    """The parallel calls that it is computed from alone: a backward pass ends there."""
     place: Site | None = None
-    """Where it came onto the GPU."""
+    """Where it was moved to the GPU."""
     small: bool = False
     """Whether it is known to be too small for several compute threads."""
     cpu: Conditions = NONE
-    """What has to hold for it to be on the CPU, where it is not known to be on a GPU."""
+    """The conditions for it to be on the CPU, unless it is known to be on a GPU."""
     memory: Key = None
-    """The array whose memory it has, where that is known."""
+    """The array whose memory it uses, if that is known."""
     extent: tuple[int, ...] = ()
-    """The shape of an array, and the bytes of an element; empty where they are not known."""
+    """The shape of an array and the size of an element in bytes; empty if unknown."""
     strided: bool = False
-    """Whether its elements may lie apart in that memory: another shape of it may be a copy."""
+    """Whether its memory may be non-contiguous: reshaping may copy."""
     whole: int = 0
-    """In a thread, the identity of what has all of its memory, or a part that is always the same,
-    where it is a view of that."""
+    """In a thread, the identity of the tensor of which it is a view of all, or of a fixed part."""
     certain: bool = False
-    """Whether it is one tensor whichever way the program takes: otherwise it may be several, or
-    something else."""
+    """Whether it is one tensor on every path; otherwise it may be another one, or something else.
+    """
     behind: frozenset[Key] = frozenset()
-    """The unknown things that it is computed from, where nothing else that it is computed from may
-    have a graph; None among them: something else may."""
+    """The unknown values that it is computed from, if only these can have a graph; None in it:
+    something else may."""
     large: bool = False
-    """Whether it is known to have so many elements that several threads compute on them."""
+    """Whether it is known to be large enough for several compute threads."""
 
     @property
     def tracked(self) -> bool:
-        """Whether operations on it make a graph."""
+        """Whether operations on it build a graph."""
         return self.grad in ("leaf", "history", "parameter")
 
 
@@ -467,7 +464,7 @@ class Tensor(Atom):
 class Thing(Atom):
     """An object of a library class that rules know: a model, optimizer, tape, pool ...
 
-    `kind` says which; `name` is the class's name; `parts` are the values it was made from.
+    `kind` says which; `name` is the class's name; `parts` are the values it was created from.
     """
 
     kind: str
@@ -489,7 +486,7 @@ class Thing(Atom):
 
 @record
 class Choice(Record):
-    """One alternative and the assumptions that it was made under."""
+    """One alternative and its conditions."""
 
     atom: Atom
     when: Conditions = NONE
@@ -501,7 +498,7 @@ if TYPE_CHECKING:
 
 @record
 class Value(Record):
-    """What an expression may be."""
+    """The alternatives of an expression."""
 
     choices: tuple[Choice, ...]
 
@@ -531,7 +528,7 @@ class Value(Record):
 
     @property
     def only(self) -> Atom | None:
-        """The atom, where there is just one alternative."""
+        """The atom, if there is just one."""
         first = self.choices[0].atom
         for choice in self.choices[1:]:
             if choice.atom != first:
@@ -540,7 +537,7 @@ class Value(Record):
 
     @property
     def constant(self) -> Hashable:
-        """The constant, where it is the only alternative (None otherwise)."""
+        """The constant, if it is the only alternative, or None."""
         only = self.only
         return only.value if isinstance(only, Const) else None
 
@@ -559,13 +556,13 @@ class Value(Record):
 
     @property
     def is_none(self) -> bool:
-        """Whether this is None and nothing else."""
+        """Whether all alternatives are None."""
         return all(
             isinstance(choice.atom, Const) and choice.atom.value is None for choice in self.choices
         )
 
     def map(self, change: Callable[[Atom], Value]) -> Value:
-        """`change` applied to every alternative, each keeping its assumptions."""
+        """`change` applied to every alternative, under its conditions."""
         choices = self.choices
         if len(choices) == 1:
             return guarded(change(choices[0].atom), choices[0].when)
@@ -573,7 +570,7 @@ class Value(Record):
 
 
 def guarded(value: Value, when: Conditions) -> Value:
-    """`value` under further assumptions."""
+    """`value` under further conditions."""
     if not when:
         return value
     choices = [Choice(it.atom, it.when | when if it.when else when) for it in value.choices]
@@ -581,8 +578,7 @@ def guarded(value: Value, when: Conditions) -> Value:
 
 
 def either(ways: Sequence[tuple[Value, Conditions]]) -> Value:
-    """What there is after one of these `ways`: where it is the same after all, it does not matter
-    which was taken."""
+    """The join of `ways`; without conditions if all have the same atom."""
     if len(ways) > 1 and len({atom for value, _ in ways for atom in value.atoms}) == 1:
         return join(value for value, _ in ways)
     return join(guarded(value, when) for value, when in ways)
@@ -601,31 +597,31 @@ _PLAIN = frozenset({str, bool, int, type(None)})
 
 @lru_cache(maxsize=4096, typed=True)
 def _plain(value: Hashable) -> Value:
-    """The constant, which is the same object each time: most are made again and again."""
+    """A cached constant: most are created again and again."""
     return of(Const(value, type(value).__name__))
 
 
 def is_number(atom: Atom) -> bool:
-    """Whether `atom` is certainly a plain number that is not known."""
+    """Whether `atom` is certainly a plain number of unknown value."""
     if isinstance(atom, Unknown):
         return isinstance(atom.key, tuple) and atom.key[0] in NUMERIC
     return isinstance(atom, Thing) and atom.kind == "number"
 
 
 NUMERIC = ("int", "number", "world-size")
-"""How the keys of numbers that are not known begin."""
+"""First elements of keys of unknown numbers."""
 
 RANK = ("int", "rank")
-"""The key of the number of a process."""
+"""The key of a process's rank."""
 
 NUMBER = of(Thing("number", "number"))
 """A plain number."""
 
 COUNT = of(Thing("number", "count"))
-"""How many there are of something."""
+"""A number of items."""
 
 NUMBERS = of(Thing("number", "numbers"))
-"""A list of them."""
+"""A list of numbers."""
 
 OUTPUT = -2
 """The ident of a tensor that is the output of a model."""
@@ -634,22 +630,22 @@ GRADIENT = -404
 """The ident of a tensor that is a gradient itself."""
 
 GRADIENTS = -405
-"""The ident of a tensor that is several gradients, joined."""
+"""The ident of a tensor that combines several gradients."""
 
 FIGURE = -3
-"""The source of a tensor that is one number computed from gradients, such as their norm."""
+"""The source of a tensor that is a scalar computed from gradients, such as their norm."""
 
 ANYTHING = -5
-"""The source of a tensor that is computed from something of which nothing is known."""
+"""The source of a tensor that is computed from an unknown value."""
 
 COPIED = -6
-"""The source of a tensor that has the values of its other sources, each or some of them."""
+"""The source of a tensor that copies values of its other sources."""
 
 MARKS = frozenset({OUTPUT, GRADIENT, FIGURE})
-"""The sources that stay where a tensor is taken out of its graph."""
+"""The sources that ``detach`` keeps."""
 
 METHOD = "method"
-"""The part of a thing in a class which says that it is bound as functions are."""
+"""The part of a class attribute which binds it as a method."""
 
 UNKNOWN = of(Unknown())
 NOTHING = constant(None)
@@ -660,14 +656,14 @@ def unknown(key: Key) -> Value:
 
 
 ONE = "one"
-"""The key of something of which nothing is known but that it stays what it is begins so."""
+"""First element of keys of unknown values that never change."""
 
 
 def join(values: Iterable[Value]) -> Value:
-    """All alternatives of all `values`, without repetition.
+    """All alternatives of `values`, without repetition.
 
-    With more than `WIDTH` of them the constants become one unknown, and with more than that the
-    whole is unknown: what is dropped never makes the rest certain.
+    Beyond `WIDTH` alternatives, constants become one unknown; if that isn't enough, the result is
+    unknown. So dropping alternatives never makes others certain.
     """
     parts = tuple(values)
     if len(parts) == 1 and len(parts[0].choices) == 1:
@@ -676,21 +672,21 @@ def join(values: Iterable[Value]) -> Value:
 
 
 def joined(choices: Sequence[Choice]) -> Value:
-    """The same of alternatives."""
+    """A value of these choices, without repetition."""
     if len(choices) == 1:
         return Value((choices[0],))
     unknown = [it.atom for it in choices if type(it.atom) is Unknown]
     if len(unknown) > 1:
         choices = _without_identities(choices, unknown)
     if 1 < len(choices) <= WIDTH and len({choice.atom for choice in choices}) == len(choices):
-        return Value(tuple(choices))  # most often, no alternative is repeated
+        return Value(tuple(choices))  # the common case: no repetition
     seen: dict[Atom, list[Choice]] = {}
     for choice in choices:
         known = seen.get(choice.atom)
         if known is None:
             seen[choice.atom] = [choice]
             continue
-        # Each way to come by it is kept, unless a weaker condition covers it.
+        # Keep each condition, unless a weaker one covers it.
         new = choice.when
         for it in known:
             if it.when <= new:
@@ -713,8 +709,7 @@ def joined(choices: Sequence[Choice]) -> Value:
 
 
 def _without_identities(choices: Sequence[Choice], unknown: Iterable[Unknown]) -> Sequence[Choice]:
-    """`choices` in which what has one key, or none, is one thing, of no identity unless all of it
-    has the same; `unknown` are those among them."""
+    """`choices`, with the identity of equal unknowns dropped where it differs."""
     identities: dict[tuple[Key, Key], set[Key]] = {}
     for atom in unknown:
         identities.setdefault((atom.key, atom.sent), set()).add(atom.identity)

@@ -1,4 +1,4 @@
-"""What distinguishes the workers of a parallel call: what reaches them, and when they run."""
+"""Traits of the workers of a parallel call: how data reaches them, and when they run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Channel:
 
     Attributes:
         ships: whether the arguments are pickled, or inherited.
-        answers: whether what the tasks return comes back.
-        forking_pickler: whether torch itself pickles tensors for it: in shared memory, and none
-            with history.
-        maps: from how many bytes on arrays arrive as memory maps, and in which mode.
+        answers: whether results are returned.
+        forking_pickler: whether torch's ForkingPickler is used: shared memory, no tensors with
+            history.
+        maps: the size in bytes from which arrays arrive as memory maps, and the mode.
     """
 
     ships: bool = True
@@ -32,13 +32,12 @@ class WorkerTraits:
     """The workers themselves.
 
     Attributes:
-        maker: the expression that makes what runs the tasks: the pool, the ``Parallel`` object.
-        meant: whether a GPU was asked for them.
-        prepared: whether the library seeds each of them, and limits its compute threads.
-        daemons: whether they are daemons, which may start no processes.
-        single: whether each task has a worker of its own, which ends with it.
-        actor: the identity of the call that made the object whose method is called, which lives in
-            the worker since; 0 for other calls.
+        maker: the expression that creates the pool or ``Parallel`` object.
+        meant: whether a GPU was requested for them.
+        prepared: whether the library seeds each worker and limits its compute threads.
+        daemons: whether they are daemonic, which may start no processes.
+        single: whether each task has its own worker, which ends with it.
+        actor: the identity of the call that created the actor; 0 for other calls.
     """
 
     maker: Site | None = None
@@ -54,16 +53,14 @@ class Schedule:
     """When the tasks run, as the program goes on.
 
     Attributes:
-        each: whether it gives out one task each time that the call is made.
-        turn: the turn of the loops around in which the call is made.
-        loops: where these are.
-        awaited: whether its end is waited for in that turn.
-        chained_start: whether the next one is made in that loop, once it has ended; None: it is not
-            known to end before another one.
-        until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
-            identity: the thread, the future, the executor.
-        queue: the executor whose only worker runs its tasks one after the other, by identity; 0:
-            there is none.
+        each: whether each execution of the call dispatches one task.
+        turn: the iteration of each enclosing loop.
+        loops: the sites of these loops.
+        awaited: whether it is joined in that iteration.
+        chained_start: whether the next call in that loop follows its end; None: unknown.
+        until: identities of the objects that the program joins the tasks by, if it continues
+            meanwhile: thread, future, executor.
+        queue: the identity of the single-worker executor that runs the tasks in order; 0: none.
     """
 
     each: bool = False

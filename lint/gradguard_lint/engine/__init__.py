@@ -1,1 +1,2 @@
-"""The abstract interpreter: one machine, and what statements and expressions do to its state."""
+"""The abstract interpreter: one machine, and the effects of statements and expressions on its
+state."""

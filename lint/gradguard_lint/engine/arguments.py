@@ -1,4 +1,4 @@
-"""Arguments: what a call gives, and what the parameters of the function have of it."""
+"""Arguments of calls, and how they are bound to parameters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gradguard_lint.engine.proofs import as_proved
 from pytest_gradguard.records import replace
 
 SOME = 3
-"""So many arguments stand for those of which it is not known how many there are."""
+"""The number of arguments that stands for an unknown one."""
 
 
 def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
@@ -74,10 +74,7 @@ def is_tuple(value: Value) -> bool:
 
 
 def _unpack(args: Args, mapping: Value) -> None:
-    """Add the keywords that ``**mapping`` gives.
-
-    What only some of its alternatives have may be given or not.
-    """
+    """Add the keywords of ``**mapping``; keys of only some alternatives are optional."""
     table = merged(EMPTY, mapping)
     if table.keys is not None and all(isinstance(key, Const) for key in table.keys.atoms):
         told = dict(table.perhaps)
@@ -92,7 +89,7 @@ def _unpack(args: Args, mapping: Value) -> None:
 
 
 def argument_node(node: ast.AST, position: int, name: str) -> ast.expr | None:
-    """The argument of a call as the source has it."""
+    """The expression of an argument in the source."""
     if not isinstance(node, ast.Call):
         return None
     for keyword in node.keywords:
@@ -105,8 +102,7 @@ def argument_node(node: ast.AST, position: int, name: str) -> ast.expr | None:
 
 
 def takes(function: Function, args: Args) -> bool:
-    """Whether `function` can be called with `args`, and nothing else: what decorates it may take
-    others."""
+    """Whether `function` accepts `args`; True for decorated ones, which may accept others."""
     code = function.node
     spec = code.args
     if not isinstance(code, ast.Lambda) and code.decorator_list:
@@ -129,7 +125,7 @@ def takes(function: Function, args: Args) -> bool:
 
 
 def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, args: Args) -> None:
-    """Put the arguments of the call `node` (or the defaults) under the parameters' names."""
+    """Bind the arguments of the call `node`, or defaults, to the parameters."""
     spec = function.node.args
     parameters = [*spec.posonlyargs, *spec.args]
     names = [item.arg for item in parameters]
@@ -173,15 +169,15 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
 def _left_out(
     m: Machine, function: Function, name: str, args: Args, default: Value | None
 ) -> Value:
-    """What the parameter `name` is, which `args` do not certainly give: a library does nothing of
-    its own by default, so that what may be given to it is anything."""
+    """The value of the parameter `name`, which `args` may not pass. A library function uses no
+    default by itself, so an argument may be anything."""
     if function.module.is_stub and args.may_give(name) and _perhaps_told(args, name) is None:
         return UNKNOWN
     return perhaps_given(m, function.node, name, args, default)
 
 
 def _split_by_value(value: Value, inner: Frame, name: str) -> Value:
-    """An argument of which nothing is known is the same thing each time that it is asked for."""
+    """`value` with a key, so that an unknown argument is one object each time it is read."""
     if not value.is_nameless or inner.module.is_stub:
         return value
     key = ("given", inner.ident, name)
@@ -191,7 +187,7 @@ def _split_by_value(value: Value, inner: Frame, name: str) -> Value:
 def _annotated(
     m: Machine, function: Function, name: str, annotation: ast.expr, value: Value
 ) -> Value:
-    """An unknown argument, of which the annotation may tell what it is."""
+    """An unknown argument, refined by its annotation."""
     kind = m.eval(function.frame, annotation)
     shown = m.models.annotated(name, kind)
     if shown is None:
@@ -206,7 +202,7 @@ def _annotated(
 
 
 def standalone_arguments(m: Machine, function: Function, skip: int) -> Args:
-    """What a function that nobody here calls may be given: anything, or its defaults."""
+    """Arguments of a function without known calls: anything, or the defaults."""
     spec = function.node.args
     args = Args()
     named = [*spec.posonlyargs, *spec.args]
@@ -224,8 +220,8 @@ def standalone_arguments(m: Machine, function: Function, skip: int) -> Args:
 
 
 def perhaps_given(m: Machine, node: ast.AST, name: str, args: Args, default: Value | None) -> Value:
-    """What the argument `name` of the function or class `node` is, which `args` do not certainly
-    give: its default, or what they may give."""
+    """The argument `name` of the function or class `node`, which `args` may not pass: its default,
+    or what they may pass."""
     told = _perhaps_told(args, name)
     if told is None or default is None:
         return default if default and not args.may_give(name) else any_or(m, node, name, default)
@@ -233,8 +229,7 @@ def perhaps_given(m: Machine, node: ast.AST, name: str, args: Args, default: Val
 
 
 def _perhaps_told(args: Args, name: str) -> Value | None:
-    """What the ways that give the argument `name` give, `ABSENT` for the others; None where that is
-    not known."""
+    """The optional argument `name`, `ABSENT` where it isn't passed; None if that is unknown."""
     told = args.perhaps.get(name)
     if told is None or args.open:
         return None
@@ -243,8 +238,7 @@ def _perhaps_told(args: Args, name: str) -> Value | None:
 
 
 def any_or(m: Machine, node: ast.AST, name: str, default: Value | None) -> Value:
-    """What the argument `name` of the function or class `node` is where it may be given: anything,
-    or its default."""
+    """The argument `name` of the function or class `node`: anything, or its default."""
     key = ("argument", id(node), name)
     anything = as_proved(m, unknown(key))
     if default is None:

@@ -1,4 +1,4 @@
-"""Assignments: names, attributes, items; what is unpacked, and what is deleted."""
+"""Assignments to names, attributes and items; unpacking, and deletion."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def do_Assign(m: Machine, frame: Frame, node: ast.Assign) -> None:
 
 
 def _about_to_bind(m: Machine, node: ast.stmt) -> None:
-    """Keep what an exception handler finds, where `node` is the last of what may raise."""
+    """Keep the state for exception handlers, if `node` is the last statement that may raise."""
     if node in m.place.ending_assignments:
         m.place.ending_assignments[node] = m.state.copy()
 
@@ -95,7 +95,7 @@ def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
         longer = grown(m, only, parts_of(value, element_of(m, value)))
         if only.ident:
             resized(m, only)
-            hold(m, longer)  # a list grows in place, for all its names
+            hold(m, longer)  # a list grows in place, under all its names
         else:
             assign(m, frame, node.target, of(longer))
         return
@@ -153,7 +153,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
 
 
 def _setter(m: Machine, frame: Frame, target: ast.Attribute, owner: Instance) -> Value | None:
-    """What is called where an attribute of `owner` is set: of a property, or of a descriptor."""
+    """The setter of a property or descriptor of `owner`."""
     setter = m.find_in_class(owner.cls, target.attr + SETTER)
     if setter is not None:
         return m.bind(frame, target, setter, owner)
@@ -179,7 +179,7 @@ def _unpack(m: Machine, frame: Frame, target: ast.Tuple | ast.List, value: Value
 
 
 def _part(m: Machine, index: int, count: int, star: int, atom: Atom) -> Value:
-    """What the unpacking of `atom` into `count` names (at `star` what is left) gives one."""
+    """The part at `index` of `atom` unpacked into `count` targets, with a starred one at `star`."""
     if isinstance(atom, Items) and atom.ends:
         if index == star:
             left = sliced(atom, slice(star, star + 1 - count or None))
@@ -245,7 +245,7 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
 def _set_on_unknown(
     m: Machine, frame: Frame, target: ast.Subscript, owner: Unknown, key: Hashable, value: Value
 ) -> None:
-    """Keep what is given to something that is not known, under a name."""
+    """Record an item set on an unknown container."""
     if not isinstance(key, str):
         items_changed(m, owner.key)
         return
@@ -256,7 +256,7 @@ def _set_on_unknown(
 
 
 def _of_items(atom: Items | Table, value: Value) -> Value:
-    """The container `atom` where each of its items is `value`."""
+    """The container `atom` with every item replaced by `value`."""
     if isinstance(atom, Items):
         return of(replace(atom, items=None, element=value, ends=None))
     entries = tuple((key, value) for key, _ in atom.entries)
@@ -265,7 +265,7 @@ def _of_items(atom: Items | Table, value: Value) -> Value:
 
 
 def _with_item(atom: Atom, target: ast.Subscript, index: Value, value: Value) -> Value | None:
-    """The container `atom` after ``atom[index] = value``; None where it is none."""
+    """The container `atom` after ``atom[index] = value``; None if it is no container."""
     if isinstance(atom, Table):
         index = as_key(index)
         if isinstance(index.only, Const):

@@ -67,7 +67,7 @@ from pytest_gradguard.records import replace
 def captured(
     m: Machine, frame: Frame, node: ast.AST, name: str, value: Value, home: Frame
 ) -> Value:
-    """`value` from outside the worker, as the worker sees it."""
+    """`value` of an enclosing scope, as a worker sees it."""
     first = m.facts.loaded.get((home.ident, name)) if value.is_unknown else None
     is_global = home.parent is None
     if home.module.is_stub:
@@ -98,7 +98,7 @@ def on_Attribute(m: Machine, frame: Frame, node: ast.Attribute) -> Value:
 
 
 def called_attribute(m: Machine, frame: Frame, node: ast.Attribute) -> Value:
-    """``receiver.name`` as it is called: a method, where it may be one."""
+    """``receiver.name`` for a call: possibly a method."""
     return attribute(m, frame, node, m.eval(frame, node.value), node.attr)
 
 
@@ -111,7 +111,7 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, receiver: Value, name: st
 
 
 def _is_computed(m: Machine, atom: Atom, name: str) -> bool:
-    """Whether `atom` runs code of the program's to give that attribute."""
+    """Whether this attribute of `atom` runs code of the program."""
     if not isinstance(atom, Instance) or m.read(atom.ident, name) is not None:
         return False
     found = m.find_in_class(atom.cls, name)
@@ -174,16 +174,15 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
 
 
 def belonging(m: Machine, atom: Instance, value: Value, name: str = "") -> Value:
-    """`value`, which `atom` has (as its attribute of that `name`): what belongs to an object of
-    this task alone belongs to this task alone, unless those of other tasks were made with it,
-    too."""
+    """`value`, read from `atom`: owned by this task if `atom` is, unless other tasks' objects were
+    created with it as well."""
     if m.place.worker is None or atom.born != m.place.worker.ident:
         return value
     return owned(value, m.place.worker.ident, m.place.turns.shared_by(atom.ident, name))
 
 
 def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) -> Value:
-    """A class attribute seen through an object."""
+    """A class attribute, accessed through an object."""
 
     def change(atom: Atom) -> Value:
         if isinstance(atom, Function):
@@ -229,7 +228,7 @@ def class_attribute(m: Machine, cls: Class, name: str) -> Value:
 
 
 def module_attribute(m: Machine, frame: Frame, node: ast.AST, module: str, name: str) -> Value:
-    """`name` of a module of the project."""
+    """The attribute `name` of a project module."""
     home = module_frame(m, module)
     if home is not None:
         value = m.read(home.ident, name)
@@ -263,7 +262,7 @@ def item(m: Machine, frame: Frame, node: ast.AST, value: Value, index: Value) ->
 
 
 def _picked_by_task(m: Machine, node: ast.AST, index: Value) -> bool:
-    """Whether a thread picks the item by what its task alone is given: it has that for itself."""
+    """Whether a thread selects the item by a value of its task, so that it owns the item."""
     worker = m.place.worker
     if worker is None or not worker.own or not isinstance(node, ast.Subscript):
         return False
@@ -275,7 +274,7 @@ def _may_be_a_number(atom: Atom) -> bool:
 
 
 def _part(part: Tensor, written: ast.expr, index: Value) -> Tensor:
-    """`part` of an array: a view of it, where a number or a slice picks it."""
+    """`part` of an array: a view, if it is selected by numbers or slices."""
     only = index.only
     if isinstance(only, Const) and isinstance(only.value, int):
         return replace(part, extent=part.extent[1:])
@@ -289,7 +288,7 @@ def _part(part: Tensor, written: ast.expr, index: Value) -> Tensor:
 
 
 def _cut(m: Machine, frame: Frame, node: ast.Slice) -> slice | None:
-    """What a slice takes, where that is known."""
+    """The slice that `node` evaluates to, if its bounds are known."""
     bounds: list[int | None] = []
     for part in (node.lower, node.upper, node.step):
         value = m.eval(frame, part)
@@ -305,9 +304,9 @@ def _stored(node: ast.AST) -> bool:
 
 
 def filled(m: Machine, table: Table, index: Value, made: Value) -> Value:
-    """The item of `table` at `index`, which is `made` where there was none.
+    """The item of `table` at `index`, created as `made` if it is missing.
 
-    All items at keys that are not known are one.
+    All items at unknown keys are one.
     """
     key = index.constant if isinstance(index.only, Const) else None
     known = table.get(key) if isinstance(index.only, Const) else None
@@ -335,7 +334,7 @@ def filled(m: Machine, table: Table, index: Value, made: Value) -> Value:
 
 
 def _is_fixed(index: ast.Slice) -> bool:
-    """Whether the bounds of a slice stand in the source."""
+    """Whether all bounds of a slice are literals."""
     bounds = (index.lower, index.upper, index.step)
     return all(bound is None or isinstance(bound, ast.Constant) for bound in bounds)
 
@@ -403,7 +402,7 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
 
 
 def _counted_item(m: Machine, atom: Items, number: Atom | None) -> Value:
-    """The item at an unknown `number`, which may count from a known one on."""
+    """The item at an unknown index `number`, which may have a lower bound."""
     key = number.key if isinstance(number, Unknown) else None
     least = least_of(key)
     if least is None or least < 0:

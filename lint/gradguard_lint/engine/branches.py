@@ -1,4 +1,4 @@
-"""Branches: what is assumed where, and how ways part and meet."""
+"""Branches: assumptions on each path, and how paths fork and join."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ from gradguard_lint.engine.truth import compare, denying_gpu, truth_of
 from pytest_gradguard.records import replace
 
 ALTERNATIVES = 6
-"""How many things that a name may stand for are followed."""
+"""The most alternatives of a name that are followed separately."""
 
 YES = constant(True)
 NO = constant(False)
 
 TURN = "turn"
-"""The key of which turn of a loop over known items this is: known where a test tells."""
+"""Key prefix for the iteration of a loop over known items, if a test identifies it."""
 
 
 def definite(test: Value) -> bool | None:
-    """Whether `test` holds, where that is known."""
+    """The truth of `test`, if it is known."""
     truths = {truth_of(atom) for atom in test.atoms}
     return truths.pop() if len(truths) == 1 else None
 
 
 def all_of(m: Machine, tests: list[Value]) -> Value:
-    """Whether all of `tests` hold."""
+    """The conjunction of `tests`."""
     open_ = [test for test in tests if definite(test) is not True]
     if any(definite(test) is False for test in open_):
         return NO
@@ -74,7 +74,7 @@ def all_of(m: Machine, tests: list[Value]) -> Value:
 
 
 def _question(m: Machine, atom: Atom) -> Key:
-    """The key of whether `atom` is true, where that is not known and it has one."""
+    """The key of the truth of `atom`, if that is unknown."""
     if isinstance(atom, Items):
         atom = compare(ast.Gt(), length(m, atom), Const(0, "int"))
     if isinstance(atom, External):
@@ -92,7 +92,7 @@ def negated(m: Machine, atom: Atom) -> Atom:
 
 
 def turning_out(m: Machine, test: Value, truth: bool) -> list[Choice]:
-    """The alternatives of `test` that may have `truth`, and when they have."""
+    """The alternatives of `test` that may have `truth`, with conditions."""
     found = []
     for choice in test.choices:
         atom = choice.atom
@@ -106,7 +106,7 @@ def turning_out(m: Machine, test: Value, truth: bool) -> list[Choice]:
 
 
 def condition(m: Machine, test: Value, truth: bool) -> Conditions:
-    """The assumptions that `test` having `truth` amounts to."""
+    """The conditions under which `test` has `truth`."""
     return _amounting(test, truth, turning_out(m, test, truth))
 
 
@@ -124,12 +124,12 @@ def _amounting(test: Value, truth: bool, kept: list[Choice]) -> Conditions:
 
 
 def enter_branch(m: Machine, frame: Frame, node: ast.expr, test: Value, truth: bool) -> bool:
-    """Assume that the test `node` has `truth`; False where it cannot."""
+    """Assume that the test `node` has `truth`; False if it can't."""
     return assume_test(m, test, truth) and refine(m, frame, node, truth)
 
 
 def assume_test(m: Machine, test: Value, truth: bool) -> bool:
-    """Assume that `test` has `truth`; False where it cannot."""
+    """Assume that `test` has `truth`; False if it can't."""
     kept = turning_out(m, test, truth)
     if not kept:
         return False
@@ -141,7 +141,7 @@ def assume_test(m: Machine, test: Value, truth: bool) -> bool:
 
 
 def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> bool:
-    """Assume what the parts of a test tell by themselves; False where one of them cannot be so."""
+    """Assume what the parts of a test imply; False if that is impossible."""
     denying = denying_gpu(node)
     if denying is truth:
         m.assumed[GPU_PRESENT] = False
@@ -163,14 +163,14 @@ def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> bool:
 
 
 def _again(m: Machine, frame: Frame, part: ast.expr, truth: bool) -> bool:
-    """Assume that a part of a test has `truth`; what it does was done when it was evaluated."""
+    """Assume that a part of a test has `truth`; its side effects have already happened."""
     if is_plain(m, part):
         return enter_branch(m, frame, part, m.eval(frame, part), truth)
     return refine(m, frame, part, truth)
 
 
 def _narrow(m: Machine, frame: Frame, node: ast.Call, truth: bool) -> None:
-    """Keep what ``isinstance(name, ...)`` and its like leave of the alternatives of a name."""
+    """Narrow a name's alternatives by ``isinstance(name, ...)`` and similar tests."""
     first = node.args[0] if node.args else None
     found = m.lookup(frame, first.id) if isinstance(first, ast.Name) else None
     if found is None or len(found[0].choices) < 2 or not isinstance(first, ast.Name):
@@ -191,8 +191,8 @@ def _narrow(m: Machine, frame: Frame, node: ast.Call, truth: bool) -> None:
 def _narrow_by_value(
     m: Machine, frame: Frame, node: ast.Attribute | ast.Compare | ast.Name, truth: bool
 ) -> None:
-    """Keep the alternatives of a name, or of an object's attribute, for which the test tells so:
-    ``name == "cpu"``, ``self.name``."""
+    """Narrow the alternatives of a name or an object's attribute by a comparison: ``name ==
+    "cpu"``, ``self.name``."""
     place = stored_at(m, frame, node.left if isinstance(node, ast.Compare) else node)
     value = m.read(*place) if place is not None else None
     if place is None or value is None or len(value.choices) < 2:
@@ -210,7 +210,7 @@ def _narrow_by_value(
 
 
 def stored_at(m: Machine, frame: Frame, asked: ast.expr) -> Place | None:
-    """Where the state has what `asked` is; None where that is not told, or may be several."""
+    """The place of the value of `asked`; None if it is unknown or ambiguous."""
     if isinstance(asked, ast.Name):
         found = m.lookup(frame, asked.id)
         return (found[1].ident, asked.id) if found is not None else None
@@ -225,7 +225,7 @@ def stored_at(m: Machine, frame: Frame, asked: ast.expr) -> Place | None:
 
 
 def _keep(m: Machine, place: Place, value: Value, answers: list[bool | None], truth: bool) -> None:
-    """Keep the alternatives at `place` whose answer may be `truth`, as far as any are left."""
+    """Keep the alternatives at `place` whose answer may be `truth`, unless none are left."""
     ruled_out = not truth
     kept = [
         choice
@@ -239,7 +239,7 @@ def _keep(m: Machine, place: Place, value: Value, answers: list[bool | None], tr
 def _narrow_by_attribute(
     m: Machine, frame: Frame, node: ast.Attribute | ast.Compare, truth: bool
 ) -> None:
-    """Keep of the tensors that a name may be those of which an attribute tells so."""
+    """Narrow the tensors of a name by a test of their attribute."""
     asked = node.left if isinstance(node, ast.Compare) else node
     if not isinstance(asked, ast.Attribute):
         return
@@ -260,7 +260,7 @@ def _narrow_by_attribute(
 
 
 def _has_key(m: Machine, frame: Frame, node: ast.Compare) -> None:
-    """A dict has the key that a test has found in it, whatever stands there."""
+    """Record that a dict has a key which a test found in it."""
     if len(node.ops) > 1 or not is_plain(m, node):
         return
     table, key = m.eval(frame, node.comparators[0]).only, m.eval(frame, node.left).only
@@ -275,8 +275,8 @@ _ASKS = ("isinstance", "is_", "hasattr")
 
 
 def each_way(m: Machine, choices: Sequence[Choice], go: Callable[[Atom], Value]) -> Value:
-    """What `go` makes of each of the alternatives, on a way of its own: what one raises is not
-    raised on the others."""
+    """Run `go` on each alternative in a state of its own, so that exceptions don't spread to
+    others."""
     results: list[Value] = []
     before = m.state
     ends: list[State] = []
@@ -302,9 +302,9 @@ def fork(
     test: Value,
     ways: tuple[Callable[[], None], Callable[[], None]],
 ) -> None:
-    """Go both ways, as far as `test` allows, and on with what holds where they meet."""
+    """Run both branches that `test` allows, and join their states."""
     known = definite(test)
-    if known is not None:  # no ways part
+    if known is not None:  # no fork
         if enter_branch(m, frame, node, test, known):
             ways[not known]()
         else:
@@ -323,7 +323,7 @@ def fork(
 
 
 def is_plain(m: Machine, node: ast.expr) -> bool:
-    """Whether evaluating `node` changes nothing, so that its ways need no states of their own."""
+    """Whether evaluating `node` has no side effects, so that branches need no states."""
     known = m.caches.changes_nothing.get(node)
     if known is None:
         known = m.caches.changes_nothing[node] = not any(

@@ -1,4 +1,4 @@
-"""How much of a program is followed: so many expressions of each root, and of all together."""
+"""Budgets: how many expressions are evaluated, per root and in total."""
 
 from __future__ import annotations
 
@@ -10,39 +10,36 @@ if TYPE_CHECKING:
     import ast
 
 STEPS = 12_000
-"""Expressions that one root may take (the module's own code twice as many); beyond them, calls and
-loops are not followed any more."""
+"""Expressions per root (twice as many for module code); beyond, calls and loops aren't followed."""
 
 PREPARING = 3_000
-"""Expressions that a method may take which only sets its object's attributes for others."""
+"""Expressions per method that only prepares its object's attributes for others."""
 
 ALL_STEPS = 80_000
-"""Expressions that all roots of one program may take together."""
+"""Expressions for all roots of one program."""
 
 RESERVE = 2_000
-"""Expressions that the tasks of one call may take beyond that."""
+"""Additional expressions for the tasks of one call."""
 
 
 DEPTH = 14
-"""Calls within calls that are followed."""
+"""The limit of nested calls."""
 
 TOO_DEEP = f"reached the limit of {DEPTH} nested calls"
 
 
 class OutOfSteps(Exception):
-    """A root took more than twice its `STEPS`, although nothing new was followed."""
+    """A root used more than twice its `STEPS`, although nothing new was followed."""
 
 
 class Budget:
-    """What a root may still take.
+    """The remaining budget of a root.
 
     Attributes:
-        left: the expressions after which it is left as it is.
-        preparing: whether methods only set the attributes of an object for others, roughly.
-        cut: the functions that were not run where they were called, for the budget was used up:
-            their files, first and last lines.
-        unfinished: all functions that were not followed to their end, by path, line and name, each
-            with the reason.
+        left: the expressions until it is abandoned.
+        preparing: whether methods run only to prepare the attributes of their object.
+        cut: functions with calls that were skipped for lack of budget: file, first and last line.
+        unfinished: functions not analysed completely, by path, line and name, with the reason.
         is_cutting: whether the budget of this root has left something unfinished.
     """
 
@@ -55,13 +52,13 @@ class Budget:
         self._reason = ""
         self._given = 0
         self._kept = 0
-        """With fewer left, nothing new is followed."""
+        """Below this number of expressions left, nothing new is followed."""
         self._spent = 0
-        """What the roots before have taken."""
+        """Expressions that earlier roots used."""
         self._reserved: set[ast.AST] = set()
 
     def begin(self, *, first: bool) -> None:
-        """A root has a budget of its own, and a share in that of all."""
+        """Begin the budget of a root, within that of the program."""
         self._reserved.clear()
         self.is_cutting = False
         self._spent += self._given - self.left
@@ -76,8 +73,7 @@ class Budget:
 
     @contextmanager
     def reserve(self, node: ast.AST) -> Iterator[None]:
-        """Let the tasks that are handed out at `node` be followed, once in a root, though the
-        budget is used up."""
+        """Allow the tasks dispatched at `node` to be followed beyond the budget, once per root."""
         kept = self._kept
         if self.used_up and node not in self._reserved:
             self._reserved.add(node)
@@ -88,13 +84,11 @@ class Budget:
             self._kept = kept
 
     def leave(self, path: str, line: int, function: str | None, reason: str = "") -> None:
-        """Remember that `function` is not followed to its end: the budget is used up, or there is
-        another `reason`."""
-        if not self.preparing:  # whatever is prepared is run by itself, too
+        """Record that `function` isn't analysed completely: no budget, or another `reason`."""
+        if not self.preparing:  # prepared methods are analysed by themselves, too
             self.unfinished.setdefault((path, line, function), reason or self._reason)
             self.is_cutting = self.is_cutting or not reason
 
     @property
     def used_up(self) -> bool:
-        """Whether what is not yet followed stays unknown."""
         return self.left < self._kept

@@ -1,4 +1,4 @@
-"""Functions and properties whose results are cached, and attributes that are made when missing."""
+"""Functions and properties with cached results, and attributes created when missing."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from gradguard_lint.engine.run_parts import CallKey
 
 CACHED = "cached"
-"""The mark of a function whose results are cached, as by ``functools.cache``."""
+"""The mark of a function with cached results, as by ``functools.cache``."""
 
 CACHED_PROPERTY = "cached-property"
-"""The mark of a property that is an attribute once it was read."""
+"""The mark of a property that becomes an attribute when it is first read."""
 
 
 def cached_call(m: Machine, function: Function, args: Args, run: Callable[[], Value]) -> Value:
-    """The result of a call of `function`: `run` makes it where it is not in the cache.
+    """The cached result of `function`, or that of `run`.
 
-    What a worker has in the cache from its process is ignored.
+    Results that a worker's process has cached are ignored.
     """
     if m.place.worker is not None:
         return run()
@@ -49,7 +49,7 @@ def cached_call(m: Machine, function: Function, args: Args, run: Callable[[], Va
         cached = m.read(ident, _name(known[key])) or UNKNOWN
         return cached if _is_cached(m, ident, known[key]) else join((cached, UNKNOWN))
     if there and not all(is_certain for is_certain, _ in (key, *there)):
-        return UNKNOWN  # it may be one that was made before
+        return UNKNOWN  # it may be one of the cached results
     made = run()
     if not m.dead and not made.is_unknown:
         number = known.setdefault(key, len(known))
@@ -59,7 +59,7 @@ def cached_call(m: Machine, function: Function, args: Args, run: Callable[[], Va
 
 
 def clear_cache(m: Machine, function: Function) -> None:
-    """The cache of `function` is empty from here on."""
+    """Record that the cache of `function` is empty."""
     ident = _ident(m, function)
     for number in m.facts.cached_calls.get(ident, {}).values():
         m.store.drop((ident, _there(number)))
@@ -67,13 +67,13 @@ def clear_cache(m: Machine, function: Function) -> None:
 
 
 def cache_as_attribute(m: Machine, owner: Instance, name: str, made: Value) -> None:
-    """`made` is what the attribute `name` of `owner` is from here on."""
+    """Store the cached property `name` of `owner`."""
     if not m.dead and not made.is_unknown and owner.born == m.worker_ident:
         m.set_field(owner.ident, name, made)
 
 
 def reset_cached_properties(m: Machine, instance: Instance) -> None:
-    """`instance` is made: it has no attribute yet that a property, or a test for it, makes."""
+    """Drop attributes of a new `instance` that properties or tests for them create."""
     for name in m.facts.attribute_names.get(instance.ident, ()):
         if (instance.ident, name) in m.facts.queried_attributes:
             m.store.drop((instance.ident, name))
@@ -84,13 +84,13 @@ def reset_cached_properties(m: Machine, instance: Instance) -> None:
 
 
 def has_set_attribute(m: Machine, instance: Instance, name: str) -> Value:
-    """Whether `instance` has the attribute `name`; unknown where nobody has set it."""
+    """Whether `instance` has the attribute `name`; unknown if nothing has set it."""
     if m.worker_ident != instance.born:
-        return UNKNOWN  # its copy in the worker is not followed here
+        return UNKNOWN  # the worker's copy isn't tracked here
     missing = (("has", instance.ident, name), False)
     m.facts.queried_attributes.add((instance.ident, name))
     value = m.read(instance.ident, name)
-    if value is not None:  # who made it where it was missing has made it for good
+    if value is not None:  # if a branch created the missing attribute, it exists now
         when = frozenset[Condition].intersection(*(it.when for it in value.choices))
         return constant(True) if when - {missing} <= m.assumed.facts else UNKNOWN
     if m.find_in_class(instance.cls, name) is not None:
@@ -113,7 +113,7 @@ def _there(number: int) -> str:
 
 
 def _is_cached(m: Machine, ident: int, number: int) -> bool | None:
-    """Whether a result is cached on every way that leads here; None where it is on none."""
+    """Whether a result is cached on every path that leads here; None if on no path."""
     there = m.store.get((ident, _there(number)))
     if there is None:
         return None
@@ -122,7 +122,7 @@ def _is_cached(m: Machine, ident: int, number: int) -> bool | None:
 
 
 def _key(args: Args) -> CallKey:
-    """What tells calls apart, and whether it certainly does."""
+    """The key of a call, and whether it certainly identifies the call."""
     values = tuple(args.values())
     if args.rest is not None or args.open or args.perhaps or not all(map(_has_equality, values)):
         return False, None
@@ -131,7 +131,7 @@ def _key(args: Args) -> CallKey:
 
 
 def _has_equality(value: Value) -> bool:
-    """Whether it is known, or may turn out, which values `value` is equal to."""
+    """Whether it is decidable which values equal `value`."""
     atom = value.only
     if isinstance(atom, Items):
         return (

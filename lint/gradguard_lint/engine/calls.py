@@ -1,4 +1,4 @@
-"""Calls: of the project's functions and classes, and of what libraries give."""
+"""Calls of the project's functions and classes, and of library objects."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ from pytest_gradguard.records import replace
 RESIZING = words(
     "add append appendleft clear discard extend extendleft insert pop popleft put remove update"
 )
-"""The methods after which a container may be longer or shorter."""
+"""Methods that change the length of a container."""
 
 
 UNCHANGING = words(
     "casefold count endswith find index isdigit lower partition removeprefix removesuffix replace "
     "rpartition rsplit rstrip split startswith strip upper"
 )
-"""Methods that give the same again, whatever their receiver is."""
+"""Methods that are pure, whatever their receiver is."""
 
 
 def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
@@ -82,7 +82,7 @@ def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
 
 
 def _change_receiver(m: Machine, frame: Frame, node: ast.Call, function: Value, args: Args) -> None:
-    """In-place methods: what they were called on now stands for the new state."""
+    """Update the receiver of an in-place method."""
     if not isinstance(node.func, ast.Attribute):
         return
     name = node.func.attr
@@ -115,7 +115,7 @@ def _keep(m: Machine, container: Items | Table, now: Value) -> None:
 
 
 def call_back(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -> Value:
-    """A library calls what it was given to call: also a method of a container, which changes."""
+    """Call a callback as a library does; container methods change their receiver."""
     result = call(m, frame, node, function, args)
     for atom in function.atoms:
         if isinstance(atom, Method) and isinstance(atom.receiver, (Items, Table)):
@@ -130,7 +130,7 @@ def call_back(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Ar
 
 
 def rebind(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
-    """Store `value` where `target` was read from."""
+    """Store `value` at the place that `target` was read from."""
     if isinstance(target, ast.Name):
         found = m.lookup(frame, target.id)
         if found is not None:
@@ -171,7 +171,7 @@ def _super(m: Machine, frame: Frame, node: ast.Call) -> Value:
 
 
 def call(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -> Value:
-    """What calling `function` gives; its effects are recorded."""
+    """The result of calling `function`; its effects are recorded."""
     choices = function.choices
     if len(choices) > 1:
         choices = m.filtered(function).choices
@@ -182,8 +182,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -
 
 
 def _one_switch(m: Machine, node: ast.AST, found: Value) -> Value:
-    """What ``.get("x", False)`` of one of several things found: one switch, unless all of them are
-    known."""
+    """One flag for ``.get("x", False)`` of several objects, unless all results are known."""
     if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "get":
         return found
     off = [it.value for it in node.args[1:] if isinstance(it, ast.Constant)] == [False]
@@ -255,7 +254,7 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
 
 
 def _not_seen(atom: Atom) -> bool:
-    """Whether calling `atom` runs code that is not of the project."""
+    """Whether calling `atom` runs code outside the project."""
     if isinstance(atom, External):
         return not atom.name.startswith(("builtins.", PRIMITIVES))
     return isinstance(atom, (Method, Thing, Tensor, Unknown))
@@ -269,7 +268,7 @@ def apply(
     args: Args,
     receivers: int = 0,
 ) -> Value:
-    """Run the body of `function` on `args`, of which as many are `receivers`."""
+    """Run the body of `function` with `args`, the first `receivers` of which are bound."""
     if caching.CACHED in function.marks:
         plain = replace(function, marks=function.marks - {caching.CACHED})
         return caching.cached_call(m, function, args, lambda: apply(m, frame, node, plain, args))
@@ -294,7 +293,7 @@ def apply(
     is_lambda = isinstance(code, ast.Lambda)
     message = "calls a lambda" if is_lambda else f"calls `{function.name}`"
     if node is code:
-        message = f"`{function.name}` is called"  # by what is not seen
+        message = f"`{function.name}` is called"  # called by unknown code
     elif isinstance(node, ast.ClassDef):
         message = f"an object of `{node.name}` is made"
     if is_stub:
@@ -349,8 +348,7 @@ def apply(
 def enter_code(
     m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args
 ) -> Caller | None:
-    """Note that the body of `function`, which the program calls at `node`, runs from here on: of a
-    stub, or of the program again; what to put back after it."""
+    """Record the entry into a stub's or the program's function; returns the state to restore."""
     caller = m.place.stub_caller
     if not function.module.is_stub:
         m.place.stub_caller = None
@@ -360,7 +358,7 @@ def enter_code(
 
 
 def call_from_stub(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -> Value:
-    """A call that a stub makes: it happens where the program calls the library."""
+    """A call in a stub; it counts as made where the program calls the library."""
     saved = m.place.stub_calls
     m.place.stub_calls = (*saved, id(node))
     try:
@@ -383,7 +381,7 @@ def _makes_generator(m: Machine, function: Function) -> bool:
 def marked_modes(
     m: Machine, frame: Frame, node: ast.AST, function: Function, modes: Modes
 ) -> Modes:
-    """The modes that decorators of `function` put in force."""
+    """The modes that decorators of `function` set."""
     if "no_grad" in function.marks:
         modes = replace(modes, grad=False, grad_site=m.site(frame, node))
     elif "enable_grad" in function.marks:
@@ -396,11 +394,11 @@ def marked_modes(
 
 
 def _returned(m: Machine, inner: Frame) -> Value:
-    """Go on after a call with what holds at any of its ends, and what it returned."""
+    """Continue after a call with the join of its ends; the value returned."""
     left = m.outcomes(inner)
     ends = [state for _, _, state in left.returns]
     if not ends:
-        m.die()  # every way raises, or the program ends there
+        m.die()  # every path raises or exits
         return UNKNOWN
     common = frozenset.intersection(*(state.assumed.facts for state in ends))
     m.meet(ends)
@@ -410,26 +408,25 @@ def _returned(m: Machine, inner: Frame) -> Value:
 
 
 def _forget(m: Machine, inner: Frame, mark: Mark | None) -> None:
-    """Drop the variables of a call that nothing refers to any more.
-
-    `mark` is the moment before it.
-    """
+    """Drop the unreferenced variables of a call, which began at `mark`."""
     store = m.state.store
     for place in [place for place in store.since(mark) if place[0] == inner.ident]:
         store.forget(place)
 
 
 def _stands_in(m: Machine, method: Value) -> bool:
-    """Whether `method` is an object that is called by another one in its turn, perhaps itself."""
+    """Whether `method` is a callable object whose own ``__call__`` is an object."""
     called = (m.find_in_class(it.cls, "__call__") for it in method.of(Instance))
     return any(any(it.of(Instance)) for it in called if it is not None)
 
 
 def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value:
-    """Make an object of a class of the project."""
-    # Objects of a library that turns make are told apart: what each was made to do is its own.
+    """Create an object of a project class."""
+    # Library objects created in different iterations are distinct, as what they do may differ.
     turns = m.place.turns.items if cls.what == STUB else ()
-    if cls.what == STUB and m.place.stub_caller is not None:  # and so are those made of others
+    if (
+        cls.what == STUB and m.place.stub_caller is not None
+    ):  # so are those with different arguments
         turns += tuple(it.ident for value in args.positional for it in value.of(Instance))
     instance = Instance(cls, m.ident_at(node, id(cls.node), turns), m.worker_ident)
     caching.reset_cached_properties(m, instance)
@@ -437,9 +434,9 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
     if m.find_in_class(cls, "__new__") is not None or any(
         part.node.keywords or part.node.decorator_list for part in (cls, *cls.above)
     ):
-        args = replace(args, written=False)  # they may go elsewhere
+        args = replace(args, written=False)  # they may take other arguments
     if isinstance(node, ast.Call):
-        # Which of the items in a container a constructor consumes is not known here.
+        # Which items of a container a constructor uses is unknown here.
         note_arguments(m, frame, node, args, instance, depth=0 if init is not None else 4)
     making, m.place.making = m.place.making, (*m.place.making, (instance, node))
     try:

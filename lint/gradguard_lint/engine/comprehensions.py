@@ -1,4 +1,4 @@
-"""Comprehensions, and generator expressions, which are comprehensions that run as iterated."""
+"""Comprehensions, and generator expressions, which run when iterated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gradguard_lint.engine.tree import descend, stored_names
 from gradguard_lint.engine.turns import consume
 
 UNROLLED = 6
-"""Up to this many known items, a comprehension is run item by item."""
+"""Up to this many known items, a comprehension is unrolled."""
 
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -57,7 +57,7 @@ def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
 
 
 def on_GeneratorExp(m: Machine, frame: Frame, node: ast.GeneratorExp) -> Value:
-    """The first iterable is evaluated at once, all else as the expression is iterated."""
+    """A lazy expression: only the first iterable is evaluated immediately."""
     first = node.generators[0].iter
     base = iterator(m, frame, first, iterated_object(m, frame, first, m.eval(frame, first)))
     inner = _scope(m, frame, node)
@@ -101,7 +101,7 @@ def on_GeneratorExp(m: Machine, frame: Frame, node: ast.GeneratorExp) -> Value:
 
 
 def _around(frame: Frame) -> list[Frame]:
-    """The scopes of the function that `frame` is in."""
+    """The enclosing scopes within one function."""
     found: list[Frame] = []
     scope: Frame | None = frame if frame.function is not None else None
     while scope is not None and scope.function is frame.function:
@@ -111,7 +111,7 @@ def _around(frame: Frame) -> list[Frame]:
 
 
 def _first(m: Machine, frame: Frame, node: Comprehension) -> Value:
-    """The sequence that a comprehension iterates first of all."""
+    """The first iterable of a comprehension."""
     return _sequence(m, frame, node.generators[0].iter)
 
 
@@ -120,7 +120,7 @@ def _sequence(m: Machine, frame: Frame, written: ast.expr) -> Value:
 
 
 def _collected(m: Machine, frame: Frame, node: Comprehension, kind: str, source: Value) -> Value:
-    """What a comprehension makes of all of `source`, which it iterates first of all."""
+    """The results of a comprehension for all items of `source`, its first iterable."""
     first = node.generators[0]
     is_whole = len(node.generators) == 1 and not first.ifs
     known = known_items(source) if len(node.generators) == 1 else None
@@ -151,8 +151,8 @@ def _collected(m: Machine, frame: Frame, node: Comprehension, kind: str, source:
 def _turn(
     m: Machine, frame: Frame, node: Comprehension, item: Value, *, several: bool
 ) -> tuple[Value | None, bool]:
-    """What a comprehension makes of `item`: None where it passes no test, and whether that is
-    certain; `several`: this is one of several turns."""
+    """The element for `item` (None if it is filtered out), and whether that is certain; `several`:
+    this is one of several iterations."""
     began, assumed = m.place.turns.began, m.state.assumed
     m.place.turns.depth += several
     if several:
@@ -178,14 +178,14 @@ def _turn(
 
 
 def _element(m: Machine, inner: Frame, node: Comprehension) -> Value:
-    """An element of a comprehension, of a dict as a pair."""
+    """An element of a comprehension; a pair for dicts."""
     if isinstance(node, ast.DictComp):
         return items("tuple", [m.eval(inner, node.key), m.eval(inner, node.value)])
     return m.eval(inner, node.elt)
 
 
 def _note_gradients(m: Machine, frame: Frame, node: Comprehension, element: Value) -> None:
-    """Note that a comprehension collects gradients, where its elements are some (GG404)."""
+    """Record a comprehension that collects gradients (GG404)."""
     if any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner_atoms(element)):
         part = node.value if isinstance(node, ast.DictComp) else node.elt
         place = m.site(frame, node)
@@ -194,7 +194,6 @@ def _note_gradients(m: Machine, frame: Frame, node: Comprehension, element: Valu
 
 
 def _scope(m: Machine, frame: Frame, node: ast.expr) -> Frame:
-    """The scope of a comprehension."""
     inner = Frame(m.new_ident(), frame.module, frame, frame.function, born=frame.born)
     inner.outer = dict(frame.outer)
     if not is_plain(m, node):
@@ -206,5 +205,5 @@ def _scope(m: Machine, frame: Frame, node: ast.expr) -> Frame:
 
 @lru_cache(maxsize=4096)
 def _bound_outside(node: ast.expr) -> Sequence[str]:
-    """The variables of the scope around a comprehension that `:=` binds in it."""
+    """Variables of the enclosing scope that `:=` binds in a comprehension."""
     return [part.target.id for part in descend(node) if isinstance(part, ast.NamedExpr)]

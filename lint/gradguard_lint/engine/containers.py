@@ -1,4 +1,4 @@
-"""Containers: what they give, hold and become, as the store has it."""
+"""Containers: their items, lengths and changes, as the store has them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from pytest_gradguard.records import replace
 
 
 def of_pairs(value: Value) -> Value:
-    """`value`, with a dict in place of the pairs that one is made of."""
+    """`value`, with sequences of pairs converted to dicts."""
 
     def change(atom: Atom) -> Value:
         if not isinstance(atom, Items):
@@ -68,7 +68,7 @@ def of_pairs(value: Value) -> Value:
 
 
 def length(m: Machine, atom: Atom) -> Atom:
-    """How many items there are in `atom`."""
+    """The number of items in `atom`."""
     if isinstance(atom, Items) and atom.items is not None:
         return Const(len(atom.items), "int")
     if isinstance(atom, Items) and atom.count is not None:
@@ -88,14 +88,14 @@ def length(m: Machine, atom: Atom) -> Atom:
 
 
 def resized(m: Machine, atom: Atom) -> None:
-    """A container may be longer or shorter from here on."""
+    """Record that the length of a container may have changed."""
     place = _place_of_length(atom) if m.facts.queried_lengths else None
     if place is not None and place in m.facts.queried_lengths:
         m.store[place] = COUNT
 
 
 def as_long_as(m: Machine, other: Value, value: Value) -> Value:
-    """`value`, a sequence that has just been made of all that `other` has."""
+    """`value`, a new sequence with one item for each in `other`, with the same length."""
     made, source = value.only, other.only
     count = length(m, source) if source is not None else None
     if isinstance(made, Items) and made.items is None and isinstance(count, Unknown):
@@ -108,14 +108,14 @@ def as_long_as(m: Machine, other: Value, value: Value) -> Value:
 
 
 def _place_of_length(atom: Atom) -> Place | None:
-    """Where the state has how long `atom` is."""
+    """The place of the length of `atom` in the store."""
     if isinstance(atom, Items):
         return (atom.ident, SIZE) if atom.ident else None
     return (0, str((SIZE, atom.key))) if isinstance(atom, Unknown) and atom.key else None
 
 
 def item_of_unknown(m: Machine, atom: Unknown, index: Hashable) -> Value:
-    """What something unknown has at `index`."""
+    """The item of an unknown container at `index`."""
     item = item_of(atom, index)
     asked = item.key is not None and index in m.facts.written_on_unknown
     fixed = m.store.get((0, str(item.key))) if asked else None
@@ -123,13 +123,13 @@ def item_of_unknown(m: Machine, atom: Unknown, index: Hashable) -> Value:
 
 
 def item_of(atom: Unknown, *index: Hashable) -> Unknown:
-    """An item of something unknown: the one at `index`, or one that stands for all."""
+    """An item of an unknown container, at `index` or any."""
     key = None if atom.key is None else ("item", atom.key, *index)
     return Unknown(key, identity=None if atom.identity is None else ("item", atom.identity, *index))
 
 
 def items_changed(m: Machine, owner: Key) -> None:
-    """What something unknown was given may be something else from here on."""
+    """Forget what was set on an unknown container."""
     for name in m.facts.written_on_unknown if owner is not None else ():
         place = (0, str(("item", owner, name)))
         if place in m.store:
@@ -137,12 +137,12 @@ def items_changed(m: Machine, owner: Key) -> None:
 
 
 def hold(m: Machine, atom: Items | Table) -> None:
-    """A container with an identity of its own now holds what `atom` says."""
+    """Store `atom` as the content of the container with its identity."""
     m.store[atom.ident, HEAP] = of(atom)
 
 
 def element_of(m: Machine, value: Value) -> Value:
-    """What iterating `value` gives: nothing comes of the alternatives that are empty."""
+    """An item of `value`; empty alternatives give none."""
     found = []
     for choice in value.choices:
         atom = choice.atom
@@ -160,7 +160,7 @@ def element_of(m: Machine, value: Value) -> Value:
         elif isinstance(atom, Const) and isinstance(atom.value, (str, type(None))):
             found.append(UNKNOWN)
         elif isinstance(atom, Thing) and is_number(atom):
-            found.append(of(atom))  # of a list of numbers
+            found.append(of(atom))  # an item of a list of numbers
         else:
             item = of(item_of(atom)) if isinstance(atom, Unknown) else UNKNOWN
             found.append(as_proved(m, item))
@@ -168,8 +168,7 @@ def element_of(m: Machine, value: Value) -> Value:
 
 
 def strung_together(m: Machine, values: Iterable[Value]) -> Value | None:
-    """The list or tuple that comes of several, with what these hold now; None where one may be no
-    such thing."""
+    """The concatenation of lists or tuples; None if an alternative is neither."""
     held = [whole(m, value, 2) for value in values]
     found = [atom for value in held for atom in value.atoms]
     kinds = {atom.kind if isinstance(atom, Items) else "" for atom in found}
@@ -181,8 +180,8 @@ def strung_together(m: Machine, values: Iterable[Value]) -> Value | None:
 
 
 def grown(m: Machine, atom: Items, added: Parts, at: int | None = None) -> Items:
-    """A sequence that has grown in place by what is `added`, at its end or at a place: in a loop
-    nobody knows how much that is."""
+    """A sequence with `added` inserted in place at `at`, or at its end; in a loop, an unknown
+    number of times."""
     if m.place.turns.depth:
         first, between, last = added
         several = (*first, *((between,) if between else ()), *last)
@@ -192,13 +191,13 @@ def grown(m: Machine, atom: Items, added: Parts, at: int | None = None) -> Items
     else:
         before, after = sliced(atom, slice(0, at)), sliced(atom, slice(at, None))
         longer = strung(atom, parted(before), added, parted(after))
-    if atom.items is None and atom.element.is_unknown:  # what is known of its items is of these
+    if atom.items is None and atom.element.is_unknown:  # keep that the added items are known
         return replace(longer, element=strung(atom, added).element)
     return longer
 
 
 def adopted(m: Machine, node: ast.AST, value: Value) -> Value:
-    """`value`, in which containers that can change have an identity from here on."""
+    """`value` with an identity for each new mutable container."""
     for choice in value.choices:
         if _changeable(choice.atom):
             break
@@ -223,7 +222,7 @@ def _changeable(atom: Atom) -> bool:
 
 
 def whole(m: Machine, value: Value, depth: int = 4) -> Value:
-    """`value` with what the containers in it, and in those, hold now."""
+    """`value` with containers replaced by their current content, nested ones included."""
     value = m.filtered(value)
     if depth <= 0 or not any(isinstance(c.atom, (Items, Table)) for c in value.choices):
         return value

@@ -1,4 +1,4 @@
-"""Context managers written as generators: `enter` runs up to the ``yield``, `leave` the rest."""
+"""Context managers written as generators: `enter` runs up to ``yield``, `leave` the rest."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ from pytest_gradguard.records import replace
 
 
 class Rest(ast.With):
-    """What is left of the block of a ``with`` statement, whose contexts were entered before."""
+    """The rest of a ``with`` block whose contexts were entered before."""
 
     of: ast.AST
 
 
 def method(m: Machine, frame: Frame, node: ast.AST, atom: Generator, name: str) -> Value:
-    """A method of a generator."""
     if name in ("__enter__", "__aenter__"):
         return enter(m, frame, node, atom)
     if name in ("__exit__", "__aexit__"):
@@ -53,7 +52,7 @@ def method(m: Machine, frame: Frame, node: ast.AST, atom: Generator, name: str) 
 
 
 def enter(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
-    """Run the generator up to its ``yield``: what that gives, in the modes that hold there."""
+    """Run the generator up to its ``yield``; the value and modes there."""
     if not isinstance(atom.function, Function) or not may_run(m, frame, atom):
         return UNKNOWN
     given: list[Value] = []
@@ -76,7 +75,7 @@ def enter(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
 def leave(m: Machine, frame: Frame, node: ast.AST, atom: Generator, raised: str | None) -> None:
     """Run what follows the ``yield`` at which the generator is suspended.
 
-    `raised` is what is raised there: None where nothing is, "" where that is not known.
+    `raised` is the exception raised there: None for none, "" if it is unknown.
     """
     function, inner = atom.function, atom.frame
     lines = lines_of_yield(m, inner)
@@ -91,7 +90,7 @@ def leave(m: Machine, frame: Frame, node: ast.AST, atom: Generator, raised: str 
             m.state = before.copy()
             assume(m.assumed, when)
             rest = _rest_at(function.node, line, raised)
-            run_body(m, frame, node, atom, rest, lambda _: m.die(), message)  # it yields once
+            run_body(m, frame, node, atom, rest, lambda _: m.die(), message)  # it yields only once
             ends += [m.state, *(state for _, _, state in m.place.exits.pop(inner.ident).returns)]
     finally:
         if raised is not None:
@@ -101,7 +100,7 @@ def leave(m: Machine, frame: Frame, node: ast.AST, atom: Generator, raised: str 
 
 
 def swallows(m: Machine, atom: Generator) -> bool:
-    """Whether an exception may end where the generator is suspended."""
+    """Whether the generator may suppress an exception at its ``yield``."""
     function, lines = atom.function, lines_of_yield(m, atom.frame)
     if not isinstance(function, Function) or len(lines) != 1:
         return False
@@ -117,13 +116,13 @@ def swallows(m: Machine, atom: Generator) -> bool:
 
 
 def _forget_assumed(m: Machine, outside: Assumed) -> None:
-    """Go on with what was assumed outside, and what of the rest holds for good."""
+    """Restore the assumptions `outside`, with the lasting ones added."""
     told, m.state.assumed = m.assumed, outside
     assume(m.assumed, lasting(told, outside.copy()))
 
 
 def _seen_from(m: Machine, frame: Frame, node: ast.AST, outside: Modes, inside: Modes) -> Modes:
-    """The modes `inside`, of which those that are new are put in force at `node`."""
+    """The modes `inside`, where new ones are set at `node`."""
     here = m.site(frame, node)
     changed = {
         name: here
@@ -135,7 +134,7 @@ def _seen_from(m: Machine, frame: Frame, node: ast.AST, outside: Modes, inside: 
 
 @lru_cache(maxsize=1024)
 def _rest_at(code: ast.AST, line: int, raised: str | None) -> Sequence[ast.stmt]:
-    """What follows the ``yield`` in that line, with what is raised there."""
+    """The statements after the ``yield`` in that line, with the exception raised there."""
     return _rest(body_of(code), line, raised) or ()
 
 
@@ -158,7 +157,7 @@ def _rest(body: list[ast.stmt], line: int, raised: str | None) -> list[ast.stmt]
 
 
 def _within(node: ast.stmt, name: str, rest: list[ast.stmt]) -> list[ast.stmt]:
-    """`rest`, the end of a block of `node`, with what `node` does as that is left."""
+    """`rest`, the end of a block of `node`, wrapped in what `node` does on exit."""
     made: ast.stmt
     if isinstance(node, (ast.With, ast.AsyncWith)):
         made = Rest([], rest)
@@ -170,7 +169,7 @@ def _within(node: ast.stmt, name: str, rest: list[ast.stmt]) -> list[ast.stmt]:
         for part in (target, once, once.elts[0]):
             ast.copy_location(part, node)
     elif isinstance(node, TRIES) and name != "finalbody":
-        handled = name == "body" and bool(rest)  # else nothing is there that may raise
+        handled = name == "body" and bool(rest)  # otherwise nothing there may raise
         rest = rest or (node.orelse if name == "body" else [])
         handlers, orelse = (node.handlers, node.orelse) if handled else ([], [])
         if not handlers and not orelse and not node.finalbody:

@@ -1,4 +1,4 @@
-"""What crosses with a task: its function and arguments, all that these hold, and their names."""
+"""What is sent with a task: its function and arguments, their contents, and their names."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from gradguard_lint.engine.pickling import state_of
 from gradguard_lint.engine.tree import free_names
 
 CALLED = "the function"
-"""How reports call what a task calls, where it crosses."""
+"""The name of the task's function in reports."""
 
 
 def functions_in(value: Value) -> Iterator[Atom]:
-    """What a task calls, without the partials around it."""
+    """The functions of `value`, without partials."""
     for atom in value.atoms:
         if isinstance(atom, Partial):
             yield from functions_in(atom.function)
@@ -44,7 +44,7 @@ def functions_in(value: Value) -> Iterator[Atom]:
 def _contents(
     m: Machine, value: Value, path: str, depth: int = 3
 ) -> Iterator[tuple[str, Atom, Conditions]]:
-    """What pickling `value` meets: the atoms inside containers, partials and objects."""
+    """What pickling `value` visits: the atoms in containers, partials and objects."""
     for choice in m.filtered(value).choices:
         atom = choice.atom
         yield path, atom, choice.when
@@ -69,7 +69,7 @@ def _contents(
 
 
 def _parts(m: Machine, atom: Atom, path: str) -> list[tuple[str, Value]]:
-    """What pickling `atom` certainly comes to next, and the paths of that."""
+    """What pickling `atom` certainly visits next, with paths."""
     if isinstance(atom, Items):
         return [(f"{path}[{index}]", item) for index, item in enumerate(atom.items or ())]
     if isinstance(atom, Table):
@@ -87,7 +87,7 @@ def _parts(m: Machine, atom: Atom, path: str) -> list[tuple[str, Value]]:
     if isinstance(atom, Bound):
         return [("self", of(atom.receiver))]
     if isinstance(atom, Method) and (path == CALLED or not isinstance(atom.receiver, Instance)):
-        # What else a class of a library gives its objects may be any attribute.
+        # Library classes may give their objects any other attribute.
         return [(path, of(atom.receiver))]
     if isinstance(atom, Instance) and (state := state_of(m, atom)) is not None:
         return [(f"{path}.{name}", item) for name, item in state.items()]
@@ -95,7 +95,7 @@ def _parts(m: Machine, atom: Atom, path: str) -> list[tuple[str, Value]]:
 
 
 def is_refused(m: Machine, task: TaskCall, call: ParallelCall) -> bool:
-    """Whether a task certainly cannot be pickled, so that no worker ever gets it."""
+    """Whether a task certainly can't be pickled, so that it never runs."""
     sent = [*task.args, *(value for _, value in task.keywords)]
     sent += [] if call.traits.actor else [task.function]
     seen = set[int]()
@@ -105,15 +105,14 @@ def is_refused(m: Machine, task: TaskCall, call: ParallelCall) -> bool:
 def _has_refused(
     m: Machine, value: Value, call: ParallelCall, seen: set[int], depth: int = 6
 ) -> bool:
-    """Whether there is certainly something in `value` that cannot be pickled; `seen` are the
-    objects that nothing more is said of."""
+    """Whether `value` certainly contains an unpicklable object; those in `seen` are skipped."""
 
     def refused(atom: Atom) -> bool:
         if m.models.refuses_pickling(atom, standard=call.channel.forking_pickler):
             return True
         if isinstance(atom, Instance):
             if atom.ident in seen or not atom.cls.plain:
-                return False  # what a class of a library says of pickling is not known
+                return False  # library classes may customise pickling
             seen.add(atom.ident)
         parts = _parts(m, atom, "") if depth else []
         return any(_has_refused(m, item, call, seen, depth - 1) for _, item in parts)
@@ -122,7 +121,7 @@ def _has_refused(
 
 
 def shipped(m: Machine, call: ParallelCall, task: TaskCall) -> list[tuple[str, Atom, bool]]:
-    """What crosses with the task, for the rules that ask."""
+    """What is sent with the task, for rules."""
     sent: list[tuple[str, Value, bool]] = [
         (_name(task, index), value, index in task.private) for index, value in enumerate(task.args)
     ]
@@ -140,7 +139,7 @@ def shipped(m: Machine, call: ParallelCall, task: TaskCall) -> list[tuple[str, A
 
 
 def _enclosed(m: Machine, called: Value) -> Iterator[tuple[str, Value]]:
-    """The objects of the program's own that functions take along from the functions around them."""
+    """Objects of the program that functions capture from enclosing functions."""
     for atom in functions_in(called):
         if not isinstance(atom, Function) or atom.frame.parent is None or atom.frame.is_class:
             continue
@@ -151,13 +150,13 @@ def _enclosed(m: Machine, called: Value) -> Iterator[tuple[str, Value]]:
 
 
 def _is_own_object(atom: Atom) -> bool:
-    """Whether `atom` is an object of a class of the program's that extends none of a library."""
+    """Whether `atom` is an object of a program class without library bases."""
     return isinstance(atom, Instance) and not atom.cls.what
 
 
 def _name(task: TaskCall, index: int) -> str:
-    """What reports call an argument: its expression, its parameter, or its position; where it is
-    not known which it is, whatever holds all that it may be."""
+    """The name of an argument in reports: its expression, parameter, or position; for an argument
+    at an unknown position, the container."""
     if task.unplaced is not None and index >= task.unplaced:
         return task.unplaced_name or "an argument"
     if index < len(task.names) and task.names[index]:
@@ -171,7 +170,7 @@ def _name(task: TaskCall, index: int) -> str:
 
 
 def _parameters(called: Value) -> list[str]:
-    """The names under which a function takes positional arguments, with ``*args`` at their end."""
+    """Positional parameter names of a function, with ``*args`` at the end."""
     for atom in called.atoms:
         function = atom.function if isinstance(atom, Bound) else atom
         if isinstance(function, Function):

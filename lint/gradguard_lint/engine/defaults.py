@@ -1,4 +1,4 @@
-"""What asks for another argument or option than the one that is there by default."""
+"""Conditions that need another argument or option than the default."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.truth import names_gpu
 
 CPU = ("cpu", "cpu:0")
-"""The names of the CPU as a device."""
 
 _HANDED = ("given", "sent")
-"""How the keys of what a call gives begin of which nothing is known: that it is None, nothing
-shows."""
+"""Key prefixes of unknown arguments of calls; nothing shows that they are None."""
 
 
 def far_fetched(m: Machine, when: Conditions) -> bool:
-    """Whether `when` asks for an argument that nobody here gives, or for None in place of one, or
-    of an option of the program that it names a GPU, against the default."""
+    """Whether `when` needs an argument that no call here passes, None in place of an argument, or
+    an option that names a GPU against its default."""
     for key, truth in when:
         if _is_not_the_cpu(m, key, truth, when):
             return True
@@ -44,8 +42,8 @@ def far_fetched(m: Machine, when: Conditions) -> bool:
 
 
 def _is_not_the_cpu(m: Machine, key: Key, truth: object, when: Conditions) -> bool:
-    """Whether a device is asked to be something other than the CPU, which nothing here shows: its
-    default is the CPU, or another that is ruled out as well, or none is known."""
+    """Whether a device must be other than the CPU without evidence: its default is the CPU, is
+    ruled out as well, or is unknown."""
     subject = subject_of(key)
     excluded = not truth and isinstance(key, tuple) and subject is not key and key[2] in CPU
     defaults = m.facts.defaults.get(subject)
@@ -58,16 +56,16 @@ def _is_not_the_cpu(m: Machine, key: Key, truth: object, when: Conditions) -> bo
 
 
 def _chooses(key: tuple[Hashable, ...]) -> bool:
-    """Whether it is asked what an option of the program says, and not of a GPU: whoever runs the
-    program chooses that."""
+    """Whether the question concerns the value of a program option and not a GPU: the user chooses
+    that."""
     of_option = len(key) > 2 and isinstance(key[1], tuple) and key[1][:1] == ("option",)
     asked = key[-1] if isinstance(key[-1], tuple) else key[-1:]
     return of_option and not any(isinstance(it, str) and names_gpu(it) for it in asked)
 
 
 def only_named(m: Machine) -> bool:
-    """Whether this place is far-fetched for that alone that something from outside, of which no
-    default is known, has to name a GPU."""
+    """Whether this path is implausible only because an external value without a known default has
+    to name a GPU."""
     return not far_fetched(m, frozenset(it for it in m.assumed.facts if not _is_named(m, *it)))
 
 
@@ -83,12 +81,12 @@ def _is_named(m: Machine, key: Key, truth: object) -> bool:
 
 
 def far_fetched_here(m: Machine) -> bool:
-    """Whether this place is only reached with such an argument."""
+    """Whether this path needs such an argument."""
     return far_fetched(m, m.assumed.facts)
 
 
 def off_by_default(m: Machine, switch: Value) -> Value:
-    """`switch`, which is False where nobody sets it: ``.get("x", False)``."""
+    """`switch` with False as its default: ``.get("x", False)``."""
     only = switch.only
     if isinstance(only, Unknown) and only.key is not None:
         m.facts.defaults.setdefault(only.key, (False,))
@@ -96,7 +94,7 @@ def off_by_default(m: Machine, switch: Value) -> Value:
 
 
 def _defaults(m: Machine, key: Key, asked: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
-    """The defaults of `key`; where there are none, all that is `asked` for but a GPU."""
+    """The defaults of `key`; if unknown, all that is `asked` for except GPUs."""
     known = m.facts.defaults.get(key)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""Displays: the tuple or dict in the source that a variable holds."""
+"""Displays: the tuple or dict literals that variables hold."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
 Display = tuple[ast.expr, frozenset[str]]
-"""A display, and the names that the comprehension around it binds."""
+"""A display, and the names bound by the comprehension around it."""
 
 
 def display_of(frame: Frame, node: ast.expr) -> Display:
-    """The tuple, list or dict that `node` stands for: itself, or what the one assignment to a name
-    says, or the loop that goes through a list of such."""
+    """The display for `node`: itself, that of the name's only assignment, or an element of the list
+    that a loop iterates."""
     if not isinstance(node, ast.Name):
         return node, frozenset()
     code: ast.AST = frame.module.tree if frame.function is None else frame.function.node
@@ -51,8 +51,8 @@ _DISPLAYS = (ast.Tuple, ast.List, ast.Dict)
 def _bindings(
     code: ast.AST,
 ) -> tuple[Mapping[str, ast.expr | ast.For | ast.comprehension], Mapping[str, Display]]:
-    """What binds each name in `code` that is bound once: the value, or the loop; and the display
-    that a loop appends to a list, for each list that gets no other items."""
+    """The binding of each name bound once in `code` (a value or loop), and the display appended to
+    each list with no other items."""
     times: dict[str, int] = {}
     found: dict[str, ast.expr | ast.For | ast.comprehension] = {}
     appended: dict[str, list[Display]] = {}
@@ -79,7 +79,7 @@ def _bindings(
 
 
 def _appended(loop: ast.For) -> Iterator[tuple[str, ast.expr]]:
-    """The displays that turns of `loop` append, each with the name of the list."""
+    """The displays that `loop` appends, with the name of the list."""
     for part in descend(loop):
         if (
             isinstance(part, ast.Call)

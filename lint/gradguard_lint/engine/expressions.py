@@ -1,4 +1,4 @@
-"""What an expression is worth."""
+"""Evaluation of expressions."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ BUILTINS = {
 }
 
 ENDING = {name: of(External(f"builtins.{name}")) for name in ("exit", "quit")}
-"""Names that `site` adds, which people rather give to their own functions."""
+"""Names that `site` adds, which programs usually redefine."""
 
 LARGEST_POWER = 64
-"""Numbers are taken to powers below this one."""
+"""The limit of exponents that are computed."""
 
 
 FEW = 3
-"""Up to this many items are given one by one."""
+"""The most combinations of operands that are computed separately."""
 
 
 def on_Constant(m: Machine, frame: Frame, node: ast.Constant) -> Value:
@@ -203,7 +203,7 @@ def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
     assumed = m.assumed
 
     def go(branch: ast.expr, truth: bool) -> None:
-        told = m.assumed.facts - assumed.facts  # what the parts of the test tell, too
+        told = m.assumed.facts - assumed.facts  # also what the parts of the test imply
         found.append((m.eval(frame, branch), condition(m, test, truth) | told))
 
     if is_plain(m, node):
@@ -262,7 +262,7 @@ def operate(
     if _counts(left) and isinstance(right.constant, int):
         return of(Unknown(("int", left.only, type(op).__name__, right.constant)))
     left, right = at_large(left), at_large(right)
-    # In a loop, alternatives that are counted up would be others in each turn.
+    # In a loop, alternatives that count up would change in each iteration.
     pairs = len({*left.atoms}) * len({*right.atoms})
     if not sequences and pairs <= (1 if m.place.turns.depth else FEW):
         return left.map(lambda one: right.map(lambda other: _figured(op, one, other)))
@@ -281,7 +281,8 @@ def operate(
 
 
 def _figured(op: ast.operator, left: Atom, right: Atom) -> Value:
-    """``left op right``, where one of them is not known: the same of the same, if that is told."""
+    """``left op right`` with an unknown operand; equal operands give equal results if both have
+    keys."""
     a, b = (atom.value if isinstance(atom, Const) else None for atom in (left, right))
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         return _calculated(op, a, b)
@@ -297,7 +298,7 @@ def _figured(op: ast.operator, left: Atom, right: Atom) -> Value:
 
 
 def _calculated(op: ast.operator, a: float, b: float) -> Value:
-    """``a op b`` of two numbers."""
+    """``a op b`` for two numbers."""
     if isinstance(op, ast.Pow) and not (isinstance(b, int) and 0 <= b < LARGEST_POWER):
         return UNKNOWN
     calculate = _ON_NUMBERS.get(type(op))
@@ -322,7 +323,7 @@ def _is_text(value: Value) -> bool:
 
 
 def _all_text(value: Value) -> bool:
-    """Whether this is certainly a string of which something is known."""
+    """Whether this is certainly a string that is at least partly known."""
     return all(
         isinstance(atom.value, str)
         if isinstance(atom, Const)
@@ -345,7 +346,7 @@ _OPERATORS: dict[type[ast.operator], str] = {
 def _own_operator(
     m: Machine, frame: Frame, node: ast.AST, op: ast.operator, left: Value, right: Value
 ) -> Value | None:
-    """``left op right`` where a class of the project says what that is."""
+    """``left op right`` if a project class overloads the operator."""
     name = _OPERATORS.get(type(op))
     if name is None:
         return None
@@ -358,7 +359,7 @@ def _own_operator(
 
 
 def _counts(value: Value) -> bool:
-    """Whether this is an integer that is not known."""
+    """Whether this is an unknown integer."""
     only = value.only
     return isinstance(only, Unknown) and isinstance(only.key, tuple) and only.key[0] == "int"
 

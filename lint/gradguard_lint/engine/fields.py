@@ -1,4 +1,4 @@
-"""The fields that classes state: what an object is given for them, and in which order."""
+"""Declared fields of classes (dataclasses, named tuples): their order, and their arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradguard_lint.engine.tree import last_name
 
 
 def fields_of(m: Machine, cls: Class) -> tuple[str, ...]:
-    """The fields that a class states, those that it inherits first."""
+    """The declared fields of a class, inherited ones first."""
     names: dict[str, None] = {}
     for part in reversed((cls, *cls.above)):
         names.update(dict.fromkeys(_own_fields(m, part)))
@@ -20,8 +20,8 @@ def fields_of(m: Machine, cls: Class) -> tuple[str, ...]:
 
 
 def _own_fields(m: Machine, cls: Class) -> list[str]:
-    """The fields that the body of a class states: its annotations, or, where it makes fields of
-    names without one, what it makes so alone."""
+    """Fields declared in the body of a class: annotated names, or, with unannotated field calls,
+    only the field calls."""
     annotated: list[str] = []
     made: list[str] = []
     by_calls = False
@@ -44,14 +44,14 @@ def _own_fields(m: Machine, cls: Class) -> list[str]:
 
 
 def _of_the_class(annotation: ast.expr) -> bool:
-    """Whether an annotation says that the class has it, and no field of each object."""
+    """Whether an annotation declares a class variable."""
     if isinstance(annotation, ast.Subscript):
         annotation = annotation.value
     return last_name(annotation) == "ClassVar"
 
 
 def parts_of(m: Machine, atom: Instance) -> list[Value]:
-    """The fields of an object, in the order that its class gives them."""
+    """The fields of an object, in declaration order."""
     parts = [m.read(atom.ident, name) for name in fields_of(m, atom.cls)]
     return [part if part is not None else UNKNOWN for part in parts]
 
@@ -59,7 +59,7 @@ def parts_of(m: Machine, atom: Instance) -> list[Value]:
 def give_fields(
     m: Machine, frame: Frame, node: ast.AST, cls: Class, instance: Instance, args: Args
 ) -> None:
-    """Set the fields of an object that is made, as the arguments and its class say."""
+    """Set the fields of a new object from the arguments and the class's defaults."""
     place = 0
     for name in fields_of(m, cls):
         stated = m.find_in_class(cls, name)

@@ -1,4 +1,4 @@
-"""Iterators that make their items of those of others, as they are iterated: ``map``, ``chain``."""
+"""Lazy iterators over other iterables: ``map``, ``chain``, ``islice``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gradguard_lint.engine.machine import Machine
 
 
 def iterator(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Generator:
-    """An iterator over `value`, which knows how many items were consumed."""
+    """An iterator over `value` that counts the items consumed."""
     only = value.only
     if isinstance(only, Generator):
         return only
@@ -64,7 +64,7 @@ def flow(
 ) -> Value:
     """An iterator that consumes one item of each of `values` at a time.
 
-    `item` makes the next item of these (None: there is none), `whole` the sequence of all.
+    `item` computes the next item from these (None: there is none), `whole` the sequence of all.
     """
     sources = tuple(iterator(m, frame, node, value) for value in values)
 
@@ -101,7 +101,7 @@ def chained(
     values: Sequence[Value],
     whole: Callable[[list[Value]], Value],
 ) -> Value:
-    """An iterator over the items of each of `values`, one after the other."""
+    """An iterator over the items of each of `values` in turn."""
     sources = tuple(iterator(m, frame, node, value) for value in values)
 
     def each(give: Callable[[Value], None]) -> None:
@@ -116,7 +116,7 @@ def chained(
 
 
 def cut(m: Machine, frame: Frame, node: ast.AST, value: Value, count: int | None) -> Value:
-    """An iterator over the first items of `value`: `count` of them, or an unknown number."""
+    """An iterator over the first `count` items of `value`, or an unknown number."""
     source = iterator(m, frame, node, value)
     scope = _scope(m, frame)
 

@@ -1,8 +1,8 @@
-"""A file's footprint: what one walk of its tree says it defines, imports and mentions.
+"""A file's footprint: what it defines, imports and mentions, from one walk of its tree.
 
-What is mentioned is a set of words. A name is itself, and has its own form where an object is asked
-for an attribute, where something is called, given by keyword or filled (`asked`, `called`,
-`keyword`, `filling`): no variable is like these.
+Mentions are a set of words. A name is itself; attribute accesses, calls, keyword arguments and
+container writes have forms of their own (`asked`, `called`, `keyword`, `filling`), which no
+variable name can have.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ if TYPE_CHECKING:
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 Imported = tuple[str, str, str]
-"""A module (a relative one with its dots), a name in it ("" for the module itself, "*" for all),
-and the name where it is imported."""
+"""A module (relative ones with dots), a name in it ("" for the module itself, "*" for all), and the
+local name."""
 
 Way = tuple[str, frozenset[str]]
 """A method, and what it leads to."""
 
 Key = tuple[int, int]
-"""What stands for a function: the line and the column of its definition."""
+"""A function, by the line and column of its definition."""
 
 OWN_CODE: Key = (0, 0)
-"""What stands for the module's own code, among functions."""
+"""The key of module-level code."""
 
 ITSELF = ""
-"""What stands for a name itself, beside the methods of what it gives."""
+"""The key of a name itself, beside the methods of its value."""
 
 Place = tuple[int, str]
-"""A variable, by the line of the outermost function around it (0: none) and its name; an attribute,
-by `ATTRIBUTE` and its name as `asked`, which is "" for what has none."""
+"""A variable, by the line of its outermost enclosing function (0: none) and its name; or an
+attribute, by `ATTRIBUTE` and its `asked` name ("" for subscripts)."""
 
 ATTRIBUTE = -1
-"""What stands for the object of an attribute, where variables are known by functions."""
+"""The owner of attributes in a `Place`."""
 
 
 def key_of(node: Definition) -> Key:
-    """What stands for the function that is defined at `node`."""
+    """The key of the function defined at `node`."""
     return node.lineno, node.col_offset
 
 
 @fields
 class Binding:
-    """Names that a statement gives.
+    """Names that a statement binds.
 
     Attributes:
         names: variables, functions and classes.
         attributes: attributes and methods, as `asked`.
-        said: what the value mentions.
-        scope: the outermost function around it; 0 where there is none.
-        held: whether it is a value: no function, class or method.
+        said: the words that the value mentions.
+        scope: the line of the outermost enclosing function; 0 if there is none.
+        held: whether it is a value, not a function, class or method.
     """
 
     names: set[str]
@@ -69,68 +69,67 @@ class Binding:
 
 @fields
 class Footprint:
-    """Definitions, imports and mentions of a file, with the answers computed from them so far."""
+    """Definitions, imports and mentions of a file, with cached answers."""
 
     loaded: set[str] = field(default_factory=set)
-    """The names and attributes that are read."""
+    """Names and attributes that are read."""
     imports: list[Imported] = field(default_factory=list)
     bindings: list[Binding] = field(default_factory=list)
-    """What assignments, ``with`` blocks and definitions give."""
+    """Bindings by assignments, ``with`` blocks and definitions."""
     read_from: dict[str, set[str]] = field(default_factory=dict)
-    """The attributes that are read from what a variable holds, and from those in turn."""
+    """Attributes read from a variable's value, and from these in turn."""
     own: set[str] = field(default_factory=set)
-    """What the module's own code mentions, outside its functions and imports."""
+    """Mentions of module-level code outside imports."""
     definitions: dict[Key, tuple[str, set[str]]] = field(default_factory=dict)
-    """Each function's name, and what it mentions; and `own`, by `OWN_CODE`."""
+    """Each function's name and mentions; and `own`, by `OWN_CODE`."""
     methods: dict[str, dict[str, set[str]]] = field(default_factory=dict)
-    """The methods of each class that are not called by calling or making an object, and what each
-    mentions."""
+    """Methods of each class that aren't run by a call or construction, with their mentions."""
     bodies: dict[str, set[str]] = field(default_factory=dict)
     """Mentions in the body of each class, outside its methods."""
     decorators: dict[str, set[tuple[str, bool]]] = field(default_factory=dict)
-    """The names that decorate each function and class of the module, themselves or by a method."""
+    """The decorators of each function and class; and whether by a method of that name."""
     filled: dict[str, set[str]] = field(default_factory=dict)
-    """What is mentioned where the module's own code changes what a variable holds; by "" where it
-    does anything else, as others import it."""
+    """Mentions where module-level code changes a variable's value; by "" for other statements,
+    which run on import."""
     shared: set[str] = field(default_factory=set)
-    """The variables that a function declares to be those of the module."""
+    """Variables that functions declare global."""
     inheriting: list[tuple[set[str], set[str]]] = field(default_factory=list)
-    """What each method mentions, and what its class extends."""
+    """Mentions of each method, and the bases of its class."""
     written: set[Place] = field(default_factory=set)
-    """What is written to as a whole: by ``+=``, ``[:] =``, ``.data =`` or a method that has the
-    name of one which works in place."""
+    """Places written to as a whole: by ``+=``, ``[:] =``, ``.data =`` or a method that may work in
+    place."""
     given: set[Place] = field(default_factory=set)
-    """What gets its value otherwise than by an assignment."""
+    """Places bound otherwise than by assignment."""
     answers: dict[Any, Any] = field(default_factory=dict)
     called_by_calls: frozenset[str] = frozenset()
-    """The methods that calling or starting an object calls."""
+    """Methods that calling or starting an object runs."""
     strings: frozenset[str] = frozenset()
-    """Strings that are mentioned like names, in quotes."""
+    """String literals, in quotes."""
 
     @cached_property
     def mentioned(self) -> set[str]:
-        """Every name that is mentioned somewhere outside the imports of the module's own code, and
-        each attribute as `asked`, each function as `called`, too."""
+        """All words mentioned outside module-level imports; attributes and calls also as plain
+        names."""
         said = self.loaded.union(*(said for _, said in self.definitions.values()))
         return said | {it.removeprefix(".") for it in said}
 
     @cached_property
     def defined(self) -> set[str]:
-        """The functions and classes of the module."""
+        """Functions and classes of the module."""
         return {name for it in self.bindings if not it.held and not it.scope for name in it.names}
 
     def imported_as(self, name: str) -> list[tuple[str, str]]:
-        """The modules, and the names there, of what is imported as `name`."""
+        """The modules, and names in them, that are imported as `name`."""
         return [(module, there) for module, there, _ in self._by_name.get(name, ())]
 
     def imports_of(self, among: Set[str]) -> list[Imported]:
-        """The imports that may give one of these names."""
+        """The imports that may bind one of these names."""
         given = (its for name, its in self._by_name.items() if name == "*" or name in among)
         return [it for its in given for it in its]
 
     @cached_property
     def _by_name(self) -> dict[str, list[Imported]]:
-        """The imports, by the name where they are imported."""
+        """The imports by their local name."""
         found: dict[str, list[Imported]] = {}
         for it in self.imports:
             found.setdefault(it[2], []).append(it)
@@ -138,23 +137,23 @@ class Footprint:
 
     @cached_property
     def variables(self) -> set[str]:
-        """The variables of the module, and of its classes."""
+        """Variables of the module and its classes."""
         return {name for it in self.bindings if it.held and not it.scope for name in it.names}
 
     @cached_property
     def named(self) -> set[str]:
-        """What is mentioned, and the functions, classes and methods that are defined."""
+        """Mentions, and names of functions, classes and methods."""
         methods = {asked(name) for of_class in self.methods.values() for name in of_class}
         return self.mentioned | self.defined | methods
 
     @cached_property
     def has_star(self) -> bool:
-        """Whether names come in that no import says."""
+        """Whether there are star imports."""
         return any(name == "*" for _, name, _ in self.imports)
 
     @cached_property
     def fillers(self) -> dict[str, set[str]]:
-        """The functions that put something into containers of the module, and which these are."""
+        """Functions that write into containers of the module, with these."""
         filling_in = {filling(name): name for name in self.variables}
         found: dict[str, set[str]] = {}
         for it in self.bindings:
@@ -166,7 +165,7 @@ class Footprint:
 
     @cached_property
     def _giving(self) -> dict[str, list[Binding]]:
-        """What gives each name of the module, or of a method."""
+        """Bindings of each name of the module, or of a method."""
         found: dict[str, list[Binding]] = {}
         filled = [Binding({name}, set(), said, 0) for name, said in self.filled.items()]
         filled += [Binding({it}, set(), said, 0, held=False) for it, said in self.bodies.items()]
@@ -179,9 +178,8 @@ class Footprint:
         return found
 
     def leads_to(self, name: str, method: str = "", *, tables: bool = True) -> frozenset[str]:
-        """`name`, and what is mentioned behind it in the module, through functions, classes and
-        methods, and through `tables`, the variables of the module; or the same of a `method` of the
-        class of that name."""
+        """`name`, and all words mentioned transitively behind it in functions, classes, methods
+        and, with `tables`, variables of the module; or behind a `method` of the class `name`."""
         key = (name, method, tables)
         if key not in self.answers:
             giving = self._giving
@@ -203,8 +201,8 @@ class Footprint:
         return known
 
     def ways_from(self, name: str, *, tables: bool) -> tuple[list[Way], frozenset[str]]:
-        """The methods of the classes that `name` leads to, and of those that these lead to; and all
-        that is mentioned behind `name` and in them."""
+        """The methods of classes that `name` leads to, transitively; and all words mentioned behind
+        them."""
         key = ("ways", name, tables)
         if key not in self.answers:
             lead = self.leads_to(name, tables=tables)
@@ -228,8 +226,8 @@ class Footprint:
         return frozenset(self.methods)
 
     def reached(self, words: Set[str]) -> tuple[set[str], dict[int, set[str]]]:
-        """`words`, and the names of what mentions one of them, or does in turn; and the same of the
-        variables of a function: elsewhere their names mean something else."""
+        """`words`, and names that mention them transitively; and local variables of this kind, by
+        function."""
         found = set(words)
         variables: dict[int, set[str]] = {}
         waiting = self.bindings
@@ -253,48 +251,48 @@ class Footprint:
         return found, variables
 
     def mentioning(self, words: Set[str]) -> set[Key]:
-        """The functions that mention one of `words`, or what does in turn."""
+        """Functions that mention one of `words` transitively."""
         found, _ = self.reached(words)
         return {key for key, (_, said) in self.definitions.items() if not found.isdisjoint(said)}
 
 
 def called(name: str) -> str:
-    """What is mentioned where a function or method of that name is called."""
+    """The word for a call of a function or method."""
     return f"{name}()"
 
 
 def writing(place: Place) -> str:
-    """What is mentioned where `place` is written to; no name is like it."""
+    """The word for a write to `place`; no name is like it."""
     return f"{place[0]} {place[1]} ="
 
 
 def asked(name: str) -> str:
-    """What is mentioned where an object is asked for its attribute `name`: no variable is that."""
+    """The word for an access to the attribute `name`."""
     return f".{name}"
 
 
 def keyword(name: str) -> str:
-    """What is mentioned where a call has a keyword of that name."""
+    """The word for a keyword argument."""
     return f"{name}="
 
 
 def inherited(name: str) -> str:
-    """What is mentioned where a class extends what `name` stands for."""
+    """The word for a subclass of `name`."""
     return f"({name})"
 
 
 def filling(name: str) -> str:
-    """What is mentioned where something is put into what is called `name`."""
+    """The word for a write into the container `name`."""
     return f"{name}[]="
 
 
 def quoted(string: str) -> str:
-    """What is mentioned where `string` stands."""
+    """The word for a string literal."""
     return f'"{string}"'
 
 
 def renamed(seen: Footprint, words: Collection[str]) -> set[str]:
-    """`words`, and the other names that the imports of a module give them."""
+    """`words`, and their aliases in the module's imports."""
     return {*words} | {
         here
         for module, name, here in seen.imports

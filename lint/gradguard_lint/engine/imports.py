@@ -1,4 +1,4 @@
-"""Imports: of the project's modules, which are run on first use, and of libraries."""
+"""Imports of the project's modules, which run on first use, and of libraries."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from gradguard_lint.words import outermost_first
 
 
 def module_frame(m: Machine, name: str, *, lasts: bool = False) -> Frame | None:
-    """The frame of a project module, which is run on first use; None where it has none.
+    """The frame of a project module, which runs on first use; None if there is none.
 
-    `lasts`: it is run where it is imported, and what it puts in force stays so.
+    With `lasts`, it runs where it is imported, and its modes persist.
     """
     if name in m.facts.frames:
         return m.facts.frames[name]
@@ -53,12 +53,12 @@ def module_frame(m: Machine, name: str, *, lasts: bool = False) -> Frame | None:
 
 
 def stub_value(m: Machine, stub: Module, name: str) -> Value | None:
-    """What the stub of a library's module defines as `name`; None where it does not."""
+    """The definition `name` in a library's stub; None if it has none."""
     key = f"<stub> {stub.path}"
     if key not in m.facts.frames:
         frame = m.facts.frames[key] = Frame(m.new_ident(), stub)
         frame.shared = True
-        before, m.state = m.state, State()  # it is the same on all ways of the program
+        before, m.state = m.state, State()  # stubs are the same on all paths
         run_module(m, frame, stub, constant(stub.name))
         m.facts.loaded.update(m.store.held())
         m.state = before
@@ -69,7 +69,7 @@ def stub_value(m: Machine, stub: Module, name: str) -> Value | None:
 def run_module(
     m: Machine, frame: Frame, module: Module, name: Value, modes: Modes | None = None
 ) -> None:
-    """Run the code of a module, from the start of a program, or with these `modes` in force."""
+    """Run a module's code, from the start of a program or with these `modes`."""
     position = Position(m.place)
     m.place.worker, m.place.chain, m.place.turns.depth, m.place.raised = None, (), 0, []
     m.place.importing, m.place.making = module.name, ()
@@ -86,7 +86,7 @@ def run_module(
 
 
 def star_import(m: Machine, frame: Frame, name: str) -> Value | None:
-    """`name`, where a ``from m import *`` gives it, of itself or through other modules."""
+    """`name`, if a ``from m import *`` provides it, directly or through other modules."""
     pending = [frame.root]
     seen: set[str] = set()
     while pending:
@@ -121,7 +121,7 @@ def do_Import(m: Machine, frame: Frame, node: ast.Import) -> None:
 
 
 def import_named(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
-    """Import the module `name`, as a call does: what that gives."""
+    """Import the module `name`, as ``import_module`` does."""
     m.models.imported(m, frame, node, name)
     if not m.project.is_module(name):
         return of(External(name))
@@ -164,8 +164,8 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
 
 
 def _noted(m: Machine, frame: Frame, node: ast.AST, *names: str) -> None:
-    """Note which modules, and packages around them, the one that is being run imports, or a
-    function of the parent's does."""
+    """Record project modules, and their packages, that are imported at module level or in a
+    function of the parent."""
     own = frame.parent is None and m.on_import
     if not own and m.place.worker is not None:
         return
@@ -177,9 +177,8 @@ def _noted(m: Machine, frame: Frame, node: ast.AST, *names: str) -> None:
 
 
 def _run_early(m: Machine, frame: Frame, module: str) -> bool:
-    """Run a module that is imported, after the packages around it, each where that may start the
-    GPU, set up what workers find, or fill a container of another module: it counts from here on,
-    wherever a name of it is used first."""
+    """Run an imported module, and its packages, at once if that has effects: starting the GPU,
+    setting up workers, or registering in another module's container."""
     runs = False
     for name in outermost_first(module) if frame.parent is None else ():
         runs = not m.project.setting_up(name) <= m.facts.frames.keys() or m.project.registers(name)
@@ -189,13 +188,13 @@ def _run_early(m: Machine, frame: Frame, module: str) -> bool:
 
 
 def _run_unnamed(m: Machine, frame: Frame, module: str, name: str) -> None:
-    """Run a module that is imported as `name`, but never named: for what running it does."""
+    """Run a module imported as `name` but never used, for its side effects."""
     if frame.parent is not None or _run_early(m, frame, module):
         return
     mentioned = m.facts.names_read.get(frame.module.name)
     if mentioned is not None:
         named = name in mentioned
-    else:  # nobody has looked at the whole of it
+    else:  # the whole of it wasn't scanned
         pattern = rb"(?<![\w.])" + name.encode() + rb"\b"
         places = re.finditer(pattern, frame.module.data)
         named = len(list(islice(places, 2))) > 1
@@ -209,7 +208,10 @@ def resolve(m: Machine, ident: int, name: str, value: Value) -> Value:
         return value
     m.store[(ident, name)] = UNKNOWN  # what a circular import sees
     home = module_frame(m, atom.module)
-    itself = home is not None and (home.ident, atom.name) == (ident, name)  # a package's own part
+    itself = home is not None and (home.ident, atom.name) == (
+        ident,
+        name,
+    )  # a package's own submodule
     found = m.read(home.ident, atom.name) if home is not None and not itself else None
     if found is None and home is not None:
         found = star_import(m, home, atom.name)

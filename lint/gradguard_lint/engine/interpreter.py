@@ -1,4 +1,4 @@
-"""The interpreter: the engine's parts brought together, and the roots a program is run from."""
+"""The interpreter: assembles the engine's parts, and runs a program from its roots."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Definition = tuple[ast.ClassDef | None, ast.FunctionDef | ast.AsyncFunctionDef]
-    """A function, and the class that it is a method of."""
+    """A function, and the class that contains it."""
 
 
 def _by_kind(prefix: str, *modules: ModuleType) -> dict[type[ast.AST], Any]:
@@ -89,17 +89,16 @@ PARTS = Parts(
 def interpret(
     project: Project, models: Models[Machine], options: Options, relevance: Relevance
 ) -> Program:
-    """Run a module as a program, then every function of it that may matter, and that nothing here
-    calls."""
+    """Run a module as a program, then each relevant function that nothing here has called."""
     return _Run(Machine(project, models, options, PARTS), relevance).program()
 
 
 AGAIN = 2
-"""So often a root is run again with what its own use of values has proved."""
+"""The most repetitions of a root with evidence from its own use of values."""
 
 
 class _Run:
-    """One program: the module's own code, and the roots that follow it."""
+    """One program: module-level code, and the roots after it."""
 
     def __init__(self, machine: Machine, relevance: Relevance, again: int = AGAIN) -> None:
         self.m = machine
@@ -110,9 +109,9 @@ class _Run:
         self.frame = Frame(machine.new_ident(), module)
         machine.facts.names_read[module.name] = self.seen.loaded
         self.after = State()
-        """How the module's own code leaves things."""
+        """The state after the module-level code."""
         self.begun_with: Frame | Function | None = None
-        """The function that this root is a call of, or the frame of the module's own code."""
+        """The function called by this root, or the frame of module-level code."""
 
     def program(self) -> Program:
         m, module, frame = self.m, self.module, self.frame
@@ -129,7 +128,7 @@ class _Run:
         self.after.assumed = Assumed()
         m.program.guarded = m.facts.before_main is not None
         if m.facts.before_main is not None:
-            self.after.past = m.facts.before_main  # what else comes in is not run as a program
+            self.after.past = m.facts.before_main  # importers don't run it as a program
         program = m.program
         self._functions(loops=False)
         program.defaults = m.facts.defaults
@@ -147,7 +146,7 @@ class _Run:
         return program
 
     def _functions(self, *, loops: bool) -> None:
-        """Run the functions that nothing has called so far, where they may matter."""
+        """Run the relevant functions that nothing has called so far."""
         m, frame = self.m, self.frame
         wanted = self.relevance.definitions(loops=loops)
         definitions = self._callers_first(
@@ -181,11 +180,11 @@ class _Run:
         self._inherited(made, wanted)
 
     def _callers_first(self, definitions: list[Definition]) -> list[Definition]:
-        """The same, each behind those that mention it, as far as these do not mention each other;
-        at the end what runs in threads.
+        """The definitions sorted callers first, as far as there are no cycles; those that run in
+        threads last.
 
-        A class may call the methods of another one on objects of its own: that says nothing of how
-        the other's are run.
+        Methods of different classes aren't ordered, as a class may call another's methods on its
+        own objects.
         """
         named: dict[str, list[int]] = {}
         for place, (_, node) in enumerate(definitions):
@@ -214,8 +213,8 @@ class _Run:
         return sorted(found, key=lambda it: key_of(it[1]) in later)
 
     def _inherited(self, made: dict[int, tuple[Instance, State] | None], wanted: set[Key]) -> None:
-        """Run the methods that may matter and that a class inherits, where nothing here calls them
-        of it: what they call may be its own."""
+        """Run relevant inherited methods that weren't called for a class, as they may call its
+        overrides."""
         m = self.m
         bringing = self.relevance.bringing_workers
         classes = [it for it in self.module.tree.body if isinstance(it, ast.ClassDef)]
@@ -233,7 +232,7 @@ class _Run:
                 if (home is not self.module or key_of(it) in wanted) and _names(it, telling)
             }
             if calling and lacks_an_attribute(atom):
-                continue  # only objects of classes that extend it are made
+                continue  # abstract: only subclasses have instances
             brings = not bringing.isdisjoint(map(last_name, cls.bases))
             if not calling and not brings:
                 continue
@@ -279,20 +278,20 @@ class _Run:
             m.leave_unfinished(self.begun_with)
 
     def _has_late_evidence(self, calls: int) -> bool:
-        """Whether the last root proved something that may matter to what it did: it started workers
-        (there were so many `calls` before), or did something else that is open."""
+        """Whether the last root proved facts that may change its results: it started workers (after
+        `calls`), or has open effects."""
         evidence = self.m.facts.evidence
         return evidence.is_late and (evidence.is_open or len(self.m.program.calls) > calls)
 
     def _class(self, cls: ast.ClassDef) -> Class | None:
-        """What the module's own code made of `cls`."""
+        """The class that module-level code created for `cls`."""
         holder = self.m.read(self.frame.ident, cls.name)
         atom = next(holder.of(Class), None) if holder is not None else None
         return atom if atom is not None and atom.node is cls else None
 
     def _object(self, cls: ast.ClassDef, *, prepare: bool) -> tuple[Instance, State] | None:
-        """An object of `cls` as its methods find it: from the module's own code, or made here
-        (and let its methods `prepare` it)."""
+        """An object of `cls` for its methods, from module-level code or created here, then prepared
+        by its methods if `prepare`."""
         m, frame = self.m, self.frame
         atom = self._class(cls)
         if atom is None:
@@ -317,7 +316,7 @@ class _Run:
         return found[0], m.state
 
     def _prepare(self, instance: Instance, cls: ast.ClassDef) -> None:
-        """Let the methods set the object's attributes; what else they do is not recorded."""
+        """Run methods to set the object's attributes, without recording effects."""
         m = self.m
         recorded, root, reached = iteration.Recorded(m), m.place.root, set(m.facts.executed)
         state, m.budget.preparing = m.state, True
@@ -332,8 +331,8 @@ class _Run:
         m.budget.preparing = False
 
     def _preparing(self, cls: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-        """The methods that set attributes; a private one that may make tensors by those that call
-        it, as they call it."""
+        """The methods that set attributes; private ones that may create tensors are run through
+        their callers."""
         methods = [it for it in cls.body if isinstance(it, (ast.FunctionDef, ast.AsyncFunctionDef))]
         uses = {
             node: {part.attr for part in descend(node) if isinstance(part, ast.Attribute)}
@@ -380,13 +379,12 @@ class _Run:
                 m.models.given_back(m, frame, node, receiver, result)
             return
         if value is not None and not any(value.of(Function)):
-            # A decorator made something else of it: run that.
+            # A decorator replaced it: run the replacement.
             m.call(frame, node, value, Args(rest=UNKNOWN, open=True))
 
 
 def _by_place(args: Args, function: Function) -> Args:
-    """`args`, which `function` is given by their names, by their places: what wraps it may call
-    them otherwise."""
+    """`args` with keywords passed by position, as a wrapper may name them differently."""
     spec = function.node.args
     names = [it.arg for it in (*spec.posonlyargs, *spec.args) if it.arg in args.keywords]
     return Args(
@@ -418,7 +416,6 @@ def _definitions(tree: ast.Module) -> list[Definition]:
 
 
 def _names(node: ast.AST, words: frozenset[str]) -> bool:
-    """Whether `node` mentions one of `words`."""
     return any(last_name(part) in words for part in descend(node) if isinstance(part, ast.expr))
 
 

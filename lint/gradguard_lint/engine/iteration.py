@@ -1,8 +1,8 @@
-"""Iteration: a suspended body, which goes on for whoever iterates it, or a sequence.
+"""Iteration: running suspended generator bodies, and sequences.
 
-A generator function, a generator expression, ``map`` and the like do nothing until they are
-iterated. `run` runs what is left of one and calls the consumer's continuation with each item;
-loops, comprehensions, ``yield from``, ``next`` and context managers are its users.
+Generator functions, generator expressions, ``map`` and the like run only when iterated. `run`
+resumes one and calls the consumer's continuation with each item; loops, comprehensions, ``yield
+from``, ``next`` and context managers are its users.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from gradguard_lint.engine.run_parts import Position
 from pytest_gradguard.records import replace
 
 CONSUMED = "<consumed>"
-"""Store key: how many items of a generator were consumed, and the line of the last ``yield``."""
+"""Store key: the number of items consumed, and the line of the last ``yield``."""
 
 SOME, ALL = -1, -2
-"""An unknown number of items was consumed; all of them were."""
+"""An unknown number of items, or all of them, were consumed."""
 
 STORING = frozenset({"append", "appendleft", "add", "insert", "setdefault"})
 """Methods of containers that store a generator without iterating it."""
@@ -57,7 +57,7 @@ ENTERING = frozenset({"enter_context", "enter_async_context"})
 
 
 class Recorded:
-    """What was recorded up to a moment, to forget what is recorded after it."""
+    """A checkpoint of the record, to discard what is recorded after it."""
 
     def __init__(self, m: Machine) -> None:
         self.effects, self.calls = len(m.program.effects), len(m.program.calls)
@@ -66,7 +66,7 @@ class Recorded:
         self.worker = len(m.place.worker.effects) if m.place.worker is not None else 0
 
     def put_back(self, m: Machine) -> None:
-        """Forget what was recorded since."""
+        """Discard what was recorded since."""
         del m.program.effects[self.effects :], m.program.calls[self.calls :]
         del m.program.in_line[self.in_line :]
         m.facts.recorded = self.recorded
@@ -79,7 +79,7 @@ class Recorded:
 
 
 def consumed(m: Machine, frame: Frame) -> int:
-    """How many items of the generator with that `frame` were consumed."""
+    """The number of consumed items of the generator with that `frame`."""
     held = m.store.get((frame.ident, CONSUMED))
     if held is None:
         return 0
@@ -88,12 +88,12 @@ def consumed(m: Machine, frame: Frame) -> int:
 
 
 def set_consumed(m: Machine, frame: Frame, number: int) -> None:
-    """Note that so many items were consumed when the body came to this statement."""
+    """Record the number of consumed items, at this statement."""
     m.store[frame.ident, CONSUMED] = constant((number, getattr(m.place.statement, "lineno", 0)))
 
 
 def lines_of_yield(m: Machine, frame: Frame) -> list[tuple[int, Conditions]]:
-    """Where a generator is suspended, on each way."""
+    """The lines at which a generator is suspended, with conditions."""
     held = m.read(frame.ident, CONSUMED)
     choices = held.choices if held is not None else ()
     return [(_count(it.atom)[1], it.when) for it in choices]
@@ -105,20 +105,20 @@ def _count(atom: Atom) -> tuple[int, int]:
 
 
 def has_next_known(m: Machine, atom: Generator) -> bool:
-    """Whether it is known which item comes next."""
+    """Whether it is known which item is next."""
     if isinstance(atom.function, Flow):
         return all(has_next_known(m, source) for source in atom.function.sources)
     return consumed(m, atom.frame) != SOME
 
 
 def is_context(atom: Atom) -> bool:
-    """Whether `atom` is a generator that a ``with`` statement enters, and nothing iterates."""
+    """Whether `atom` is the generator of a context manager, which is not iterated."""
     function = atom.function if isinstance(atom, Generator) else None
     return isinstance(function, Function) and "context" in function.marks
 
 
 def may_run(m: Machine, frame: Frame, atom: Generator) -> bool:
-    """Whether a body is run: not within itself, where it stands for others made there."""
+    """Whether a body may run: not recursively, as one frame stands for all its generators."""
     function = atom.function
     if isinstance(function, Flow):
         return not m.gives_up_in(frame)
@@ -130,13 +130,13 @@ def may_run(m: Machine, frame: Frame, atom: Generator) -> bool:
 def run(
     m: Machine, frame: Frame, node: ast.AST, atom: Generator, each: Callable[[Value], None]
 ) -> Value:
-    """Run what is left of a generator; what it returns.
+    """Resume a generator; its return value.
 
-    `each` is called with every item, at the position of the code that iterates the generator.
+    `each` is called with every item, at the position of the code that iterates it.
     """
     function, inner = atom.function, atom.frame
     sources = function.sources if isinstance(function, Flow) else ()
-    counts = not sources  # else the sources do
+    counts = not sources  # otherwise the sources count
     begun = modes = m.modes
     before = consumed(m, inner) if counts else 0
     if before == ALL:
@@ -153,7 +153,7 @@ def run(
         passed += 1
         if passed <= before:
             if passed == before and recorded is not None:
-                recorded.put_back(m)  # that was done when these items were consumed
+                recorded.put_back(m)  # recorded already when these were consumed
             return
         if counts:
             set_consumed(m, inner, SOME if inner.loop_names else passed)
@@ -174,7 +174,7 @@ def run(
             outside.restore(m.place)
     else:
         message = f"iterates `{function.name}`"
-        if is_context(atom):  # it is passed to code that is not followed
+        if is_context(atom):  # it is passed to unknown code
             is_called = node is function.node
             message = f"`{function.name}` is called" if is_called else f"calls `{function.name}`"
         m.modes = begun = marked_modes(m, frame, node, function, modes)
@@ -191,7 +191,7 @@ def run(
 
 
 def _fork(m: Machine) -> None:
-    """Go on with lists that a suspended body can leave as they are at a ``yield``."""
+    """Copy the lists that a suspended body may leave modified."""
     m.place.stack, m.place.raised = [*m.place.stack], [*m.place.raised]
 
 
@@ -204,7 +204,7 @@ def run_body(
     give: Callable[[Value], None],
     message: str,
 ) -> None:
-    """Run statements of a generator function, and `give` what each ``yield`` has."""
+    """Run statements of a generator function, and call `give` for each ``yield``."""
     function, inner = atom.function, atom.frame
     assert isinstance(function, Function)
     outside = Position(m.place)
@@ -224,13 +224,13 @@ def run_body(
 
 
 def body_of(code: ast.AST) -> list[ast.stmt]:
-    """The statements of a function; a lambda has none."""
+    """The statements of a function; none for lambdas."""
     body = getattr(code, "body", None)
     return body if isinstance(body, list) else []
 
 
 def suspend(m: Machine, atom: Generator) -> State:
-    """The way leaves the body of a generator at a ``yield``: the state in which it goes on."""
+    """Suspend a generator at a ``yield``; the state in which it resumes."""
     state, ident = m.state, atom.frame.ident
     m.state = state.copy()
     m.die()
@@ -242,14 +242,14 @@ def suspend(m: Machine, atom: Generator) -> State:
 
 
 def exhausted(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
-    """A generator is iterated to its end: the sequence of its items."""
+    """The sequence of all remaining items of a generator."""
     if consumed(m, atom.frame) == ALL:
         return items("generator", ())
     if isinstance(atom.function, Flow):
         return atom.function.whole()
     given: list[Value] = []
     run(m, frame, node, atom, given.append)
-    if m.dead:  # it has no end: what iterates it stops somewhere
+    if m.dead:  # infinite: its consumer stops it
         m.state = m.state.copy()
         m.state.dead = False
     return sequence(join(given), "generator")
@@ -263,7 +263,7 @@ def following(
     default: Value | None = None,
     ended: list[State] | None = None,
 ) -> Value:
-    """``next(generator)``; `ended` gets the state in which it has no more items."""
+    """``next(generator)``; `ended` gets the state of exhaustion."""
     given: list[tuple[Value, Conditions]] = []
     there: list[State] = []
     known = has_next_known(m, atom)
@@ -277,7 +277,7 @@ def following(
     if default is None:
         if ended is not None:
             ended.append(m.state.copy())
-        m.die()  # by StopIteration
+        m.die()  # StopIteration
     else:
         given.append((default, NONE))
     m.meet([*there, m.state])
@@ -285,12 +285,12 @@ def following(
 
 
 def is_lazy(values: Iterable[Value]) -> bool:
-    """Whether any of `values` does something as it is iterated."""
+    """Whether iterating any of `values` runs code."""
     return any(isinstance(choice.atom, Generator) for value in values for choice in value.choices)
 
 
 def exhaust_generators(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
-    """`value`, with the sequences of their items in place of generators."""
+    """`value`, with generators replaced by the sequences of their items."""
     if not is_lazy((value,)):
         return value
 
@@ -301,7 +301,7 @@ def exhaust_generators(m: Machine, frame: Frame, node: ast.AST, value: Value) ->
 
 
 def exhaust_arguments(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Args:
-    """The arguments of a call of code that is not followed, which iterates generators."""
+    """Arguments of a call of unknown code, which iterates generators."""
     if not is_lazy(args.values()) or (isinstance(atom, External) and m.models.keeps(atom)):
         return args
     if isinstance(atom, Method) and (
@@ -323,16 +323,16 @@ def exhaust_arguments(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args:
 
 
 def iterated(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
-    """`value`, with the sequences of their items in place of objects and generators."""
+    """`value`, with objects and generators replaced by sequences of their items."""
     return m.iterated(frame, node, iterated_object(m, frame, node, value))
 
 
 _ITERATED = (Instance, Method, Thing)
-"""Of which a model may know what iterating them gives."""
+"""Atoms that models may know how to iterate."""
 
 
 def iterated_object(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
-    """`value`, with what iterating it gives in place of an object of the project."""
+    """`value`, with objects replaced by what iterating them yields."""
     if not any(isinstance(choice.atom, _ITERATED) for choice in value.choices):
         return value
     value = m.models.iterated(m, frame, node, value)

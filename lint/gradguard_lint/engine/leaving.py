@@ -1,4 +1,4 @@
-"""Ways out of a block: jumps, exceptions, and what is done on each of them."""
+"""Exits of blocks: jumps, exceptions, and what runs on each of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def do_Raise(m: Machine, frame: Frame, node: ast.Raise) -> None:
 
 
 def _builtin(m: Machine, frame: Frame, node: ast.expr) -> type[BaseException] | None:
-    """The exception of Python's own that `node` names."""
+    """The built-in exception that `node` names."""
     if not isinstance(node, ast.Name) or m.facts.star_imports.get(-frame.root.ident):
         return None
     found = getattr(builtins, node.id, None) if m.lookup(frame, node.id) is None else None
@@ -50,7 +50,7 @@ def _builtin(m: Machine, frame: Frame, node: ast.expr) -> type[BaseException] | 
 
 
 def _catches(m: Machine, frame: Frame, handler: ast.ExceptHandler, error: Error) -> bool | None:
-    """Whether `handler` is for what was raised; None where that is not known."""
+    """Whether `handler` catches the exception; None if that is unknown."""
     if handler.type is None:
         return True
     parts = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
@@ -61,7 +61,7 @@ def _catches(m: Machine, frame: Frame, handler: ast.ExceptHandler, error: Error)
 
 
 FEW = 16
-"""Of so many raises in one body it is told apart what holds after them."""
+"""The most raises in one body whose states are kept separate."""
 
 
 def do_Break(m: Machine, frame: Frame, node: ast.Break) -> None:
@@ -100,9 +100,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
         if node.handlers:
             m.place.raised.pop()
         bound_nothing = m.place.ending_assignments.pop(last, None) if last is not None else None
-    if (
-        m.dead and m.place.suspended.yields.get(frame.ident) != stops
-    ):  # it stands at a `yield`, to go on there
+    if m.dead and m.place.suspended.yields.get(frame.ident) != stops:  # suspended at a `yield`
         m.place.guarded_import = guarded
         return
     after = bound_nothing or m.state.copy()
@@ -143,7 +141,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
 
 
 def _takes_what_is_there(m: Machine, frame: Frame, body: list[ast.stmt]) -> bool:
-    """Whether `body` only reads an attribute that an object certainly has: nothing is raised."""
+    """Whether `body` only reads an attribute that certainly exists: nothing is raised."""
     taken = body[0].value if isinstance(body[0], (ast.Return, ast.Assign, ast.Expr)) else None
     if (
         len(body) > 1
@@ -156,7 +154,7 @@ def _takes_what_is_there(m: Machine, frame: Frame, body: list[ast.stmt]) -> bool
 
 
 def _last(body: list[ast.stmt]) -> ast.stmt | None:
-    """The assignment that ends `body`, if one does."""
+    """The assignment at the end of `body`, if there is one."""
     end = body[-1]
     if isinstance(end, (ast.With, ast.AsyncWith)):
         return _last(end.body)
@@ -171,7 +169,7 @@ def _catches_imports(handler: ast.ExceptHandler) -> bool:
 
 
 def _tries_imports(node: ast.Try) -> bool:
-    """Whether it depends on the installation alone which way is taken."""
+    """Whether only the installation determines which branch runs."""
     return any(map(_catches_imports, node.handlers)) and any(
         isinstance(part, (ast.Import, ast.ImportFrom)) for part in node.body
     )
@@ -180,11 +178,11 @@ def _tries_imports(node: ast.Try) -> bool:
 def _catch(
     m: Machine, before: State, around: list[State], raised: list[State], split_by_value: int = FEW
 ) -> None:
-    """Go on where an exception of a body is caught that found things as they are `before`.
+    """Continue in a handler, after a body that began `before`.
 
-    What is found is that at a raise; and that before and after the body, `around` it, where
-    anything in it may raise. What the body did is done for certain only at a raise. So many of
-    these are `split_by_value`: where the others differ, it may be anything.
+    An exception is raised with the state at a known raise, or before or after the body (`around`)
+    if anything in it may raise. Effects of the body are certain only at known raises. At most
+    `split_by_value` of these are joined precisely; differences of others become unknown.
     """
     certain: Past = {}
     mark = before.store.mark()
@@ -209,7 +207,7 @@ Exit = tuple[Value, ast.AST, State] | Raised | State
 
 
 def _exits(m: Machine, frame: Frame) -> list[tuple[list[Any], int]]:
-    """The ways out of a block that lead further than its end, and how many were taken so far."""
+    """The exits of a block beyond its end, with the number already taken."""
     left = m.outcomes(frame)
     ways: list[list[Any]] = [left.returns]
     if left.loops:
@@ -221,9 +219,9 @@ def _exits(m: Machine, frame: Frame) -> list[tuple[list[Any], int]]:
 def _leave(
     m: Machine, exits: list[tuple[list[Any], int]], last: Callable[[str | None], None]
 ) -> bool:
-    """Do `last` on each way out that was taken since; whether there is one.
+    """Run `last` on each exit taken since; whether there is one.
 
-    `last` is told what is raised: None where nothing is, "" where that is not known.
+    Its argument is the exception: None for none, "" if it is unknown.
     """
     here = m.state
     taken: list[tuple[list[Any], list[Exit]]] = [(way, way[known:]) for way, known in exits]
@@ -233,15 +231,14 @@ def _leave(
         for end in ends:
             m.state = end[-1] if isinstance(end, tuple) else end
             last(_raised(end))
-            if not m.dead:  # else `last` leads elsewhere itself
+            if not m.dead:  # otherwise `last` leaves by itself
                 way.append((*end[:-1], m.state) if isinstance(end, tuple) else m.state)
     m.state = here
     return any(ends for _, ends in taken)
 
 
 def _raised(end: Exit) -> str | None:
-    """The name of what is raised on this way out: None where nothing is, "" where that is not
-    known."""
+    """The name of the exception of this exit: None for none, "" if it is unknown."""
     if not isinstance(end, tuple) or len(end) == 3:
         return None
     return "" if end[0] is None else end[0].__name__
@@ -257,7 +254,7 @@ def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
         _with(m, frame, node, value, outside)
         return
     before, ends = m.state, []
-    for choice in choices:  # the block runs in one or the other
+    for choice in choices:  # the block runs in one of them
         m.state = before.copy()
         assume(m.assumed, choice.when)
         _with(m, frame, node, of(choice.atom), outside)
@@ -266,15 +263,15 @@ def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
 
 
 SEVERAL = 3
-"""Of so many contexts of which one is entered, each has a run of the block."""
+"""The most alternatives of a context manager for which the block runs separately."""
 
 
 def _with(
     m: Machine, frame: Frame, node: ast.With | ast.AsyncWith, first: Value, outside: Modes
 ) -> None:
-    """Run a ``with`` statement, the `first` of whose contexts is known.
+    """Run a ``with`` statement whose `first` context was evaluated.
 
-    `outside` is what was in force before that was made.
+    `outside` are the modes before that.
     """
     exits = _exits(m, frame)
     entered = []
@@ -296,7 +293,7 @@ def rest_of_with(m: Machine, frame: Frame, node: Rest) -> None:
 
 
 def _context(m: Machine, frame: Frame, node: ast.expr) -> Value:
-    """What a ``with`` statement is to enter."""
+    """The context manager that a ``with`` statement enters."""
     value = m.eval(frame, node)
     return value if any(map(is_context, value.atoms)) else m.iterated(frame, node, value)
 
@@ -309,8 +306,7 @@ def _inside(
     outside: Modes,
     exits: list[tuple[list[Any], int]],
 ) -> None:
-    """Run the block of a ``with`` statement that has `entered` contexts, and leave them on each of
-    its ways out."""
+    """Run the block of a ``with`` statement, and exit its contexts on each exit."""
 
     def leave(raised: str | None = None) -> None:
         for value in reversed(entered):
@@ -333,7 +329,7 @@ def _inside(
         m.place.raised.pop()
     _leave(m, exits, leave)
     end, states = m.state, [state for _, state in raised]
-    if end.dead:  # what is meant to follow comes after an exception
+    if end.dead:  # code after it is reached only by an exception
         after = end.copy()
         after.dead = False
         _catch(m, before, [before, after], states)

@@ -1,5 +1,4 @@
-"""What is found under a key that is not known: alternatives, each under the condition that it is
-the one asked for."""
+"""Lookups with unknown keys: all items, each under the condition that its key matches."""
 
 from __future__ import annotations
 
@@ -41,14 +40,14 @@ def looked_up(
     *,
     closed: bool = True,
 ) -> Value:
-    """What there is under the key `index`, which is not known.
+    """The item at an unknown `index`.
 
     Args:
-        written: the expression that gives `index`.
-        held: the known keys, and what is there.
-        anything: what there may be, whatever the key.
-        other: what another key gives; None where that raises.
-        closed: whether the known keys are all that there are.
+        written: the expression of `index`.
+        held: the known keys and items.
+        anything: the join of all items.
+        other: the item of other keys; None if they raise.
+        closed: whether there are no other keys.
     """
     if not held or len(held) > WIDTH or anything.is_nameless or index.only is None:
         return anything
@@ -68,7 +67,7 @@ def looked_up(
 
 
 def _identity(m: Machine, frame: Frame, written: ast.expr | None, index: Atom) -> Key:
-    """What `index` is known by; None where that may be another each time."""
+    """The key of `index`; None if it may vary."""
     key = index.key if isinstance(index, Unknown) else None
     if isinstance(index, Unknown) and index.is_nameless and written is not None:
         key = identify(m, frame, written)
@@ -80,13 +79,13 @@ def _identity(m: Machine, frame: Frame, written: ast.expr | None, index: Atom) -
 
 
 def this_time(m: Machine) -> Key:
-    """What something unknown is known by that is evaluated here; None in a comprehension, whose
-    turns are evaluated all at once."""
+    """A key for an unknown value evaluated here; None in comprehensions, which evaluate all
+    iterations at once."""
     return None if m.place.turns.depth > len(m.place.turns.loops) else (ONE, m.new_ident())
 
 
 def _asks_for(key: Key, name: Hashable) -> Conditions | None:
-    """When `key` is `name`; None where it cannot be."""
+    """The condition that `key` is `name`; None if it can't be."""
     if is_question(key) and name in (False, True):
         return frozenset({plain_condition(key, bool(name))})
     asked = compare(ast.Eq(), Unknown(key), Const(name, type(name).__name__))
@@ -96,8 +95,8 @@ def _asks_for(key: Key, name: Hashable) -> Conditions | None:
 
 
 def identify(m: Machine, frame: Frame, node: ast.expr) -> Key:
-    """Give what a name or attribute has an identity, where nothing is known of it or but that it is
-    a number: it stays what it is, and is nothing else, each time that it is come by."""
+    """Give the unknown value of a name or attribute a key, so that it is one object or number each
+    time it is read."""
     held: Value | None = None
     if isinstance(node, ast.Name):
         held = m.stored(frame.ident, node.id) if node.id not in frame.outer else None

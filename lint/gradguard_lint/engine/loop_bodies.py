@@ -1,4 +1,4 @@
-"""What the body of a loop says of its turns: what they carry over, and which items they replace."""
+"""Facts from loop bodies: names carried between iterations, and items that they replace."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import lru_cache
 from gradguard_lint.engine.tree import descend, stored_names
 
 Bound = frozenset[str] | None
-"""The names that are bound for certain at a place; None where it is never reached."""
+"""The names certainly bound at a point; None if it is unreachable."""
 
 
 @lru_cache(maxsize=4096)
 def carried_names(loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
-    """The names that a turn of `loop` may read as an earlier turn has left them."""
+    """The names that an iteration may read as an earlier one left them."""
     found: set[str] = set()
     head = loop.test if isinstance(loop, ast.While) else loop.target
     _read((head,), frozenset(), found)
@@ -30,7 +30,7 @@ def _read(nodes: Iterable[ast.AST | None], bound: frozenset[str], found: set[str
 
 
 def _block(body: Sequence[ast.stmt], bound: Bound, found: set[str]) -> Bound:
-    """What is bound at the end of statements; `found` gets what they read before."""
+    """The names bound after the statements; adds names read before being bound to `found`."""
     for statement in body:
         if bound is None:
             break
@@ -80,7 +80,7 @@ def _statement(node: ast.stmt, bound: frozenset[str], found: set[str]) -> Bound:
             _read((node,), bound, found)
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             return bound.union(*map(stored_names, targets))
-    _read((node,), bound, found)  # what else binds names is not counted on
+    _read((node,), bound, found)  # other bindings are ignored
     return bound
 
 
@@ -90,12 +90,12 @@ def _either(*ends: Bound) -> Bound:
 
 
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom)
-"""What may leave some of the items as they are."""
+"""Nodes that may leave some items unchanged."""
 
 
 @lru_cache(maxsize=4096)
 def rewritten_items(loop: ast.For | ast.AsyncFor) -> tuple[ast.Subscript, ...]:
-    """The places where each turn of `loop` sets its item of the container that it goes through."""
+    """The targets where each iteration replaces its item of the iterated container."""
     stored = [
         target
         for node in loop.body
@@ -119,13 +119,13 @@ def rewritten_items(loop: ast.For | ast.AsyncFor) -> tuple[ast.Subscript, ...]:
 
 
 def _index(loop: ast.For | ast.AsyncFor) -> tuple[str, str]:
-    """The name of the index or key, and the container of which it takes each; or nothing."""
+    """The index or key variable of the loop, and its container; "" if there is none."""
     source, name = loop.iter, loop.target
     pairs = False
     while isinstance(source, ast.Call) and not source.keywords:
         called, given = source.func, source.args
         if isinstance(called, ast.Name) and called.id in ("list", "tuple", "sorted"):
-            pass  # of the keys
+            pass  # of keys
         elif isinstance(called, ast.Name) and called.id in ("range", "len"):
             if called.id == "range" and not (given and _is_length(given[0])):
                 return "", ""

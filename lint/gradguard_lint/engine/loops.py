@@ -1,4 +1,4 @@
-"""Loops: turns are run until nothing new comes of one more, or the budget says "unknown"."""
+"""Loops: iterations run until the state is stable, or the budget ends; the rest is unknown."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ from gradguard_lint.engine.variables import HEAP
 from pytest_gradguard.records import replace
 
 TURNS = (3, 2, 1)
-"""How many turns are run, by how deep the loop is in others."""
+"""The most iterations of a loop, by nesting depth."""
 
 SHORT = 60
-"""Expressions that a turn may take which is always run again, as it settles what a list holds."""
+"""The most expressions of an iteration that always runs again, to settle container contents."""
 
 UNROLLED = 3
-"""Up to this many known items, a loop is run item by item."""
+"""Up to this many known items, a loop is unrolled."""
 
 
 def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
@@ -80,7 +80,7 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         if rewritten and m.eval(frame, rewritten[0].slice).constant is None:
             m.place.turns.rewriting.update(rewritten)
             for place, held in old.items():
-                m.store[place] = held  # each turn has another item, which is as it was
+                m.store[place] = held  # each iteration has another item, with its old value
         m.block(frame, node.body)
         m.place.turns.rewriting.difference_update(rewritten)
 
@@ -91,7 +91,7 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
 
 
 def _held(m: Machine, frame: Frame, places: tuple[ast.Subscript, ...]) -> dict[Place, Value]:
-    """What the containers hold of which items are set."""
+    """The contents of the containers whose items are replaced."""
     old: dict[Place, Value] = {}
     for target in places:
         for atom in m.eval(frame, target.value).atoms:
@@ -111,13 +111,13 @@ def repeat(
     names: frozenset[str] = frozenset(),
     own: Callable[[], Callable[[Place], bool]],
 ) -> Exits:
-    """Let `go` take one item of `source` after the other; how it was left before the last one.
+    """Run `go` for each item of `source`; the exits of the loop.
 
     Args:
         node: the loop.
-        written: what stands for `source`.
-        names: the names that a turn binds.
-        own: tells what a turn does not take over from the one before.
+        written: the node for `source`.
+        names: the names that an iteration binds.
+        own: returns a test for places that an iteration doesn't inherit from the previous one.
     """
     generator = source.only
     if not isinstance(generator, Generator):
@@ -156,7 +156,7 @@ def repeat(
             if has_items or all(map(truth_of, test.atoms)):
                 pass
             elif m.dead:
-                m.state = entry  # no turn comes to its end: there may be none
+                m.state = entry  # no iteration ends normally: there may be none
             else:
                 _or_no_turn(m, frame, entry.store)
     return exits
@@ -166,7 +166,7 @@ def repeat(
 def _looping(
     m: Machine, frame: Frame, node: ast.AST, names: frozenset[str], keys: frozenset[Key]
 ) -> Iterator[Exits]:
-    """Run the turns of the loop `node`, which each bind `names`, with `keys` for its element."""
+    """Set up the loop `node`, which binds `names` and whose element has `keys`."""
     exits, exits_around = Exits(), m.outcomes(frame).loops
     exits_around.append(exits)
     frame.loop_names.append(names)
@@ -183,9 +183,9 @@ def _looping(
 
 
 def _or_no_turn(m: Machine, frame: Frame, before: Store) -> None:
-    """Take no tensor for certain that only a turn of the loop stores: there may be no turn.
+    """Mark tensors stored only in the loop as uncertain: it may not run.
 
-    A name that held other code `before` the loop may still be called by it.
+    A name that held other code `before` the loop may still refer to it.
     """
     for place in apart(before, m.store)[0]:
         old, new = before.get(place), m.store.get(place)
@@ -199,7 +199,7 @@ def _or_no_turn(m: Machine, frame: Frame, before: Store) -> None:
 
 
 def _code_of(value: Value) -> set[Hashable]:
-    """What runs where `value` is called, as far as it is code of the program or a module."""
+    """The program's code, or module, that a call of `value` runs."""
     return {
         *(function.node for function in value.of(Function)),
         *(cls.node for cls in value.of(Class)),
@@ -210,8 +210,8 @@ def _code_of(value: Value) -> set[Hashable]:
 
 
 def _after_the_first(m: Machine, source: Value, element: Value) -> tuple[Value, Conditions]:
-    """What all turns but the first are given of `source`, and what they are told of the number
-    that counts them: it is greater than that of the first."""
+    """The item of `source` after the first iteration, and conditions on its counter: greater than
+    the first."""
     only = source.only
     if isinstance(only, Items) and only.items:
         return m.filtered(join(only.items[1:])), NONE
@@ -234,7 +234,7 @@ def _as_given(
     exits: Exits,
     go: Callable[[Value], None],
 ) -> None:
-    """Each time that the generator yields is a turn; between them, it goes on."""
+    """Run an iteration for each ``yield`` of the generator, which continues in between."""
     modes = m.modes
 
     def turn(item: Value) -> None:
@@ -271,7 +271,7 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
 
     with _looping(m, frame, node, stored_names(node), frozenset()) as exits:
         _turns(m, frame, turn, frozenset(), partial(_own, frame, node))
-        if not m.dead:  # once more to the test
+        if not m.dead:  # the final test
             test = m.eval(frame, node.test)
             if enter_branch(m, frame, node.test, test, False):
                 over.append(m.state)
@@ -285,9 +285,9 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
 
 
 def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> Assumed:
-    """One turn; afterwards the state is that of its end, whichever way it came there.
+    """Run one iteration, and join its normal exits.
 
-    Returns what was assumed there, of which nothing is any longer.
+    Returns its assumptions, which no longer hold.
     """
     if m.dead:
         return m.assumed
@@ -311,7 +311,7 @@ def _turns(
     keys: frozenset[Key],
     own: Callable[[], Callable[[Place], bool]],
 ) -> None:
-    """Turns until one more changes nothing; what still changes then may be anything."""
+    """Iterate until the state is stable; what still changes at the limit becomes unknown."""
     limit = (
         1
         if m.budget.used_up or m.budget.preparing
@@ -349,7 +349,7 @@ def _turns(
 
 
 def _own(frame: Frame, node: ast.For | ast.AsyncFor | ast.While) -> Callable[[Place], bool]:
-    """Tells the variables that each turn binds before it reads them."""
+    """A test for variables that each iteration binds before reading."""
     if frame.shared:  # other code may read them, too
         return lambda place: False
     names = carried_names(node)
@@ -359,17 +359,17 @@ def _own(frame: Frame, node: ast.For | ast.AsyncFor | ast.While) -> Callable[[Pl
 def _settled(
     before: State, after: State, newest: int, own: Callable[[Place], bool], *, starts: bool
 ) -> bool:
-    """Whether one more turn comes to the same end.
+    """Whether another iteration would have the same end state.
 
     Args:
-        before: the state at the beginning of a turn.
-        after: that at its end.
-        newest: the last identity at the beginning: what was made since is made anew by each turn.
-        own: tells what a turn does not take over from the one before.
-        starts: whether the turn starts processes, on whichever way.
+        before: the state at the start of an iteration.
+        after: the state at its end.
+        newest: the last identity at the start; each iteration creates later ones.
+        own: a test for places not inherited from the previous iteration.
+        starts: whether the iteration starts processes on any path.
     """
     if starts and after.past.keys() - before.past.keys():
-        return False  # what this turn has done is done before they start in the next one
+        return False  # the next iteration's processes inherit what this one did
     old, new = before.store, after.store
     for place in apart(old, new)[0]:
         one, other = old.get(place), new.get(place)
@@ -381,11 +381,11 @@ def _settled(
 
 
 def _forget_turn(state: State, keys: frozenset[Key], mark: Mark | None, before: Assumed) -> None:
-    """What was assumed of this turn's element says nothing of the next one's.
+    """Drop assumptions about this iteration's element.
 
     Args:
-        mark: the moment before it.
-        before: what was assumed there.
+        mark: the mark at the start of the iteration.
+        before: the assumptions then.
     """
     if not keys:
         return
@@ -401,7 +401,7 @@ def _forget_turn(state: State, keys: frozenset[Key], mark: Mark | None, before: 
 
 
 def has_turn(m: Machine, frame: Frame, written: ast.AST) -> Value:
-    """Whether a loop over ``range(n)`` has a turn; unknown for others."""
+    """Whether a loop over ``range(n)`` runs at least once; unknown for others."""
     if not isinstance(written, ast.Call) or len(written.args) != 1 or written.keywords:
         return UNKNOWN
     count = written.args[0]
@@ -413,7 +413,7 @@ def has_turn(m: Machine, frame: Frame, written: ast.AST) -> Value:
 
 
 def element_keys(element: Value) -> frozenset[Key]:
-    """What stands for an element of something, or for its parts."""
+    """The keys of an element or its parts."""
     parts = [element]
     for packed in element.of(Items):
         parts += packed.items or ()
@@ -423,6 +423,6 @@ def element_keys(element: Value) -> frozenset[Key]:
 
 
 def of_any(value: Value, keys: frozenset[Key]) -> Value:
-    """`value` of one turn as any of the turns may have it, which `keys` stand for."""
+    """`value` without conditions on the element keys `keys` of one iteration."""
     plain = Value(tuple(Choice(c.atom, without(c.when, keys)) for c in value.choices))
     return value if plain == value else join((plain,))

@@ -1,8 +1,8 @@
-"""The machine: the state of a run, its record, and the ways into the engine's parts.
+"""The machine: the state of a run, its record, and the interface to the engine's parts.
 
-The parts (expressions, calls, statements ...) are functions on the machine, brought together in
-`interpreter`; what libraries do comes in as `Models`. Neither is imported here, so that nothing
-imports in a circle.
+The parts (expressions, calls, statements ...) are functions on the machine, assembled in
+`interpreter`; library models are passed in as `Models`. Neither is imported here, which would be
+circular.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ if TYPE_CHECKING:
 
 
 SIZE = "<length>"
-"""The name under which a sequence's identity has how long it is, where that is known of it."""
+"""Store key: the length of a sequence, if it is known."""
 
 ARRIVED = "<arrived>"
-"""The name under which it is kept that an object has the attributes here that were pickled."""
+"""Store key: the object has its pickled attributes."""
 
 
 FINISHED = "<finished>"
-"""The name under which is kept whether what last runs under an identity has ended."""
+"""Store key: whether the task last started under an identity has ended."""
 
 _CONTENDED = (Backward, GradClear, OptimizerStep, Write)
-"""Effects that are asked what runs beside them."""
+"""Effects for which concurrent calls are recorded."""
 
 
 @fields
 class Parts:
-    """The engine's functions that the machine's methods lead to."""
+    """The engine's functions behind the machine's methods."""
 
     expressions: Mapping[type[ast.AST], Callable[[Machine, Frame, Any], Value]]
     statements: Mapping[type[ast.AST], Callable[[Machine, Frame, Any], None]]
@@ -74,8 +74,6 @@ class Parts:
 
 
 class Machine(Variables):
-    """One run of one program."""
-
     def __init__(
         self, project: Project, models: Models[Machine], options: Options, parts: Parts
     ) -> None:
@@ -105,33 +103,33 @@ class Machine(Variables):
         return self.state.dead
 
     def die(self) -> None:
-        """This way ends here."""
+        """End this path."""
         self.state.dead = True
 
     def outcomes(self, frame: Frame) -> Outcomes:
-        """How the code of `frame` is left."""
+        """The exits of the code of `frame`."""
         found = self.place.exits.get(frame.ident)
         if found is None:
             found = self.place.exits[frame.ident] = Outcomes()
         return found
 
     def leave(self) -> State:
-        """This way goes on elsewhere, with the state that is given back.
+        """End this path here; the state returned continues elsewhere.
 
-        Here it ends, in the same state: what handles an exception may come upon it.
+        The dead state keeps its contents, for exception handlers.
         """
         state = self.state
         self.state = State(state.store, state.assumed, state.past, state.modes, dead=True)
         return state
 
     def leave_by(self, error: Error) -> None:
-        """This way ends in an exception; None where it is not known which."""
+        """End this path with an exception; None if it is unknown."""
         state = self.leave()
         if self.place.raised:
             self.place.raised[-1].append((error, state))
 
     def meet(self, states: Sequence[State]) -> None:
-        """Go on with what holds where `states` meet; where none gets there, this way ends."""
+        """Continue with the join of `states`; if all are dead, this path ends."""
         joined = join_states(states)
         if joined is None:
             self.state.dead = True
@@ -141,7 +139,7 @@ class Machine(Variables):
     # -- into the engine's parts ----------------------------------------------------------------
 
     def eval(self, frame: Frame, node: ast.AST | None) -> Value:
-        """What `node` may be."""
+        """The value of `node`."""
         if node is None:
             return NOTHING
         budget = self.budget
@@ -157,7 +155,7 @@ class Machine(Variables):
         return UNKNOWN
 
     def block(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
-        """Execute statements, as far as they are reached."""
+        """Execute statements while they are reachable."""
         budget = self.budget
         is_stub = frame.module.is_stub
         for statement in body:
@@ -173,7 +171,7 @@ class Machine(Variables):
                 handler(self, frame, statement)
 
     def call(self, frame: Frame, node: ast.AST, function: Value, args: Args) -> Value:
-        """What calling `function` gives; its effects are recorded."""
+        """The result of calling `function`; its effects are recorded."""
         return self.parts.call(self, frame, node, function, args)
 
     def attribute(self, frame: Frame, node: ast.AST, receiver: Value, name: str) -> Value:
@@ -181,24 +179,23 @@ class Machine(Variables):
         return self.parts.attribute(self, frame, node, receiver, name)
 
     def called_attribute(self, frame: Frame, node: ast.Attribute) -> Value:
-        """``receiver.name``, which is called."""
+        """``receiver.name`` for a call."""
         self.budget.left -= 1
         if self.budget.left < 0:
             self.run_out(frame)
         return self.parts.called_attribute(self, frame, node)
 
     def bind(self, frame: Frame, node: ast.AST, value: Value, receiver: Atom) -> Value:
-        """A class attribute seen through an object."""
+        """A class attribute, accessed through an object."""
         return self.parts.bind(self, frame, node, value, receiver)
 
     def iterated(self, frame: Frame, node: ast.AST, value: Value) -> Value:
-        """`value`, with what iterating it gives in place of a generator."""
+        """`value`, with generators replaced by the sequences of their items."""
         if any(isinstance(choice.atom, Generator) for choice in value.choices):
             return self.parts.iterated(self, frame, node, value)
         return value
 
     def assign(self, frame: Frame, target: ast.expr, value: Value) -> None:
-        """Bind `target` to `value`."""
         self.parts.assign(self, frame, target, value)
 
     # -- identities -----------------------------------------------------------------------------
@@ -208,7 +205,7 @@ class Machine(Variables):
         return self.caches.newest_ident
 
     def ident_at(self, node: ast.AST, *more: Hashable) -> int:
-        """An identity for what `node` makes here, the same each time it is run from here."""
+        """An identity for what `node` creates, the same for each run from the same callers."""
         calls = tuple(id(step.site.node) for step in self.place.chain[-3:])
         newest = self.caches.newest_ident
         if self.place.stub_caller is not None:
@@ -222,19 +219,18 @@ class Machine(Variables):
         return ident
 
     def ident_of(self, key: Key) -> int:
-        """The identity of what `key` stands for."""
+        """The identity for `key`."""
         ident = self.caches.idents.get(key)
         if ident is None:
             ident = self.caches.idents[key] = self.new_ident()
         return ident
 
     def is_deep_in(self, frame: Frame, function: Function) -> bool:
-        """Whether so many calls are being run, or so many of `function`, that `frame` calls it no
-        more.
+        """Whether the limit of nested calls, or of recursion of `function`, is reached.
 
-        Recursion is no reason to call it unfinished: one more call would tell little.
+        Recursion isn't recorded as unfinished: another level would add little.
         """
-        if function.module.is_stub:  # it stands for code that is not followed, and is short
+        if function.module.is_stub:  # stubs are short
             return len(self.place.stub_calls) >= DEPTH
         if len(self.place.stack) >= DEPTH:
             self.leave_unfinished(function, TOO_DEEP)
@@ -243,28 +239,28 @@ class Machine(Variables):
         return self.place.stack.count(function.node) >= 2
 
     def gives_up_in(self, frame: Frame, function: Function | None = None) -> bool:
-        """Whether the budget is used up; the function of `frame` is then recorded as unfinished,
-        and `function`, which it calls, too. What a stub does is always followed."""
+        """Whether the budget is used up; then records the functions of `frame` and `function`,
+        which it calls, as unfinished. Stubs always run."""
         called = frame if function is None else function
         if not self.budget.used_up or called.module.is_stub:
             return False
         if frame.module.is_stub and self.place.stub_caller is not None:
             frame = self.place.stub_caller.frame
-        if self.place.stack or self.place.root == 1:  # else nobody calls it but this analysis
+        if self.place.stack or self.place.root == 1:  # otherwise only this analysis calls it
             self.leave_unfinished(frame)
         if function is not None:
             self.leave_unfinished(function)
         return True
 
     def run_out(self, frame: Frame) -> None:
-        """Leave the run from this root: it took too many steps. A stub comes to its end."""
+        """Abandon this root: it took too many steps. A stub continues."""
         if frame.module.is_stub:
             return
         self.leave_unfinished(frame)
         raise OutOfSteps
 
     def leave_unfinished(self, of: Frame | Function, reason: str = "") -> None:
-        """Record that a function, or a module's own code, is not followed to its end."""
+        """Record that a function, or module-level code, isn't analysed completely."""
         function = of if isinstance(of, Function) else of.function
         name = None if function is None else function.qualified_name
         line = 1 if function is None else function.node.lineno
@@ -280,13 +276,13 @@ class Machine(Variables):
 
     @property
     def on_import(self) -> bool:
-        """Whether whoever imports the module that is being run comes by here, too."""
+        """Whether importing the running module runs this code, too."""
         return self.facts.before_main is None or self.place.importing != self.program.entry
 
     # -- the record -----------------------------------------------------------------------------
 
     def in_program(self, frame: Frame, node: ast.AST) -> tuple[Frame, ast.AST]:
-        """Where the program is: for what a stub does, where it calls the library."""
+        """The position in the program; for a stub, where the program calls the library."""
         if self.place.stub_caller is not None and frame.module.is_stub:
             return self.place.stub_caller.frame, self.place.stub_caller.node
         return frame, node
@@ -306,10 +302,9 @@ class Machine(Variables):
         settled: Set[object] = frozenset(),
         under: Conditions = NONE,
     ) -> None:
-        """Record that something happens at `node`, and on this way.
+        """Record an effect at `node`, on this path.
 
-        `settled`: the calls before it of which it does not wait for anything. `under`: what has to
-        hold besides.
+        `settled`: earlier calls that it doesn't wait for. `under`: further conditions.
         """
         if self.state.dead:
             return
@@ -363,8 +358,7 @@ class Machine(Variables):
             past[effect] = when if known is None else known & when
 
     def still_runs(self, call: ParallelCall) -> bool:
-        """Whether the program goes on beside what `call` gave out, and has asked for nothing of it
-        so far, neither for its end nor for what it has done."""
+        """Whether `call` may still run: neither its end nor its progress was observed."""
         return (
             bool(call.schedule.until)
             and not any(
@@ -381,7 +375,7 @@ class Machine(Variables):
     # -- names -----------------------------------------------------------------------------------
 
     def rebinds(self, frame: Frame, node: ast.AST, name: str, holder: Frame) -> None:
-        """Note that a global of a module is bound anew."""
+        """Record that a module's global is rebound."""
         self.models.global_written(self, frame, node, name, holder)
         if holder.parent is None and not self.in_process_worker:
             by = self.place.importing if self.on_import else ""
@@ -389,14 +383,14 @@ class Machine(Variables):
                 self.facts.rebound_globals.setdefault((holder.ident, name), set()).add(by)
 
     def resolve(self, ident: int, name: str, value: Value) -> Value:
-        """What the imported `name`, which is `value` so far, stands for."""
+        """The value of the imported `name`, which is `value` so far."""
         return self.parts.resolve(self, ident, name, value)
 
     # -- scoped changes -------------------------------------------------------------------------
 
     @contextmanager
     def called_from(self, frame: Frame, node: ast.AST, message: str) -> Iterator[None]:
-        """Run a call that the program makes; with no `message`, a stub makes it."""
+        """Run a call of the program, or without `message`, of a stub."""
         saved, statement = self.place.chain, self.place.statement
         if not message:
             pass

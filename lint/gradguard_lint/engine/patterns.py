@@ -1,4 +1,4 @@
-"""``match`` statements: which case is taken, and what its pattern binds."""
+"""``match`` statements: which case is selected, and what its pattern binds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def do_Match(m: Machine, frame: Frame, node: ast.Match) -> None:
 
 
 def matches(m: Machine, frame: Frame, pattern: ast.pattern, value: Value) -> Value:
-    """Whether `value` matches; the names of `pattern` are bound to its parts."""
+    """Whether `value` matches; binds the names of `pattern`."""
     match pattern:
         case ast.MatchValue(value=node):
             other = m.eval(frame, node)
@@ -91,7 +91,7 @@ def matches(m: Machine, frame: Frame, pattern: ast.pattern, value: Value) -> Val
 
 
 def _bind_anything(m: Machine, frame: Frame, pattern: ast.AST) -> None:
-    """Whatever `pattern` binds may be anything."""
+    """Bind the names of `pattern` to unknown values."""
     for part in descend(pattern):
         for name in (getattr(part, "name", None), getattr(part, "rest", None)):
             if isinstance(name, str):

@@ -1,4 +1,4 @@
-"""What pickling takes along of an object, and what of it arrives in a worker."""
+"""Pickling of objects: which attributes are pickled, and restored in a worker."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from pytest_gradguard.records import replace
 
 
 def state_of(m: Machine, atom: Instance) -> dict[str, Value] | None:
-    """The attributes of an object that are pickled; None where it is not known which."""
+    """The pickled attributes of an object; None if they are unknown."""
     state = _pickled(m, atom)
     return None if state is None else _by_name(state)
 
 
 def _pickled(m: Machine, atom: Instance) -> Value | None:
-    """What pickling takes along of an object; None where it is not known."""
+    """The pickled state of an object; None if it is unknown."""
     if any(m.find_in_class(atom.cls, name) is not None for name in ("__reduce__", "__reduce_ex__")):
         return None
     own = m.find_in_class(atom.cls, "__getstate__")
@@ -53,7 +53,7 @@ def _pickled(m: Machine, atom: Instance) -> Value | None:
 
 
 def _by_name(state: Value) -> dict[str, Value] | None:
-    """The attributes that an object has by `state`; None where that is no dict alone."""
+    """Attributes by name from a pickled `state`; None if that isn't a dict."""
     found: dict[str, list[Value]] = {}
     for choice in state.choices:
         if not isinstance(choice.atom, Table):
@@ -64,7 +64,7 @@ def _by_name(state: Value) -> dict[str, Value] | None:
 
 
 def pickling_themselves(m: Machine, sent: Iterable[Atom]) -> list[Instance]:
-    """The objects among what is `sent` whose classes say themselves what of them is pickled."""
+    """Objects in `sent` whose classes customise pickling."""
     return [
         atom
         for atom in dict.fromkeys(sent)
@@ -73,14 +73,13 @@ def pickling_themselves(m: Machine, sent: Iterable[Atom]) -> list[Instance]:
 
 
 def sent_as(m: Machine, sent: list[Instance]) -> list[tuple[Instance, Value]]:
-    """What is pickled of such objects, as far as that is known."""
+    """The known pickled states of such objects."""
     states = [(atom, _pickled(m, atom)) for atom in sent]
     return [(atom, state) for atom, state in states if state is not None]
 
 
 def arrive(m: Machine, frame: Frame, node: ast.AST, pickled: list[tuple[Instance, Value]]) -> None:
-    """These objects are made anew here, in a worker, from what was pickled of them: what others
-    hold comes before these."""
+    """Restore these objects in a worker from their pickled states, inner objects first."""
     for atom, state in reversed(pickled):
         own = m.find_in_class(atom.cls, "__setstate__")
         known = _by_name(state) if own is None else {}
@@ -100,7 +99,7 @@ def arrive(m: Machine, frame: Frame, node: ast.AST, pickled: list[tuple[Instance
 
 
 def _unpickled(m: Machine, atom: Atom) -> Value:
-    """`atom`, a state, with what arrives of it."""
+    """The state `atom` as it is received."""
 
     def here(value: Value) -> Value:
         return arrived(value, m.worker_ident)

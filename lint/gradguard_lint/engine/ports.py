@@ -1,4 +1,4 @@
-"""What the engine asks of the project and of the models of libraries, and the words it asks in."""
+"""Interfaces that the engine needs: the project and the models of libraries."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
         "matters",
         "changes",
     ]
-    """What a function may do: start workers, or some that are no threads; make loaders with
-    workers, which others iterate; keep results in files; train or ask models; take gradients; call
-    what processes do that train together; mention what workers may have a pitfall with; change what
-    threads share, or a mode that they do not have."""
+    """What a function may do: start workers, or other workers than threads; create loaders with
+    workers, which others iterate; cache results in files; train or call models; compute gradients;
+    take part in distributed training; mention what may be a pitfall in workers; change what threads
+    share, or a mode that they don't inherit."""
 
     M = TypeVar("M", contravariant=True)
-    """The machine, which these know nothing of."""
+    """The machine, which projects and models know nothing of."""
 else:
     M = None
 
@@ -61,77 +61,74 @@ else:
 
 
 class Project(Protocol):
-    """What the machine asks the project for."""
+    """The machine's interface to the project."""
 
     def load(self, name: str) -> Module | None:
-        """The project's module of that dotted name."""
+        """The project module of that dotted name."""
 
     def is_module(self, name: str) -> bool:
-        """Whether the project has it (it may be a package without ``__init__``)."""
+        """Whether the project has it, possibly as a package without ``__init__``."""
 
     def is_inner(self, package: str, name: str) -> bool:
-        """Whether what the package gives as `name` is its module of that name."""
+        """Whether the package's attribute `name` is its submodule."""
 
     def setting_up(self, name: str) -> frozenset[str]:
-        """Which of it, and what it imports, may start the driver of a GPU as they are imported, or
-        say which GPUs are seen, how processes start, in how many threads they compute, or what is
-        in force from there on."""
+        """Which of the module and its imports have effects when imported: starting a GPU driver,
+        setting visible GPUs, start methods, compute threads or modes."""
 
     def registers(self, name: str) -> bool:
-        """Whether importing it puts what it defines into a container of another module."""
+        """Whether importing it adds definitions to a container of another module."""
 
     def brings_registered(self, name: str) -> bool:
-        """The same, or whether importing one of the modules that it imports does."""
+        """As `registers`, also for modules that it imports."""
 
     def origin(self, name: str) -> str | None:
-        """The full name under which the project defines the function or class that others know by
-        the full name `name`; None where it does not."""
+        """The full name of the definition that `name` refers to; None if there is none."""
 
     def reaches(self, what: What, name: str, wanted: str | None = None) -> frozenset[str]:
-        """What of the project's module of that name (or of what it gives as `wanted`) does this, or
-        leads to what does: "" for itself, or methods of the objects that it gives."""
+        """Whether the module of that name (or its attribute `wanted`) does this, directly or
+        through calls: "" for itself, or methods of its objects."""
 
     def may_join_a_group(self) -> bool:
-        """Whether the program may join processes that train together."""
+        """Whether the program may join a process group for training."""
 
     def packages_of(self, name: str) -> set[str]:
-        """The packages from outside the project that its module of that name imports, or one of
-        those of the project that this imports."""
+        """The external packages that the module imports, directly or through project modules."""
 
 
 def _own_value(value: Value) -> Value:
-    """A value that equals `value`, and is no other object's."""
+    """A new value equal to `value`."""
     return Value(value.choices)
 
 
 SETTER = "<setter>"
-"""What is added to the name of a property for the function that sets it."""
+"""Suffix of a property's name for its setter."""
 
 
 @fields
 class Args:
-    """The arguments of a call, evaluated."""
+    """The evaluated arguments of a call."""
 
     positional: list[Value] = field(default_factory=list)
     keywords: dict[str, Value] = field(default_factory=dict)
     rest: Value | None = None
-    """What more positional arguments there may be (from ``*args``)."""
+    """Further positional arguments (from ``*args``), joined."""
     open: bool = False
-    """Whether ``**kwargs`` may hold more keywords."""
+    """Whether ``**kwargs`` may contain further keywords."""
     written: bool = False
-    """Whether these are all that are given: the call itself says each of them, or another does."""
+    """Whether these are certainly all arguments."""
     perhaps: dict[str, Value] = field(default_factory=dict)
-    """The further keywords that are given on some ways only, `ABSENT` on the others."""
+    """Keywords that are passed on some paths only, `ABSENT` on the others."""
 
     def pairs(self) -> tuple[tuple[str, Value], ...]:
-        """All that is given by its name, on some ways at least."""
+        """The keywords with their values, also optional ones."""
         return (*self.keywords.items(), *self.perhaps.items())
 
     @classmethod
     def given(
         cls, positional: list[Value], pairs: Iterable[tuple[str, Value]], *, exact: bool = False
     ) -> Args:
-        """The arguments that such pairs give, `exact` where there are no others."""
+        """Arguments from such pairs; `exact` if there are no others."""
         args = cls(positional)
         for name, value in pairs:
             (args.perhaps if ABSENT.only in value.atoms else args.keywords)[name] = value
@@ -139,8 +136,8 @@ class Args:
         return args
 
     def get(self, position: int | None, *names: str | None) -> Value | None:
-        """The argument at `position`, or called by one of these `names`: not known where
-        ``**kwargs`` may give it."""
+        """The argument at `position`, or with one of these `names`; unknown if ``**kwargs`` may
+        have it."""
         for name in names:
             if name is not None and name in self.keywords:
                 return self.keywords[name]
@@ -151,30 +148,29 @@ class Args:
         return UNKNOWN if any(name and self.may_give(name) for name in names) else None
 
     def constant(self, position: int | None, *names: str | None) -> Hashable:
-        """The constant that `get` gives; None where that is none."""
+        """The constant of an argument; None if it isn't one."""
         value = self.get(position, *names)
         return None if value is None else value.constant
 
     def after(self, position: int, names: Container[str] = ()) -> Args:
-        """The arguments from `position` on that have none of these `names`."""
+        """The arguments from `position` on, without these keyword `names`."""
         keywords = {name: value for name, value in self.keywords.items() if name not in names}
         perhaps = {name: value for name, value in self.perhaps.items() if name not in names}
         rest = self.positional[position:]
         return Args(rest, keywords, self.rest, self.open, self.written, perhaps)
 
     def told_apart(self) -> Args:
-        """The same arguments, of which each has a value of its own."""
+        """The same arguments as distinct objects."""
         keywords = {name: _own_value(value) for name, value in self.keywords.items()}
         positional = [_own_value(value) for value in self.positional]
         return replace(self, positional=positional, keywords=keywords)
 
     def may_give(self, name: str) -> bool:
-        """Whether `name`, which is none of the keywords, may be given all the same."""
+        """Whether `name`, which is none of `keywords`, may be passed."""
         return self.open or name in self.perhaps
 
     def named(self, names: Iterable[str]) -> Table:
-        """The dict of those keywords that are called by one of these `names`, and all others that
-        there may be."""
+        """The dict of the keywords with these `names`, and of optional or unknown ones."""
         keys = UNKNOWN if self.open else join(map(constant, self.perhaps)) if self.perhaps else None
         entries = tuple((name, self.keywords[name]) for name in names)
         perhaps = tuple(self.perhaps.items())
@@ -188,7 +184,7 @@ class Args:
 
 
 class Models(Protocol[M]):
-    """What the engine asks the models of libraries for."""
+    """The engine's interface to the models of libraries."""
 
     def attribute(self, m: M, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:
         """``atom.name`` of a tensor or of a library object."""
@@ -199,7 +195,7 @@ class Models(Protocol[M]):
     def call_instance(
         self, m: M, frame: Frame, node: ast.AST, instance: Instance, args: Args
     ) -> Value:
-        """``instance(...)`` where no ``__call__`` is in the project."""
+        """``instance(...)`` if the project has no ``__call__`` for it."""
 
     def call_method(self, m: M, frame: Frame, node: ast.AST, method: Method, args: Args) -> Value:
         """A call of a method of a library object, a tensor or a plain container."""
@@ -210,21 +206,21 @@ class Models(Protocol[M]):
     def call_unknown(
         self, m: M, frame: Frame, node: ast.AST, atom: Unknown, args: Args
     ) -> Value | None:
-        """A call of something that is not known, but may say by its name what it does."""
+        """A call of an unknown function, which may be recognised by its name."""
 
     def ran(self, m: M, frame: Frame, node: ast.AST, receiver: Atom, name: str, args: Args) -> None:
-        """A method of the project ran for `receiver`, whose class extends one of a library."""
+        """A method of the project ran on `receiver`, whose class extends a library class."""
 
     def changed_receiver(
         self, m: M, frame: Frame, node: ast.AST, receiver: Atom, name: str, args: Args
     ) -> Value | None:
-        """What the receiver is after an in-place method; None where it stays as it was."""
+        """The receiver after an in-place method; None if it is unchanged."""
 
     def class_of(self, bases: tuple[Atom, ...]) -> str:
-        """What a project's class is by its bases, as rules know it; "" where it is nothing."""
+        """The kind of a project class by its bases; "" for none."""
 
     def class_by_use(self, m: M, node: ast.ClassDef) -> str:
-        """What a project's class is by what is done with its objects; "" where that is unknown."""
+        """The kind of a project class by the use of its objects; "" if it is unknown."""
 
     def decorate(
         self, m: M, frame: Frame, decorator: ast.expr, value: Value, function: Function
@@ -238,35 +234,35 @@ class Models(Protocol[M]):
         """A view or part of `tensor`."""
 
     def indexed(self, m: M, frame: Frame, node: ast.AST, tensor: Tensor) -> Tensor:
-        """What indexing `tensor` gives: `derived`."""
+        """``tensor[...]``, as `derived`."""
 
     def enter_context(self, m: M, frame: Frame, node: ast.expr, value: Value) -> Value:
-        """Enter a ``with`` item: change the modes; what ``as`` gives."""
+        """Enter a ``with`` item: change the modes; the value of ``as``."""
 
     def exit_context(
         self, m: M, frame: Frame, node: ast.AST, value: Value, raised: str | None
     ) -> None:
-        """Leave a ``with`` block; the modes are put back by the caller.
+        """Exit a ``with`` block; the caller restores the modes.
 
-        `raised` is what is raised in it: None where nothing is, "" where that is not known.
+        `raised` is its exception: None for none, "" if it is unknown.
         """
 
     def put_back(self, m: M, value: Value) -> None:
-        """Put back what was in force before the context `value` was made, if making it has changed
-        that: what held around its block is in force again."""
+        """Restore the modes from before the context `value` was created, if creating it changed
+        them."""
 
     def lacks(self, m: M, value: Value, name: Value) -> bool:
-        """Whether `value`, something of a library, certainly has no attribute called `name`."""
+        """Whether `value`, a library object, certainly has no attribute `name`."""
 
     def awaited(self, m: M, atom: Atom) -> Value:
         """``await atom``."""
 
     def is_field(self, stated: Value) -> bool:
-        """Whether a class that says `stated` of a name makes a field of it."""
+        """Whether the class attribute `stated` declares a field."""
 
     def field_given_as(self, name: str, stated: Value | None) -> tuple[tuple[str, ...], bool]:
-        """By which keywords the field `name` is given, of which the class says `stated`, and
-        whether by its place, too."""
+        """The keywords for the field `name`, declared by `stated`, and whether it is positional,
+        too."""
 
     def field_value(
         self,
@@ -277,25 +273,23 @@ class Models(Protocol[M]):
         stated: Value | None,
         given: Value | None,
     ) -> Value | None:
-        """What the field `name` of an object is, of which the class says `stated`, and which the
-        object is `given`."""
+        """The value of the field `name`, declared by `stated`, with the argument `given`."""
 
     def computes(self, name: str) -> bool:
-        """Whether the method or attribute `name` of tensors gives one that is computed from theirs
-        and the arguments alone."""
+        """Whether the tensor method or attribute `name` is computed from the tensor and arguments
+        alone."""
 
     def proved(self, m: M, subject: Key, kind: Kind, born: int) -> Atom:
-        """What stands for something unknown that is proved to be of that `kind`; `born`: the worker
-        that made it."""
+        """The atom for an unknown object proved to be of `kind`; `born`: its worker."""
 
     def computed(
         self, m: M, frame: Frame, node: ast.AST, subject: Key, function: Value, args: Args
     ) -> Value | None:
-        """What `function` gives for `args`, where what is proved of `subject`, which this is known
-        as, says more with these than alone."""
+        """The result of `function` if evidence about `subject`, the key of the result, and `args`
+        together say more than alone."""
 
     def swallows(self, m: M, value: Value) -> bool:
-        """Whether an exception of its body ends where ``with value`` is left."""
+        """Whether ``with value`` may suppress exceptions."""
 
     def external_attribute(
         self, m: M, frame: Frame, node: ast.AST, atom: External, name: str
@@ -310,86 +304,83 @@ class Models(Protocol[M]):
         receiver: Instance,
         value: Value,
     ) -> None:
-        """A method that nobody here calls returns `value`: a library may go on with it."""
+        """A method that nothing here calls returns `value` to its library."""
 
     def global_written(self, m: M, frame: Frame, node: ast.AST, name: str, holder: Frame) -> None:
         """A function assigns a module's global."""
 
     def imported(self, m: M, frame: Frame, node: ast.AST, name: str) -> None:
-        """A library, or a name of one, was imported, or a module of the project."""
+        """A library, a name of one, or a project module is imported."""
 
     def imported_star(self, m: M, frame: Frame, module: str) -> None:
         """``from library import *``."""
 
     def grad_after_pickling(self, tensor: Tensor) -> str:
-        """What `tensor` is for autograd once it was pickled."""
+        """The `grad` of `tensor` after pickling."""
 
     def read_attribute(self, m: M, value: Value) -> Value:
-        """`value`, an attribute that is read and not called, perhaps of what a library gives."""
+        """`value` as an attribute that is read and not called."""
 
     def refuses_pickling(self, atom: Atom, *, standard: bool) -> bool:
-        """Whether `atom` itself certainly cannot be pickled, by the `standard` pickler or any."""
+        """Whether `atom` itself certainly can't be pickled, by the `standard` pickler or any."""
 
     def in_place(self, m: M, frame: Frame, node: ast.AugAssign, old: Value) -> Value | None:
-        """``x += ...``; what `x` is then, where that is not what the operation gives."""
+        """``x += ...``; the new `x`, if it isn't the result of the operation."""
 
     def taken(self, m: M, element: Value) -> None:
-        """A loop goes on to an item of a sequence of which `element` stands for all."""
+        """A loop proceeds to an item, represented by `element`."""
 
     def described(self, m: M, frame: Frame, name: str) -> Value | None:
-        """What the configuration says that a definition of the project is."""
+        """The configured meaning of a project definition."""
 
     def described_in(self, m: M, module: str) -> list[tuple[str, Value]]:
-        """The names of a module that others import, and what the configuration says they are,
-        wherever the module has them from."""
+        """The configured meanings of names in a module, wherever they are defined."""
 
     def external(self, m: M, name: str) -> Value:
-        """What a library's name stands for, by its full name."""
+        """The value of a library's full name."""
 
     def name_from_star(self, name: str) -> Value:
-        """What a name may be that only a star import of something unknown can give."""
+        """The possible value of a name from an unknown star import."""
 
     def inherited_attribute(
         self, m: M, frame: Frame, node: ast.AST, atom: Instance, name: str
     ) -> Value:
-        """An attribute that neither the object nor its project classes define."""
+        """An attribute defined by neither the object nor its project classes."""
 
     def instantiated(
         self, m: M, frame: Frame, node: ast.AST, instance: Instance, args: Args
     ) -> None:
-        """A project object was made: what its library bases keep of the arguments."""
+        """A project object was created: what its library bases keep of the arguments."""
 
     def annotated(self, name: str, kind: Value) -> Kind | None:
-        """What a parameter with this name and annotation is, as far as that shows."""
+        """The kind of a parameter, as far as its name and annotation show it."""
 
     def runs_nested(self, outer: ParallelCall, library: str) -> bool:
-        """Whether a call of `library` hands out nothing in the threads of `outer`."""
+        """Whether a call of `library` runs sequentially in threads of `outer`."""
 
     def sends_on(self, m: M, library: str) -> bool:
-        """Whether the worker process that is here pickles what it gives to others by `library`."""
+        """Whether this worker process pickles what it passes on by `library`."""
 
     def of_kind(self, m: M, kind: Value) -> Value | None:
-        """What something is of which an annotation says no more than its `kind`; None where that
-        tells nothing."""
+        """The value that an annotation's `kind` implies; None if it implies nothing."""
 
     def item(self, m: M, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> Value:
         """``thing[index]`` of a library object."""
 
     def keeps(self, atom: External) -> bool:
-        """Whether a call of `atom` does not iterate what it is given: what it gives does."""
+        """Whether a call of `atom` is lazy: only its result iterates the arguments."""
 
     def parts_of(self, m: M, atom: Atom) -> Value | None:
-        """What iterating `atom` gives, an object of a library's class, or of one that extends such
-        a class, or a part of it; None where that is not known."""
+        """The items of a library object or a part of it, when iterated; None if unknown."""
 
     def iterated(self, m: M, frame: Frame, node: ast.AST, value: Value) -> Value:
-        """What is iterated where `value` is, of which the library takes note."""
+        """`value` as it is iterated, with effects recorded."""
 
     def mapping(self, m: M, frame: Frame, node: ast.AST, value: Value) -> Value:
-        """`value`, with a dict in place of what else ``**value`` unpacks."""
+        """`value` as a dict for ``**value``."""
 
     def make_task(self, m: M, frame: Frame, node: ast.AST, delayed: Delayed, args: Args) -> Value:
-        """``delayed(f)(x)``: the call that a worker is to make."""
+        """``delayed(f)(x)``: the call for a worker."""
 
     def operation(
         self,
@@ -401,7 +392,7 @@ class Models(Protocol[M]):
         smooth: bool = True,
         matmul: bool = False,
     ) -> Value | None:
-        """What an operator makes of `values`; None where no tensor is among them."""
+        """The result of an operator; None if no operand is a tensor."""
 
     def returned(
         self,
@@ -411,24 +402,24 @@ class Models(Protocol[M]):
         received: Callable[[Value], Value],
         seen: set[int],
     ) -> Atom:
-        """`atom` as it comes back from a process worker, and what it holds as it is `received`;
-        `seen` are the copies of which that is noted already."""
+        """`atom` as returned from a process worker, with its parts `received`; `seen` are copies
+        already recorded."""
 
     def set_attribute(
         self, m: M, frame: Frame, target: ast.Attribute, atom: Atom, value: Value
     ) -> Value | None:
-        """``atom.name = value``; what `atom` is then, where it changed."""
+        """``atom.name = value``; the new `atom`, if it changed."""
 
     def shown_by_attribute(self, m: M, name: str, atom: Unknown) -> Value | None:
-        """What an attribute of something unknown, `atom`, is where its name shows it."""
+        """The attribute of an unknown `atom`, if its name identifies it."""
 
     def shown_by_method(self, m: M, node: ast.AST, name: str, args: Args) -> Value | None:
-        """What something unknown is after a method that changes it, where its name shows it."""
+        """An unknown object after a method that changes it, if its name identifies it."""
 
     def delete_item(
         self, m: M, frame: Frame, target: ast.Subscript, holder: Value, index: Value
     ) -> None:
-        """Record what ``del holder[index]`` does, where the engine does not know."""
+        """Record ``del holder[index]`` of objects unknown to the engine."""
 
     def set_item(
         self,
@@ -439,4 +430,4 @@ class Models(Protocol[M]):
         index: Value,
         value: Value,
     ) -> Value | None:
-        """``holder[index] = value``; what the holder is then, where it is no container."""
+        """``holder[index] = value``; the new holder, if it is no container."""

@@ -1,4 +1,4 @@
-"""Proofs: what a use of a value proves of the unknown things in it (`Evidence`)."""
+"""Proofs: evidence about unknown values from how they are used."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from gradguard_lint.domain.evidence import Kind
 
 ANOTHER = frozenset({None})
-"""Something else may have the graph."""
+"""Another object may have the graph."""
 
 _PURE = words("abs list max min next reversed sorted sum tuple zip")
-"""Functions of Python's own that add no graph to that of their arguments."""
+"""Built-in functions that add nothing to the graph of their arguments."""
 
 
 def as_proved(m: Machine, value: Value) -> Value:
-    """`value`, with what is proved of the unknown things in it in their place."""
+    """`value`, with proved unknowns replaced by what they are proved to be."""
     proved = m.facts.evidence.proved
     for choice in value.choices if proved else ():
         atom = choice.atom
@@ -70,7 +70,7 @@ def _as_proved(m: Machine, atom: Atom) -> Value:
 
 
 def identity_at(m: Machine, node: ast.AST) -> Key:
-    """What evidence about what `node` gives here is kept under."""
+    """The evidence key of the result of `node` here."""
     calls = tuple(id(step.site.node) for step in m.place.chain[-3:])
     task = 0 if m.place.worker is None else id(m.place.worker.task.site.node)
     return (MADE, id(node), calls, task)
@@ -84,11 +84,11 @@ def identified(
     operands: Sequence[Value] = (),
     call: tuple[Value, Args] | None = None,
 ) -> Value:
-    """What the expression `node` gives, `value`, by an identity where nothing is known of it.
+    """The result `value` of the expression `node`, with an identity if it is unknown.
 
     Args:
-        operands: what an operator computes it from.
-        call: what is called there, and the arguments.
+        operands: the operands of an operator.
+        call: the function called, and the arguments.
     """
     only = value.choices[0].atom if len(value.choices) == 1 else None
     if not isinstance(only, Unknown) or frame.module.is_stub:
@@ -109,7 +109,6 @@ def identified(
 
 
 def _is_given_parameters(args: Args) -> bool:
-    """Whether the first of `args` is a list of parameters."""
     only = args.positional[0].only if args.positional else None
     if not isinstance(only, Items):
         return False
@@ -119,8 +118,8 @@ def _is_given_parameters(args: Args) -> bool:
 def _sources_of_result(
     m: Machine, function: Value | None, values: Iterable[Value]
 ) -> frozenset[Key]:
-    """The unknown things of which the result of `function`, or of an operator, on `values` may have
-    a graph."""
+    """The unknown values that may provide the graph of the result of `function` (None: an
+    operator)."""
     if function is None:
         return sources_of(values)
     only = function.only
@@ -131,8 +130,7 @@ def _sources_of_result(
 
 
 def _computed_from(m: Machine, subject: Key) -> Key:
-    """The unknown thing of which `subject` is a method that computes from it, or a view; None where
-    it is neither."""
+    """The unknown value of which `subject` is a view or a method that computes from it; or None."""
     if isinstance(subject, tuple) and subject[0] == "attr" and m.models.computes(subject[2]):
         owner: Key = subject[1]
         return owner
@@ -143,8 +141,8 @@ _BUILTIN = frozenset(("builtins", name) for name in _PURE)
 
 
 def sources_of(values: Iterable[Value], depth: int = 2) -> frozenset[Key]:
-    """The unknown things among `values`, or in them, of which a graph may be; None among them
-    where something else may have one."""
+    """The unknown values in `values` that may have a graph; None is among them if something else
+    may."""
     found: set[Key] = set()
     for value in values:
         for choice in value.choices:
@@ -175,14 +173,14 @@ def sources_of(values: Iterable[Value], depth: int = 2) -> frozenset[Key]:
 
 
 _HOLDING = (Bound, Class, Function, Instance, Items, Partial, Table, Thing)
-"""Values whose contents are not searched here, and may have a graph."""
+"""Atoms that may have a graph, but aren't searched here."""
 
 _PLAIN = frozenset({"device", "loss", "number"})
-"""The kinds of things that have no graph."""
+"""Kinds of things without a graph."""
 
 
 def prove(m: Machine, value: Value, kind: Kind) -> None:
-    """The program goes on only where `value`, or each item of it, is of that `kind`."""
+    """Record that the program continues only if `value`, or each item, is of that `kind`."""
     only = value.only
     if isinstance(only, Items):
         for part in only.items if only.items is not None else (only.element,):
@@ -192,8 +190,8 @@ def prove(m: Machine, value: Value, kind: Kind) -> None:
 
 
 def prove_graph(m: Machine, value: Value) -> None:
-    """The program goes on only where `value` has a graph: so has the one unknown thing that it is
-    computed from, where nothing else in it can have one."""
+    """Record that the program continues only if `value` has a graph. If it is computed from one
+    unknown value that alone can have a graph, so has that."""
     waiting, seen = sources_of([value]), set[Key]()
     while len(waiting) == 1:
         (subject,) = waiting
@@ -214,8 +212,8 @@ def prove_graph(m: Machine, value: Value) -> None:
 
 
 def _prove_result(m: Machine, ident: int) -> None:
-    """A result of the parallel call `ident` has a graph, or requires grad: where its tasks return
-    at one place, what they return there does."""
+    """Record that a result of the parallel call `ident` has a graph; if its tasks have only one
+    ``return``, so has the value there."""
     for call in m.program.calls:
         if call.ident == ident:
             ends = [value for task in call.tasks for value, _ in task.returns]

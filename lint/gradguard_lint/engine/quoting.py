@@ -1,4 +1,4 @@
-"""What a program writes where it gives something to a task: the names that reports call it by."""
+"""Source text of task arguments, as reports quote it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import itertools
 from collections.abc import Iterable
 
 LONG = 40
-"""Expressions of more letters are not quoted."""
+"""The length up to which expressions are quoted."""
 
 
 def written(node: ast.AST, first: int = 0) -> tuple[str, ...]:
-    """The positional arguments of a call from `first` on, as the source writes them; "" for what
-    is not quoted."""
+    """The source text of positional arguments from `first` on; "" if not quotable."""
     return quoted(node.args[first:]) if isinstance(node, ast.Call) else ()
 
 
 def quoted(nodes: Iterable[ast.expr]) -> tuple[str, ...]:
-    """Expressions, up to one that is unpacked, as the source writes them."""
+    """The source text of expressions, up to a starred one."""
     return tuple(map(text_of, _plain(nodes)))
 
 
@@ -26,7 +25,7 @@ def _plain(nodes: Iterable[ast.expr]) -> Iterable[ast.expr]:
 
 
 def text_of(node: ast.expr) -> str:
-    """`node` as the source writes it; "" where that is long, or no name for what it holds."""
+    """The source text of `node`; "" if it is long or a literal container."""
     if isinstance(node, (ast.Dict, ast.List, ast.Tuple, ast.Set, *_COMPREHENSIONS)):
         return ""
     text = ast.unparse(node)
@@ -34,8 +33,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def unpacked_text(node: ast.AST) -> str:
-    """What `node`, a call, unpacks for its last arguments: one of these, as the source writes it;
-    "" where it writes others beside them."""
+    """The source text of an item of the only, final starred argument of a call; else ""."""
     given = node.args if isinstance(node, ast.Call) else []
     several = sum(isinstance(item, ast.Starred) for item in given) > 1
     last = given[-1] if given and not several else None
@@ -43,7 +41,7 @@ def unpacked_text(node: ast.AST) -> str:
 
 
 def item_text(node: ast.expr | None) -> str:
-    """An item of what `node` iterates, as the source writes it; "" where it does not."""
+    """The source text of an item of the iterable `node`; else ""."""
     item = _item(node)
     if item is not None:
         return text_of(item)
@@ -52,12 +50,12 @@ def item_text(node: ast.expr | None) -> str:
 
 
 def items_text(call: ast.Call) -> tuple[str, ...]:
-    """An item of each positional argument of a call but the first, as the source writes it."""
+    """`item_text` of each positional argument of a call but the first."""
     return tuple(map(item_text, _plain(call.args[1:])))
 
 
 def unpacked_texts(node: ast.expr | None, count: int) -> tuple[str, ...]:
-    """The `count` parts of an item of what `node` iterates, as the source writes them."""
+    """The source text of the `count` parts of an item of the iterable `node`."""
     item = _item(node)
     if isinstance(item, (ast.Tuple, ast.List)):
         return quoted(item.elts)
@@ -67,7 +65,7 @@ def unpacked_texts(node: ast.expr | None, count: int) -> tuple[str, ...]:
 
 
 def part_text(node: ast.expr | None, place: str = "...") -> str:
-    """The part at `place` of an item of what `node` iterates, as the source writes it."""
+    """The source text of the part at `place` of an item of the iterable `node`."""
     item = _item(node) or node
     text = item_text(node) if isinstance(item, _NAMED) else ""
     return text and f"{text}[{place}]"
@@ -79,7 +77,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 
 
 def _item(node: ast.expr | None) -> ast.expr | None:
-    """The expression that each item of what `node` iterates comes from, where there is one."""
+    """The expression of each item of the iterable `node`, if there is one."""
     if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
         return node.elt
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)) and len(node.elts) == 1:

@@ -1,4 +1,4 @@
-"""What code can come to that is given something."""
+"""Objects that are reachable from a value."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import free_names
 
 MOST = 400
-"""How many objects are followed."""
+"""The limit of objects that are followed."""
 
 
 def reached(m: Machine, value: Value) -> tuple[Value, ...]:
-    """All that whoever has `value` can come to: by what it holds, and by what functions that it can
-    call read from outside. Empty where that is too much to tell."""
+    """All values reachable from `value`, by its contents and by variables that its functions read.
+    Empty beyond the limit."""
     seen: dict[Atom, None] = {}
     pending = [value]
     while pending:

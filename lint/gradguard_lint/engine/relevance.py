@@ -1,4 +1,4 @@
-"""What of a module can lead to a pitfall at all, told by the names that it mentions."""
+"""Which parts of a module may contain a pitfall, by the names that it mentions."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ if TYPE_CHECKING:
 
 
 class Relevance:
-    """What of one module can matter.
+    """The relevant parts of a module.
 
     Attributes:
         module: the module.
-        words: the words that tell it.
-        seen: what it mentions.
-        in_threads: those of its functions that start nothing but threads: what is wrong with
-            processes is looked for first.
+        words: the names to look for.
+        seen: its footprint.
+        in_threads: functions that start only threads, which run last.
     """
 
     def __init__(self, module: Module, project: Project, words: Vocabulary) -> None:
@@ -54,24 +53,24 @@ class Relevance:
         self.in_threads: set[Key] = set()
 
     def matters(self, *, loops: bool) -> bool:
-        """Whether running the module can show anything, for taking gradients in `loops` too."""
+        """Whether running the module can find anything, also gradients in `loops`."""
         return bool(self.definitions(loops=False) or (loops and self.definitions(loops=True)))
 
     def definitions(self, *, loops: bool) -> set[Key]:
-        """The functions that may hand something to workers, or hold another pitfall (or, for
-        `loops`, take gradients); and `OWN_CODE`, where the module's own code does."""
+        """Functions that may dispatch work or contain another pitfall (or, for `loops`, compute
+        gradients); and `OWN_CODE` if module-level code does."""
         if loops not in self._found:
             self._found[loops] = self._relevant(loops)
         return self._found[loops]
 
     @cached_property
     def bringing_workers(self) -> set[str]:
-        """The names that imports of the project give to what starts workers."""
+        """Names imported from the project that start workers."""
         return self._brought("starts")
 
     def _bring(self, what: What, imported: Imported) -> dict[str, frozenset[str]]:
-        """The names that an import of the project brings and that do this, and which methods of
-        what they stand for do, "" for the names themselves."""
+        """The names that a project import binds and that do this; with the methods of their objects
+        that do, "" for the names themselves."""
         key = (what, imported)
         if key not in self._bringing:
             found = self._bringing[key] = {}
@@ -83,17 +82,17 @@ class Relevance:
         return self._bringing[key]
 
     def _brought(self, what: What) -> set[str]:
-        """The names that imports of the project give to what does this."""
+        """Names imported from the project that do this."""
         return {name for it in self.seen.imports for name in self._bring(what, it)}
 
     @cached_property
     def _of_project(self) -> set[Imported]:
-        """The imports of modules of the project."""
+        """Imports of project modules."""
         is_module = self._project.is_module
         return {it for it in self.seen.imports if any(map(is_module, self._modules_of(it)))}
 
     def _registers(self, imported: Imported) -> bool:
-        """Whether an import has modules put what they define where others look it up."""
+        """Whether an import makes modules register their definitions elsewhere."""
         return any(map(self._project.brings_registered, self._modules_of(imported)))
 
     def _modules_of(self, imported: Imported) -> list[str]:
@@ -102,18 +101,18 @@ class Relevance:
         return [base, f"{base}.{imported[1]}"] if imported[1] else [base]
 
     def _packages(self) -> set[str]:
-        """The packages that the module imports, and modules of the project that it imports."""
+        """Packages imported by the module or by project modules that it imports."""
         found = set(map(_top, self.seen.imports))
         inner = (name for it in self._of_project for name in self._modules_of(it))
         return found.union(*map(self._project.packages_of, inner))
 
     @cached_property
     def making(self) -> set[Key]:
-        """The functions that may make tensors, or say on which device."""
+        """Functions that may create tensors, or choose a device."""
         return self.seen.mentioning(self._makers())
 
     def _makers(self) -> set[str]:
-        """What is mentioned where tensors may be made."""
+        """Words mentioned where tensors may be created."""
         found = self._mattering_here(self.words.matters | self.words.trains)
         known = self.words.packages | sys.stdlib_module_names
         for it in self.seen.imports:
@@ -122,8 +121,7 @@ class Relevance:
         return found
 
     def _mattering_here(self, words: Set[str]) -> set[str]:
-        """What is mentioned where one of `words` is, or something from another module that
-        matters."""
+        """Words mentioned where one of `words`, or a relevant name of another module, is used."""
         found = self._said(words | self._brought("matters"))
         return found | self.words.variables | set(map(keyword, words))
 
@@ -147,7 +145,7 @@ class Relevance:
                 said = {inherited(name), *ways_of(name, methods)}
                 (by_processes if name in processes else by_threads).update(said)
             for mentioned, extended in seen.inheriting if brings else ():
-                # It may call what it inherits.
+                # An override may call the method that it inherits.
                 mentioned |= set(map(inherited, brings.keys() & extended))
         interesting |= by_threads | by_processes
         imported = _imported(seen)
@@ -168,15 +166,15 @@ class Relevance:
         return starting & self._mattering(starting)
 
     def _ways(self, what: What, imports: Iterable[Imported] | None = None) -> set[str]:
-        """What is mentioned where something is used that imports bring and that does this."""
+        """Words mentioned where an imported name that does this is used."""
         found: set[str] = set()
         for it in self.seen.imports if imports is None else imports:
             found = found.union(*(ways_of(*item) for item in self._bring(what, it).items()))
         return found
 
     def _beside(self) -> set[str]:
-        """The words that matter by what is imported here or, where such a word is said, by modules
-        of the project that are."""
+        """Words that matter because of an imported package; of imported project modules as well, if
+        such a word is mentioned."""
         beside = self.words.beside
         said = self.seen.mentioned
         if any(not said.isdisjoint(map(asked, words)) for words in beside.values()):
@@ -186,21 +184,21 @@ class Relevance:
         return set[str]().union(*(words for top, words in beside.items() if top in tops))
 
     def _together(self, ranks: set[str]) -> set[Key]:
-        """The functions that mention one of `ranks`, here or in a module of the project that they
-        lead to, and train."""
+        """Functions that mention one of `ranks`, here or in project modules that they call, and
+        train."""
         found = self.seen.mentioning(self._said(ranks))
         if self.seen.has_star or not ranks:
             return found
         trainers = renamed(self.seen, self.words.trains)
         for mentioned, extended in self.seen.inheriting:
-            mentioned |= extended & trainers  # the class that it extends calls it, and trains
+            mentioned |= extended & trainers  # the base class calls it, and trains
         training = self.seen.mentioning(self._said(self.words.trains | self._brought("trains")))
         if training - found:
             found |= self.seen.mentioning(self._brought("trains-together"))
         return found & training
 
     def _said(self, words: Set[str]) -> set[str]:
-        """What is mentioned where one of `words` is: a variable is none that no import gives."""
+        """The words for `words` in all their forms; variables only if an import binds them."""
         found = {*words, *map(asked, words), *map(keyword, words & self.words.keywords)}
         if self.seen.has_star:
             return found
@@ -208,8 +206,8 @@ class Relevance:
         return found - {it for it in words - known if it.isidentifier()}
 
     def _mattering(self, starting: set[Key]) -> set[Key]:
-        """Those of the `starting` functions to which what matters can come: without a framework
-        here, it is from another module; or nothing of one matters."""
+        """The `starting` functions that something relevant can reach; without a framework here, it
+        comes from another module."""
         seen, words = self.seen, self.words
         if self.seen.has_star or any(map(self._registers, seen.imports)):
             return starting
@@ -225,8 +223,7 @@ class Relevance:
         return found
 
     def _foreign(self) -> set[str]:
-        """The names of starters that are mentioned, and mean something else here: no package that
-        has them is imported."""
+        """Names of starters that have another meaning here, as no package with them is imported."""
         if self.seen.has_star:
             return set()
         said = self.seen.mentioned | _names_in_imports(self.seen)
@@ -235,8 +232,8 @@ class Relevance:
         return {it for it, packages in homes.items() if tops.isdisjoint(packages)}
 
     def _starting(self, interesting: set[str], threads: set[str]) -> set[Key]:
-        """The functions that mention what is `interesting`; those that start
-        `threads`, where they change something, too, that threads share."""
+        """Functions that mention `interesting` words; those that start `threads` only if they also
+        change shared state."""
         seen, words = self.seen, self.words
         mentioned = seen.mentioned
         if mentioned.isdisjoint(interesting - threads - words.either - words.samplers):
@@ -260,8 +257,7 @@ class Relevance:
 
 
 def _harmless(seen: Footprint, making: Set[str]) -> set[Place]:
-    """What is written to, and gets its values from assignments alone, none of which mentions what
-    makes tensors."""
+    """Written places that are only ever assigned values without tensors."""
     found, variables = seen.reached(making)
     assigned: set[Place] = set()
     for binding in seen.bindings:
@@ -269,13 +265,13 @@ def _harmless(seen: Footprint, making: Set[str]) -> set[Place]:
         assigned |= {(ATTRIBUTE, name) for name in binding.attributes}
         if binding.attributes and binding.said:
             places = {(binding.scope, name) for name in binding.said}
-            if places <= seen.given:  # what a function is given, as it is
+            if places <= seen.given:  # an argument, unchanged
                 found |= binding.attributes
     harmless = set()
     for place in seen.written:
         scope, name = place
         if scope > 0 and (name in seen.shared or place not in assigned | seen.given):
-            scope = 0  # of the module
+            scope = 0  # a module's variable
         origin = (scope, name)
         known = variables.get(scope, set()) if scope > 0 else found
         if origin in assigned and origin not in seen.given and name not in known:
@@ -290,8 +286,8 @@ def brought(
     imported: Imported,
     among: Set[str] | None = None,
 ) -> Iterator[tuple[str, str, str, str]]:
-    """What an import in a module of `package` brings, and is mentioned `among` others: how it is
-    mentioned, its name, its module, and its name there, "" for the module itself."""
+    """The names that an import in a module of `package` binds, limited to those in `among`: the
+    word, the name, its module, and its name there ("": the module)."""
     base, name, here = imported
     base = absolute_name(base, package)
     modules: list[tuple[str, Set[str]]] = []
@@ -313,18 +309,18 @@ def brought(
             if among is not None and asked(it) not in among:
                 continue
             if len(names) > 1 and project.is_inner(module, it):
-                modules.append((f"{module}.{it}", names))  # of which something is asked
+                modules.append((f"{module}.{it}", names))  # a package, whose attributes are used
             else:
                 yield asked(it), it, module, it
 
 
 def ways_of(word: str, methods: Set[str]) -> set[str]:
-    """What is mentioned where that is used, or one of the `methods` of what it gives."""
+    """Words mentioned where `word` is used, or `methods` of its objects."""
     return {asked(it) if it else word for it in methods}
 
 
 def _top(imported: Imported) -> str:
-    """The package that is imported; "" for one of these around the module."""
+    """The top-level package of an import; "" for relative ones."""
     return imported[0].partition(".")[0]
 
 
@@ -334,11 +330,11 @@ def _imported(seen: Footprint) -> set[str]:
 
 
 def _names_in_imports(seen: Footprint) -> set[str]:
-    """All names that imports mention, each part of a dotted one."""
+    """All names in imports, with each part of dotted ones."""
     said = {part for name in _imported(seen) for part in name.split(".")}
     return said | {here for _, _, here in seen.imports}
 
 
 def _any_way(words: Set[str]) -> set[str]:
-    """What is mentioned where one of `words` is: as a name, an attribute, a keyword or a key."""
+    """`words` as names, attributes, keywords and string keys."""
     return {*words, *map(asked, words), *map(keyword, words), *map(quoted, words)}

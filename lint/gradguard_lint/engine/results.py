@@ -1,4 +1,4 @@
-"""What comes back of a task: where its function returns what, and what becomes of that."""
+"""Results of tasks: where they are returned, and how they reach the parent."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 def as_data(m: Machine, value: Value, depth: int = 3, *, plain: bool = True) -> Value:
-    """`value`, with what named tuples hold in their place and, where `plain`, what plain objects
-    do: records of the program's own."""
+    """`value`, with named tuples (and if `plain`, plain objects) replaced by tuples of their
+    contents."""
     if depth <= 0 or not any(isinstance(atom, (Instance, Items, Table)) for atom in value.atoms):
         return value
 
@@ -53,7 +53,8 @@ def ends_of(
     wrapped: Function | None,
     handed_back: list[tuple[Value, ast.AST]],
 ) -> list[tuple[Value, Site]]:
-    """What a task returns, and where; of what is `wrapped`, where that hands it back."""
+    """The return values of a task with their sites; those of the `wrapped` function if a wrapper
+    passes them on."""
     ends = [(value, Site(module, node, name, node)) for value, node in returns]
     if wrapped is None:
         return ends
@@ -66,8 +67,8 @@ def ends_of(
 def _handed_on(
     own: tuple[Value, Site], origins: list[tuple[Value, Site]]
 ) -> list[tuple[Value, Site]]:
-    """What a wrapper returns: where all of its tensors come out of the function that it wraps,
-    what that returned of them."""
+    """The return value of a wrapper; or those of the wrapped function, if all tensors come from
+    these."""
     given = _tensors(own[0])
     found = [end for end in origins if _tensors(end[0]) and _tensors(end[0]) <= given]
     passed = {tensor for value, _ in found for tensor in _tensors(value)}
@@ -79,8 +80,8 @@ def _tensors(value: Value) -> set[Tensor]:
 
 
 def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
-    """A process worker's result as the parent receives it: graphs are gone."""
-    # A value may hold another in many places; what an identity was given to has to stay.
+    """A process worker's result as the parent receives it: without graphs."""
+    # A value may occur in many places; keep it alive, as its id is a key.
     known: dict[int, tuple[Atom, Atom]] = {}
     seen: set[int] = set()
 

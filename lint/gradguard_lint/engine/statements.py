@@ -1,4 +1,4 @@
-"""Statements: what they bind, where they branch, and what they leave behind."""
+"""Statements that bind names or branch."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def do_If(m: Machine, frame: Frame, node: ast.If) -> None:
 
 
 def _identify(m: Machine, frame: Frame, test: ast.expr) -> None:
-    """Give what is not known and is tested an identity: it is the same where it is tested again."""
+    """Give unknown values in a test a key, so that later tests ask about the same object."""
     waiting = [test]
     while waiting:
         node = waiting.pop()
@@ -100,11 +100,11 @@ def _identify(m: Machine, frame: Frame, test: ast.expr) -> None:
 
 
 _LOOKING = UNCHANGING | {"get"}
-"""Methods whose receiver is what a test asks about."""
+"""Methods whose receiver is the subject of a test."""
 
 
 def _turns_told(m: Machine, frame: Frame, node: ast.expr, test: Value) -> dict[Key, Hashable]:
-    """The turns of loops over known items that `test` tells from others."""
+    """The iterations of loops over known items that `test` identifies."""
     if not frame.loop_names or not m.place.turns.loops or definite(test) is None:
         return {}
     names = frozenset(part.id for part in descend(node) if isinstance(part, ast.Name))
@@ -147,7 +147,7 @@ def do_FunctionDef(m: Machine, frame: Frame, node: ast.FunctionDef | ast.AsyncFu
 
 
 def _wrapper(function: Function, atom: Atom) -> Value:
-    """What decorators made of `function`, which knows of it."""
+    """The decorated `function`, with a reference to the original."""
     if isinstance(atom, Function) and atom.node is not function.node:
         return of(replace(atom, wraps=function))
     return of(atom)
@@ -157,7 +157,7 @@ def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:
     frame.shared = True
     bases: list[Atom] = []
     for base in node.bases:
-        # What stands in brackets are types.
+        # Subscripts of bases are type arguments.
         value = m.eval(frame, base.value if isinstance(base, ast.Subscript) else base)
         bases.extend(atom for atom in value.atoms if isinstance(atom, (Class, External, Method)))
     body = Frame(m.new_ident(), frame.module, frame, frame.function, is_class=True, born=frame.born)
@@ -173,14 +173,14 @@ def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:
 
 
 def _above(bases: list[Atom]) -> tuple[Class, ...]:
-    """The classes in which attributes are looked for after a class with `bases`, in order."""
+    """The project classes in the MRO after a class with `bases`."""
     own = [base for base in bases if isinstance(base, Class)]
     lines = [*([base, *base.above] for base in own), own]
     found: list[Class] = []
     while lines := [line for line in lines if line]:
         first = next(
             (line[0] for line in lines if not any(line[0] in other[1:] for other in lines)),
-            lines[0][0],  # Python takes no such class
+            lines[0][0],  # Python rejects such a class
         )
         found.append(first)
         lines = [[item for item in line if item is not first] for line in lines]

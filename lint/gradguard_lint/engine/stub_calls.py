@@ -1,4 +1,4 @@
-"""Calls of stubs: where the program makes them, and which expression gives which argument."""
+"""Calls of stubs: where the program makes them, and the source of each argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_gradguard.records import fields
 
 @fields
 class Caller:
-    """Where the program calls a stub, and with which arguments.
+    """The program's call of a stub.
 
     Attributes:
         frame: the scope of the call.
@@ -26,11 +26,11 @@ class Caller:
     args: Args
 
     def source(self, value: Value) -> tuple[ast.expr, bool, frozenset[str]] | None:
-        """The expression of the program that `value` comes from, whether that is the whole of it,
-        and the names that a comprehension around it binds; None where it comes from elsewhere.
+        """The program's expression for `value`, whether that is all of it, and the names bound by a
+        comprehension around it; None if there is none.
 
-        Values are told apart by their identity: each argument has one of its own. What changes in
-        place is another value each time that it is read, and has an identity in the program.
+        Values are identified by object identity, as each argument has a value of its own. Mutable
+        containers are a new value at each read, and have an `ident` instead.
         """
         for expression, given in self._written():
             if _is_same(given, value):
@@ -48,7 +48,7 @@ class Caller:
         return None
 
     def _written(self) -> Iterator[tuple[ast.expr, Value]]:
-        """The arguments with the expressions that give them."""
+        """The arguments with their expressions."""
         if not isinstance(self.node, ast.Call):
             return
         positional = self.args.positional
@@ -75,8 +75,7 @@ def _is_same(given: Value, value: Value) -> bool:
 
 
 def _entry_of(display: ast.expr, expression: ast.expr, key: object) -> tuple[ast.expr, bool]:
-    """The part of `display`, the dict that `expression` stands for, that gives the value of
-    `key`."""
+    """The value of `key` in `display`, the dict for `expression`."""
     if isinstance(display, ast.Dict):
         for name, value in zip(display.keys, display.values, strict=True):
             if isinstance(name, ast.Constant) and name.value == key:
@@ -91,8 +90,7 @@ def _entry_of(display: ast.expr, expression: ast.expr, key: object) -> tuple[ast
 def _item_of(
     display: ast.expr, expression: ast.expr, is_value: list[bool]
 ) -> tuple[ast.expr, bool]:
-    """The part of `display`, the sequence that `expression` stands for, that gives the item which
-    `is_value`."""
+    """The item in `display`, the sequence for `expression`, for which `is_value` holds."""
     written = display.elts if isinstance(display, (ast.Tuple, ast.List)) else []
     if len(written) == len(is_value) and not any(isinstance(it, ast.Starred) for it in written):
         return written[is_value.index(True)], True

@@ -1,4 +1,4 @@
-"""Running tasks: what becomes of arguments, modes and results at the boundary."""
+"""Running tasks: arguments, modes and results across the worker boundary."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ AT_FORK = "<at fork>"
 
 
 TASKS = 8
-"""How many different tasks of one call are run."""
+"""The most distinct tasks of a call that run."""
 
 
 def tasks_in(m: Machine, value: Value, depth: int = 6) -> list[TaskCall]:
-    """The task calls in a list, which may hold itself, a generator, or by themselves."""
+    """The task calls in a value, also in nested lists and generators."""
     found: dict[TaskCall, None] = {}
     for atom in m.filtered(value).atoms:
         if isinstance(atom, TaskCall):
@@ -76,11 +76,10 @@ def tasks_in(m: Machine, value: Value, depth: int = 6) -> list[TaskCall]:
 
 
 def in_line(m: Machine, frame: Frame, tasks: list[TaskCall], *, apart: bool = False) -> Value:
-    """Run `tasks` here, one after the other; what they return.
+    """Run `tasks` sequentially in the caller; their joined results.
 
     Args:
-        apart: whether they are started alone: whoever starts one goes on where it raises, or never
-            ends.
+        apart: whether the caller continues if a task raises or never ends.
     """
     results = []
     m.program.in_line += tasks
@@ -123,13 +122,13 @@ def hand_out(
     until: frozenset[int] = frozenset(),
     queue: int = 0,
 ) -> Value:
-    """Hand `tasks` to workers; what they return.
+    """Dispatch `tasks` to workers; their joined results.
 
     Args:
-        since: where the workers are there already, when they came into being.
-        made: the identity of the call that made the object whose method is called, in the worker.
+        since: the moment at which existing workers started.
+        made: the identity of the call that created the actor.
 
-    The others are fields of the call's `Channel`, `WorkerTraits` and `Schedule`.
+    Other arguments are fields of the call's `Channel`, `WorkerTraits` and `Schedule`.
     """
     if forking_pickler and start.kind == PROCESS and start.name not in INHERITING:
         tasks = [task for task in tasks if not _is_of_a_notebook(task.function)]
@@ -141,8 +140,8 @@ def hand_out(
         or m.models.runs_nested(m.place.worker.call, library)
     )
     if nested and not (start.kind == PROCESS and ships and m.models.sends_on(m, library)):
-        # Within a worker, nested calls run in its threads or one after the other; but from a
-        # thread processes start as they do from the program.
+        # In a worker, nested calls run in its threads or sequentially; but a thread starts
+        # processes as the program does.
         return in_line(m, frame, tasks, apart=single and not answers)
     assumed = m.assumed.copy()
     assume(m.assumed, when)
@@ -173,7 +172,7 @@ def hand_out(
         if not tasks:
             m.state.assumed = assumed
             return UNKNOWN
-    if nested:  # what it does is taken to be done in this worker; what it is sent is asked for
+    if nested:  # it counts as run in this worker; only what it is sent is checked
         call.tasks += [_sent_on(m, call, task) for task in tasks[:TASKS]]
         m.program.nested.append(call)
         m.state.assumed = assumed
@@ -191,7 +190,7 @@ def hand_out(
 
 
 def _sent_on(m: Machine, call: ParallelCall, task: TaskCall) -> TaskRun:
-    """One task that a worker hands out itself, with what crosses that did not come to it so."""
+    """A task that a worker dispatches itself, with objects that it didn't receive."""
     run = m.place.worker
     had = [atom for _, atom, _ in run.given] if run is not None else []
     for effect in of_kinds(run.effects, Capture) if run is not None else ():
@@ -202,14 +201,14 @@ def _sent_on(m: Machine, call: ParallelCall, task: TaskCall) -> TaskRun:
 
 
 def _is_of_a_notebook(function: Value) -> bool:
-    """Whether what a task calls is pickled by its name in a cell: a fresh process fails to find it
-    there, before it runs any of it."""
+    """Whether a task's function is pickled by its name in a notebook cell: a spawned process can't
+    find it, so the task never runs."""
     modules = [_home(atom) for atom in functions_in(function)]
     return bool(modules) and all(it is not None and it.is_notebook for it in modules)
 
 
 def _home(atom: Atom) -> Module | None:
-    """The module that says what `atom` is, a function or an object that is called."""
+    """The module of the function or callable `atom`."""
     if isinstance(atom, Bound):
         return _home(atom.receiver)
     if isinstance(atom, Instance):
@@ -218,13 +217,12 @@ def _home(atom: Atom) -> Module | None:
 
 
 def forked(m: Machine) -> Value:
-    """What forked processes do first, in order."""
+    """The functions that forked processes run first, in order."""
     return m.read(0, AT_FORK) or NOTHING
 
 
 def _afresh(m: Machine, call: ParallelCall) -> Modes:
-    """What is in force where a worker begins by itself: what a module that is imported puts in
-    force on its import, it does in each process."""
+    """The modes of a fresh worker: those set by imported modules, which it imports as well."""
     site = call.inherited.grad_site
     if call.kind != PROCESS or site is None or site.function is not None:
         return Modes()
@@ -232,8 +230,8 @@ def _afresh(m: Machine, call: ParallelCall) -> Modes:
 
 
 def _import_again(m: Machine, call: ParallelCall) -> None:
-    """Give globals of imported modules, but for models and tensors, the values that they have in
-    workers which import these modules themselves."""
+    """Reset rebound globals of imported modules to their values after import, as workers that
+    import these modules see them; except models and tensors."""
     importing = m.program.entry if call.start in IMPORTING else None
     for place, by in m.facts.rebound_globals.items():
         first, now = m.facts.loaded.get(place), m.store.get(place)
@@ -268,9 +266,7 @@ def run_task(
     if initializer is not None and call.kind == PROCESS:
         at_start = shipped(m, call, initializer)
         run.given = run.given + at_start
-        if (
-            call.channel.ships and call.start not in INHERITING
-        ):  # a fork inherits what it is started with
+        if call.channel.ships and call.start not in INHERITING:  # a fork inherits initargs
             run.contents = run.given
             with_start = pickling_themselves(m, (atom for _, atom, _ in at_start))
             pickled_at_start = sent_as(m, with_start)
@@ -333,7 +329,7 @@ def run_task(
             [[(as_data(m, value, plain=plain), node) for value, node in end] for end in ends]
             for plain in (False, True)
         )
-        # It is asked where gradients are left in a process, and takes long where much is held.
+        # Only a process that trains loses gradients, and the search is slow.
         trains = process and any(of_kinds(run.effects, Backward))
         for effect in of_kinds(run.effects, Escape) if trains else ():
             effect.payload.reachable = reached(m, effect.target)
@@ -358,7 +354,7 @@ def run_task(
         after.assumed, after.modes = parent.assumed, parent.modes
         m.state = after
     elif not process and call.schedule.until:
-        # It never ends, or fails: what it does happens all the same.
+        # It never ends, or fails: its effects happen anyway.
         m.state.past.update((effect, effect.when) for effect in run.effects)
     if start.copies:
         result = sent_back(m, result, call)
@@ -366,7 +362,7 @@ def run_task(
 
 
 def _wrapped(atom: Atom) -> Function | None:
-    """The function that the program wrote, where a decorator of its own made `atom` of it."""
+    """The function of the program under a decorator of its own."""
     function = atom.function if isinstance(atom, Bound) else atom
     return function.wraps if isinstance(function, Function) else None
 
@@ -392,13 +388,13 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
 
 
 def _sent(place: Key, atom: Atom) -> Value:
-    """Something unknown that came to a worker as the argument at `place`."""
+    """An unknown argument that a worker received at `place`."""
     return of(replace(atom, sent=place)) if isinstance(atom, Unknown) else of(atom)
 
 
 def _bound(m: Machine, function: Value) -> set[Atom]:
-    """What may pick things among the arguments that `function` has with it, or that the object was
-    made with whose method it is."""
+    """Selector values among the function's bound arguments, or among the arguments with which the
+    method's object was created."""
     found: set[Atom] = set()
     for atom in function.atoms:
         given = atom.defaults if isinstance(atom, Function) else ()

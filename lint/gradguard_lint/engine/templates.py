@@ -1,4 +1,4 @@
-"""Template methods: methods of base classes that call those of the classes that extend them."""
+"""Template methods: base class methods that call overrides."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def calling_its_own(cls: Class) -> list[tuple[Module, FunctionNode]]:
-    """The methods that `cls` inherits from classes of the project, and that call methods which it
-    has itself; each with the module that it is in."""
+    """Inherited project methods that call methods of `cls` itself, with their modules."""
     own = {it.name for it in cls.node.body if isinstance(it, FUNCTIONS)} - {"__init__"}
     methods = [
         (above.module, it)
@@ -39,8 +38,7 @@ def calling_its_own(cls: Class) -> list[tuple[Module, FunctionNode]]:
 
 
 def lacks_an_attribute(cls: Class) -> bool:
-    """Whether `cls` uses attributes of its objects that neither it has nor what it extends, or
-    methods that only say that a class which extends it has them."""
+    """Whether `cls` is abstract: it uses attributes or abstract methods that it doesn't define."""
     if any(getattr(base, "name", "").rpartition(".")[2] not in _BASES for base in cls.outside()):
         return False
     nodes = [part for it in (cls, *cls.above) for part in descend(it.node)]
@@ -55,7 +53,7 @@ def lacks_an_attribute(cls: Class) -> bool:
 
 
 def _is_left_open(method: FunctionNode) -> bool:
-    """Whether a method does nothing but raise ``NotImplementedError``, or is abstract."""
+    """Whether a method only raises ``NotImplementedError``, or is abstract."""
     if any(last_name(it).startswith("abstract") for it in method.decorator_list):
         return True
     last = method.body[-1]
@@ -65,13 +63,13 @@ def _is_left_open(method: FunctionNode) -> bool:
 
 
 _BASES = frozenset({"ABC", "Generic", "Protocol", "object"})
-"""The classes outside the project of which it is known that they have no methods to call."""
+"""External base classes without methods that matter."""
 
 _OF_OBJECTS = frozenset(dir(object))
 
 
 def _asks_itself(method: ast.AST, names: Set[str]) -> bool:
-    """Whether `method` has an attribute with one of these `names` of its object."""
+    """Whether `method` accesses one of these attributes of ``self``."""
     return any(
         isinstance(part, ast.Attribute)
         and part.attr in names

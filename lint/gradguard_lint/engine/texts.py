@@ -1,4 +1,4 @@
-"""Strings that are put together: what is known of them, with ``{}`` for what is not."""
+"""Composed strings, with ``{}`` for unknown parts."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gradguard_lint.domain.unknowns import OWN, is_own
 from gradguard_lint.domain.values import UNKNOWN, Choice, Const, Unknown, Value
 
 GAP = "{}"
-"""What stands for a part that is not known."""
+"""The placeholder for an unknown part."""
 
 TEXTS = 4
-"""Up to this many alternatives are told apart."""
+"""The most alternatives of a composed string."""
 
 _FIELD = re.compile(r"%(?:\((\w+)\))?([-+ #0-9.]*)([a-zA-Z%])")
 
 
 def put_together(parts: Iterable[str | Value]) -> Value:
-    """A string made of `parts`, with an alternative for each of theirs."""
+    """The concatenation of `parts`, with all combinations of their alternatives."""
     ways: list[tuple[str, bool, Conditions]] = [("", True, frozenset())]
     own: tuple[str, ...] = ()
     for part in parts:
@@ -47,18 +47,18 @@ def put_together(parts: Iterable[str | Value]) -> Value:
 
 
 def may_be(key: Key, value: Hashable) -> bool:
-    """Whether what has that key may be `value`, where it is a text that is known in part, or the
-    device of a tensor."""
+    """Whether a value with this key may equal `value`; keys are partly known texts or tensor
+    devices."""
     if not isinstance(key, tuple) or key[0] not in ("text", "device-of"):
         return True
     if key[0] == "device-of":
-        return False  # no text, even if it names that device
+        return False  # a device isn't a string, even if it has that name
     pattern = ".*".join(map(re.escape, str(key[1]).split(GAP)))
     return isinstance(value, str) and re.fullmatch(pattern, value, re.DOTALL) is not None
 
 
 def _shown(choice: Choice) -> tuple[str, bool]:
-    """What the alternative of a part looks like, and whether that is known."""
+    """The text of a part, and whether it is known."""
     atom = choice.atom
     if isinstance(atom, Const) and isinstance(atom.value, (str, int, float, bool, type(None))):
         return str(atom.value), True

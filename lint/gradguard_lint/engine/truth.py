@@ -1,4 +1,4 @@
-"""Truth: what a test tells, and under which conditions."""
+"""Truth values of atoms and comparisons, and questions for unknown ones."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ GPU_FLAGS = words(
     "gpu gpus n_gpu n_gpus ngpus num_gpus gpu_count use_gpu use_gpus use_cuda with_gpu "
     "with_cuda cuda is_cuda has_gpu has_cuda gpu_available cuda_available on_gpu enable_gpu"
 )
-"""Options that say whether a GPU is to be used."""
+"""Options that enable a GPU."""
 
 
 @lru_cache(maxsize=4096)
 def denying_gpu(node: ast.expr) -> bool | None:
-    """The truth by which a test says in its words that no GPU is used: ``gpus == 0``, ``use_cuda``
-    false, ``device == "cpu"``; None where it says nothing of that."""
+    """The truth by which a test implies that no GPU is used: ``gpus == 0``, ``use_cuda`` false,
+    ``device == "cpu"``; None if it implies nothing."""
     if _flag(node):
         return False
     if not isinstance(node, ast.Compare) or len(node.ops) != 1:
@@ -72,13 +72,13 @@ def _flag(node: ast.expr) -> bool:
 
 
 def names_gpu(text: str) -> bool:
-    """Whether `text` names a GPU, or what is done on one."""
+    """Whether `text` mentions a GPU."""
     low = text.lower()
     return "cuda" in low or "gpu" in low
 
 
 def truth_of(atom: Atom) -> bool | None:
-    """Whether `atom` is true, where that is known."""
+    """The truth of `atom`, if it is known."""
     if isinstance(atom, Const):
         return bool(atom.value)
     if isinstance(atom, Items):
@@ -87,17 +87,16 @@ def truth_of(atom: Atom) -> bool | None:
         return True if atom.entries else None
     if isinstance(atom, Thing):
         return None if atom.kind in ("number", "state", "namespace") else True
-    if isinstance(atom, Instance):  # of a class of a library
+    if isinstance(atom, Instance):  # of a library class
         return True if atom.cls.module.is_stub else None
     return True if type(atom) in _TRUE else None
 
 
 _TRUE = frozenset({Function, Class, Bound, Partial, Delayed, TaskCall, Generator})
-"""What is always true."""
+"""Atoms that are always true."""
 
 
 def truthy(value: Value | None) -> bool:
-    """Whether `value` is a constant that is true."""
     return value is not None and bool(value.constant)
 
 
@@ -106,38 +105,38 @@ def _device(atom: Atom) -> TypeGuard[Thing]:
 
 
 def as_unknown(atom: Atom) -> Atom:
-    """An attribute of a library is something unknown that stays the same."""
+    """`atom`; a library's attribute as an unknown with a fixed key."""
     return Unknown(("external", atom.name)) if isinstance(atom, External) else atom
 
 
 def object_key(atom: Instance) -> Key:
-    """What an object is known by."""
+    """The key of an object."""
     return ("object", atom.ident)
 
 
 def names_cuda(key: Key) -> Key:
-    """The question whether what `key` stands for, or its text, names a GPU."""
+    """The question whether the value of `key`, or its text, names a GPU."""
     return ("contains", named(key), "cuda")
 
 
 def asks_on_gpu(key: Key) -> Key:
-    """The question whether what `key` stands for, perhaps a tensor, is on a GPU: ``is_cuda``."""
+    """The question whether a tensor with this key is on a GPU: ``is_cuda``."""
     return names_cuda(("attr", key, "device"))
 
 
 def named(key: Key) -> Key:
-    """What `key` stands for, where it is the text of that."""
+    """`key` without conversions to a string."""
     while isinstance(key, tuple) and key[0] == "str":
         key = key[1]
     return key
 
 
 _DEVICES = frozenset({"cpu", "mps", "xpu", "meta"})
-"""What else than a GPU of CUDA's a device may be."""
+"""Device types other than CUDA."""
 
 
 _KNOWN_APART = (Function, Class)
-"""What one statement of the program makes, of which another makes another."""
+"""Objects of which each definition creates a distinct one."""
 
 _IDENTITY = frozenset({ast.Is, ast.IsNot})
 _EQUALITY = frozenset({ast.Eq, ast.NotEq, ast.Is, ast.IsNot})
@@ -153,7 +152,7 @@ _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 
 def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
-    """What ``left op right`` is."""
+    """The result of ``left op right``."""
     kind = type(op)
     if kind not in _IDENTITY:
         left, right = as_unknown(left), as_unknown(right)
@@ -166,13 +165,13 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
         if isinstance(left, Const) or (_device(left) and not _device(right)):
             left, right = right, left
         if _device(right) and isinstance(left, Const):
-            return Const(negative, "bool")  # no text, even if it names that device
+            return Const(negative, "bool")  # a device isn't a string, even if it has that name
         if _device(right) and not right.parts:
             right = Const(right.name, "device") if isinstance(left, Unknown) else right
         if isinstance(left, Unknown) and left.key == ("gpu-count",) and right == Const(0, "int"):
             return Unknown(GPU_PRESENT if negative else ("not", GPU_PRESENT))
         if isinstance(left, Instance) and not left.cls.plain and right != Const(None, "NoneType"):
-            left = Unknown(object_key(left))  # it may be a member of an enumeration
+            left = Unknown(object_key(left))  # possibly an enum member
         if isinstance(left, Unknown) and is_question(left.key) and _is_truth(right, op):
             told = bool(right.value) is not negative
             return left if told else Unknown(("not", left.key))
@@ -212,7 +211,7 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
                 return Const(not negative, "bool")
             if right.keywords and not may_have(right, left.value):
                 return Const(negative, "bool")
-            return Unknown()  # any other dict may be given more where nobody looks
+            return Unknown()  # any other dict may have more keys
         if isinstance(left, Unknown) and left.key is not None and isinstance(right, Items):
             names = [item.constant for item in right.items or ()]
             key = ("among", left.key, tuple(names))
@@ -241,7 +240,7 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
 
 
 def compare_values(op: ast.cmpop, left: Value, right: Value) -> Value:
-    """What ``left op right`` is, of each alternative with each other."""
+    """``left op right`` for all pairs of alternatives."""
     choices = [
         Choice(compare(op, a.atom, b.atom), a.when | b.when)
         for a in left.choices
@@ -251,16 +250,16 @@ def compare_values(op: ast.cmpop, left: Value, right: Value) -> Value:
 
 
 def _apart(op: ast.cmpop, code: Atom, atom: Atom) -> bool:
-    """Whether one is a function, class or module of the project, and the other is certainly not."""
+    """Whether `code` is a function, class or module, and `atom` certainly isn't."""
     if not isinstance(code, (*_KNOWN_APART, ProjectModule)):
         return False
-    if isinstance(atom, Instance):  # which may say itself what is equal to it
+    if isinstance(atom, Instance):  # it may define __eq__
         return isinstance(op, (ast.Is, ast.IsNot)) and atom.cls.plain
     return isinstance(atom, (Const, Items, Table))
 
 
 def _is_truth(atom: Atom, op: ast.cmpop) -> TypeGuard[Const]:
-    """Whether `atom` is True or False, or what is equal to it, where that is asked."""
+    """Whether `atom` is a bool, or equals one in a comparison by equality."""
     if not isinstance(atom, Const):
         return False
     return atom.kind == "bool" or (isinstance(op, (ast.Eq, ast.NotEq)) and atom.value in (0, 1))
@@ -275,7 +274,7 @@ _MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 
 def _ordered(op: ast.cmpop, key: Key, value: Hashable) -> Atom:
-    """The four orders as two questions, so that each knows its opposite."""
+    """The four orders as two questions, so that opposites are recognised."""
     question: Key = ("lt" if isinstance(op, (ast.Lt, ast.GtE)) else "le", key, value)
     return Unknown(("not", question) if isinstance(op, (ast.Gt, ast.GtE)) else question)
 

@@ -1,4 +1,4 @@
-"""Loops that are being run, and what is known of the objects that their turns make and consume."""
+"""Running loops, and the objects that their iterations create and consume."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytest_gradguard.records import record
 
 @record
 class Loop:
-    """A loop that is being run.
+    """A running loop.
 
     Attributes:
         function: the function around it.
-        keys: stand for its element: where that is known, one of the turns is run.
-        turn: the number of its turn, which no other turn of any loop has.
+        keys: the keys of its element; known ones identify the iteration.
+        turn: the unique number of the current iteration.
     """
 
     site: Site
@@ -27,21 +27,20 @@ class Loop:
 
 
 class Turns:
-    """Turns of loops: where the run is in them, and which objects are of one turn alone.
-
-    Moments are counted by the newest identity there was.
+    """The position in running loops, and the objects of single iterations. A time is the newest
+    identity then.
 
     Attributes:
-        loops: the loops around, the innermost last; a comprehension is none of them.
-        depth: how many loops and comprehensions are around.
-        began: when the innermost turn of a loop or comprehension began; 0: there is none.
-        made: when each thing was made last: at its own identity, where it is made once.
-        consumed: when a turn consumed each thing as the item of what its loop iterates.
-        loop_invariant_args: what all turns pass to the constructors of objects, by object.
-        loop_invariant_fields: what all turns give a single attribute, by object and name.
-        per_turn_args: values that only one turn passes to a constructor, by object.
-        rewriting: the places where loops that are being run replace each item of a container.
-        items: which item each loop and comprehension around has, of those run item by item.
+        loops: the enclosing loops, innermost last, without comprehensions.
+        depth: the number of enclosing loops and comprehensions.
+        began: the start of the innermost iteration; 0: none.
+        made: the last creation of each object: its own identity if it is created once.
+        consumed: the iteration that consumed each object as its loop's item.
+        loop_invariant_args: objects that all iterations pass to a constructor, by object.
+        loop_invariant_fields: objects that all iterations set as an attribute, by object and name.
+        per_turn_args: values that differ between iterations as constructor arguments, by object.
+        rewriting: targets where running loops replace each item of a container.
+        items: the item index of each enclosing unrolled loop or comprehension.
     """
 
     def __init__(self) -> None:
@@ -57,7 +56,7 @@ class Turns:
         self.items: tuple[int, ...] = ()
 
     def item_by_item(self, known: tuple[Value, ...]) -> Iterator[Value]:
-        """The items of a sequence, each while a turn has it."""
+        """Iterate over `known` items, recording the index."""
         around = self.items
         try:
             for number, item in enumerate(known):
@@ -67,22 +66,22 @@ class Turns:
             self.items = around
 
     def sites(self) -> tuple[Site, ...]:
-        """The loops around, as places in the program."""
+        """The sites of the enclosing loops."""
         return tuple(loop.site for loop in self.loops)
 
     def numbers(self) -> tuple[int, ...]:
-        """The turn of each loop around."""
+        """The iteration of each enclosing loop."""
         return tuple(loop.turn for loop in self.loops)
 
     def is_several(self, ident: int) -> bool:
-        """Whether the identity may stand for several objects, which one expression has made."""
+        """Whether the identity may stand for several objects, created by one expression."""
         return self.made.get(ident, 0) > ident
 
     def is_older(self, ident: int) -> bool:
-        """Whether a thing was there before the innermost turn, and is no item of it."""
+        """Whether an object existed before the innermost iteration, and isn't its item."""
         return max(self.made.get(ident, 0), self.consumed.get(ident, 0)) < self.began
 
     def shared_by(self, ident: int, name: str) -> Set[int]:
-        """What all turns give the objects that they make, as the attribute `name`."""
+        """The objects that all iterations set as the attribute `name` of their objects."""
         shared = self.loop_invariant_fields.get((ident, name))
         return self.loop_invariant_args.get(ident, frozenset()) if shared is None else shared

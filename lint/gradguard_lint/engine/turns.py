@@ -1,7 +1,7 @@
-"""Aliasing by turn: whether an object of one turn of a loop is that of another turn, too.
+"""Aliasing between loop iterations: whether two iterations use the same object.
 
-A value is *loop-invariant* where all turns have the same, *per turn* where each turn has another:
-one that it made itself, or consumed as the item of what its loop iterates.
+A value is *loop-invariant* if all iterations have the same one, and *per turn* if each has its own:
+created in the iteration, or consumed as the loop's item.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from pytest_gradguard.records import replace
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     Known = dict[tuple[int, str], bool | None]
-    """Whether names are loop-invariant, by their frames: None, too, of one that is being asked."""
+    """Whether names are loop-invariant, by frame; None also during the check."""
 
 
 def in_loop(m: Machine, frame: Frame) -> bool:
-    """Whether code in `frame` is evaluated again and again."""
+    """Whether code in `frame` runs repeatedly."""
     scope: Frame | None = frame
     around = 0
     while scope is not None and scope.function is frame.function:
@@ -62,7 +62,7 @@ def in_loop(m: Machine, frame: Frame) -> bool:
 
 
 def from_before(m: Machine, value: Value, depth: int = 4) -> frozenset[int]:
-    """The identities in `value` that were there before this turn of the loop around."""
+    """The identities in `value` that existed before this iteration."""
     return frozenset(
         atom.ident
         for atom in inner(value, depth)
@@ -73,15 +73,15 @@ def from_before(m: Machine, value: Value, depth: int = 4) -> frozenset[int]:
 
 
 def consume(m: Machine, item: Value) -> None:
-    """The turn that begins consumes `item`, as no other turn of its loop does."""
+    """Record that the current iteration consumes `item`, as no other does."""
     for atom in inner(item):
         if isinstance(atom, (Instance, Tensor, Thing)):
             m.place.turns.consumed[atom.ident] = m.place.turns.began
 
 
 def made_in_turn(m: Machine, value: Value) -> bool:
-    """Whether there are things in `value`, all of which are per turn: one without an identity may
-    be the same in all."""
+    """Whether `value` contains objects, all of them per turn; one without an identity may be
+    shared."""
     if not m.place.turns.began:
         return False
     receivers = [of(atom.receiver) for atom in value.of(Bound)]
@@ -96,7 +96,7 @@ def made_in_turn(m: Machine, value: Value) -> bool:
 
 
 def bound_per_turn(frame: Frame) -> frozenset[str]:
-    """The names that each turn of the loops around binds."""
+    """The names bound by each iteration of the enclosing loops."""
     names: frozenset[str] = frozenset()
     scope: Frame | None = frame
     while scope is not None and scope.function is frame.function:
@@ -108,8 +108,8 @@ def bound_per_turn(frame: Frame) -> frozenset[str]:
 def private_parts(
     frame: Frame, node: ast.Call, args: Args
 ) -> tuple[frozenset[int], frozenset[str]]:
-    """The positions and keywords of `args`, those of `node`, that are per turn; -1: of what is
-    called, as ``delayed(f)`` makes it."""
+    """Positions and keywords of the arguments of `node` that are per turn; -1: the function, as in
+    ``delayed(f)``."""
     names = bound_per_turn(frame)
     if not names:
         return frozenset(), frozenset()
@@ -129,8 +129,7 @@ def private_parts(
 
 
 def _unpacked(frame: Frame, item: ast.expr) -> list[Display]:
-    """The arguments that `item` gives: the parts of the tuple that it unpacks, where the source
-    says which these are."""
+    """The arguments for `item`: the parts of a starred tuple, if the source shows them."""
     if isinstance(item, ast.Starred):
         display, names = display_of(frame, item.value)
         parts = display.elts if isinstance(display, (ast.Tuple, ast.List)) else [item]
@@ -140,7 +139,7 @@ def _unpacked(frame: Frame, item: ast.expr) -> list[Display]:
 
 
 def varies(item: ast.AST, names: frozenset[str]) -> bool:
-    """Whether `item` differs from turn to turn, as it calls something or has one of `names`."""
+    """Whether `item` differs between iterations: it contains a call or one of `names`."""
     return any(
         isinstance(part, ast.Call) or (isinstance(part, ast.Name) and part.id in names)
         for part in descend(item)
@@ -148,8 +147,8 @@ def varies(item: ast.AST, names: frozenset[str]) -> bool:
 
 
 def _placed(written: set[int], nodes: list[ast.expr], args: Args) -> set[int]:
-    """The positions in `args` of those `written` in `nodes`, of which some are unpacked: between
-    the first of these and the last, it is not known which comes from which."""
+    """Positions in `args` of the nodes `written`; with starred arguments, all positions between the
+    first and last of these."""
     stars = [index for index, item in enumerate(nodes) if isinstance(item, ast.Starred)]
     more = len(args.positional) - len(nodes)
     first, last = stars[0], stars[-1]
@@ -164,9 +163,9 @@ def _placed(written: set[int], nodes: list[ast.expr], args: Args) -> set[int]:
 def note_arguments(
     m: Machine, frame: Frame, node: ast.Call, args: Args, made: Instance, depth: int
 ) -> None:
-    """Note what of `args` all turns pass as `made` is constructed, and what this turn alone does.
+    """Record which `args` of the constructor of `made` are loop-invariant, and which are per turn.
 
-    `depth`: how far down in containers an object counts as passed.
+    `depth`: the nesting in containers down to which objects count as passed.
     """
     if not bound_per_turn(frame):
         return
@@ -191,14 +190,14 @@ def note_arguments(
 # -- attributes of objects that turns make ------------------------------------------------------
 
 _PLAIN = (ast.Constant, ast.Dict, ast.List, ast.Tuple)
-"""Expressions that are loop-invariant where their parts are."""
+"""Expressions that are loop-invariant if their parts are."""
 
 
 def note_field(
     m: Machine, frame: Frame, node: ast.stmt, target: ast.expr, written: ast.expr, value: Value
 ) -> None:
-    """Note what is loop-invariant of `value`, to which `node` sets the attribute `target` of an
-    object that is being constructed, and which is `written` there."""
+    """Record the loop-invariant objects in `value`, which `node` sets as an attribute of an object
+    under construction; `written` is their expression."""
     if not isinstance(target, ast.Attribute) or not isinstance(target.value, ast.Name):
         return
     owner = m.read(frame.ident, target.value.id)
@@ -213,8 +212,8 @@ def note_field(
 
 
 def note_shared_field(m: Machine, owner: Instance, name: str, value: Value) -> None:
-    """Note what other tasks may have of `value`, to which a task sets an attribute of an object of
-    its own: it stays shared where the task reads it again."""
+    """Record objects of other tasks in `value`, which a task sets as an attribute of its own
+    object: they stay shared when it is read again."""
     if (
         m.place.worker is None
         or m.place.worker.call.kind != THREAD
@@ -238,16 +237,16 @@ def _share(m: Machine, owner: Instance, name: str, given: frozenset[int], known:
 
 
 def _always_runs(frame: Frame, statement: ast.stmt) -> bool:
-    """Whether each run of the function around comes to `statement`, as far as it goes."""
+    """Whether `statement` is at the top level of the function."""
     return frame.function is not None and statement in getattr(frame.function.node, "body", ())
 
 
 def _is_invariant(
     m: Machine, frame: Frame, node: ast.expr, chain: tuple[Step, ...], names: Known
 ) -> bool | None:
-    """Whether `node` is the same in each turn of the loops around; None: that is not known.
+    """Whether `node` is the same in each iteration; None if that is unknown.
 
-    `chain` is the calls that lead to `frame`, `names` what is known so far.
+    `chain` are the calls that lead to `frame`, `names` the answers so far.
     """
     known: bool | None = True
     for part in descend(node):
@@ -284,7 +283,7 @@ def _is_invariant_name(
     if name in bound_per_turn(home):
         return False
     if home.parent is None or home.loop_names:
-        return True  # it was there before the loop
+        return True  # it existed before the loop
     if home is not frame or home.function is None:
         return None
     bound = m.facts.origins.get((home.ident, name))
@@ -308,8 +307,8 @@ def _is_invariant_name(
 def _written_arguments(
     m: Machine, function: Function, call: ast.Call
 ) -> dict[str, ast.expr | None] | None:
-    """What `call` passes as each parameter of `function` (None: its default), where it certainly
-    calls that itself; the receiver is left out where `call` makes it."""
+    """The expression passed for each parameter of `function` (None: its default), if `call`
+    certainly calls it; without the receiver that a constructor creates."""
     called = call.func
     made = [it.cls.name for it, node in m.place.making if node is call]
     said = last_name(called)
@@ -335,19 +334,16 @@ def _written_arguments(
 # -- objects under several names ----------------------------------------------------------------
 
 DEEP = 2
-"""How far down in containers an object is found that changes in place."""
+"""The nesting in containers down to which changed objects are replaced."""
 
 
 def changed_in_place(
     m: Machine, frame: Frame, target: ast.expr, held: Value, atom: Atom, new: Value
 ) -> None:
-    """`atom`, which `target` stands for, is `new` from here on, whoever holds it.
+    """Replace `atom`, the value of `target`, by `new` wherever it is stored.
 
-    The variable of a loop stands for each item in turn. Anything else is one object: where it may
-    be another one, or one expression has made several, it is not known which of them changes.
-
-    Args:
-        held: all that `target` may stand for.
+    A loop variable stands for each item in turn. Anything else is one object: if it has
+    alternatives, or stands for several objects, it is unknown which one changes.
     """
     if not isinstance(atom, Tensor) or atom.ident <= 0 or new == of(atom):
         return
@@ -370,8 +366,8 @@ def _holds_items(value: Value) -> bool:
 
 
 def _with(value: Value, old: Atom, new: Value, depth: int, *, several: bool) -> Value:
-    """`value` with `new` for `old`; where that stands for `several` objects, only among
-    items of which it is not known which is where."""
+    """`value` with `old` replaced by `new`; if it stands for `several` objects, only among items at
+    unknown positions."""
 
     def part(held: Value) -> Value:
         return _with(held, old, new, depth - 1, several=several)

@@ -1,4 +1,4 @@
-"""Reading and writing variables, attributes and containers, as the assumptions have them."""
+"""Variables, attributes and containers: reads and writes under the assumptions."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from gradguard_lint.engine.run_parts import Facts, Place
 
 HEAP = "<holds>"
-"""The name under which a container's identity has what it holds."""
+"""Store key: the content of a container."""
 
 _PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__", "__setstate__")
 
 PLACE = "<place>"
-"""What is noted under this name of a model: where it came onto the GPU."""
+"""Store key: where a model was moved to the GPU."""
 
 _MAY_CHANGE = frozenset({Items, Table, Thing})
-"""What may be something else by now."""
+"""Atoms that may have changed since they were stored."""
 
 
 class Variables:
-    """What the machine knows of values: it reads and writes its state here."""
+    """The machine's access to stored values."""
 
     program: Program
     state: State
@@ -61,7 +61,7 @@ class Variables:
         return self.state.assumed
 
     def resolve(self, ident: int, name: str, value: Value) -> Value:
-        """What the imported `name`, which is `value` so far, stands for."""
+        """The value of the imported `name`, which is `value` so far."""
         raise NotImplementedError
 
     # -- names ----------------------------------------------------------------------------------
@@ -70,12 +70,12 @@ class Variables:
         self.store[frame.outer.get(name, frame).ident, name] = value
 
     def stored(self, ident: int, name: str) -> Value | None:
-        """The value as it stands in the store."""
+        """The stored value, unfiltered."""
         value = self.state.store.get((ident, name))
         return value if value is not None else self.facts.loaded.get((ident, name))
 
     def read(self, ident: int, name: str) -> Value | None:
-        """The value under the assumptions that hold here."""
+        """The value under the current assumptions."""
         value = self.stored(ident, name)
         if value is None:
             return None
@@ -84,7 +84,7 @@ class Variables:
         return self.filtered(value)
 
     def receiver(self, frame: Frame) -> Atom | None:
-        """The object whose method runs in `frame`; None where it is none, or not known."""
+        """The object whose method runs in `frame`; None if there is none, or it is unknown."""
         function = frame.function
         if function is None or function.owner is None or not function.node.args.args:
             return None
@@ -92,14 +92,14 @@ class Variables:
         return found[0].only if found is not None else None
 
     def lookup(self, frame: Frame, name: str) -> tuple[Value, Frame] | None:
-        """The value of `name` seen from `frame`, and the frame that holds it."""
+        """The value of `name` in `frame` or an enclosing scope, and the frame that holds it."""
         store = self.state.store
         own, shared = store._own, store._shared
         scope: Frame | None = frame.outer.get(name, frame)
         first = True
         while scope is not None:
             if first or not scope.is_class:
-                place = (scope.ident, name)  # what is done here is done most of all
+                place = (scope.ident, name)  # the hottest loop of the engine
                 value = own[place] if place in own else shared.get(place)
                 if value is None:
                     value = self.facts.loaded.get(place)
@@ -112,19 +112,19 @@ class Variables:
         return None
 
     def set_field(self, ident: int, name: str, value: Value) -> None:
-        """Write an attribute of an object."""
+        """Set an attribute of an object."""
         self.facts.attribute_names.setdefault(ident, {})[name] = None
         self.store[ident, name] = value
 
     def fields(self, ident: int) -> Iterator[tuple[str, Value]]:
-        """The attributes of an object that have a value."""
+        """The attributes of an object that have values."""
         for name in self.facts.attribute_names.get(ident, ()):
             value = self.store.get((ident, name))
             if value is not None:
                 yield name, value
 
     def find_in_class(self, cls: Class, name: str) -> Value | None:
-        """`name` in `cls` or its bases in the project."""
+        """`name` in `cls` or its project bases."""
         return self.find_in((cls, *cls.above), name)
 
     def find_in(self, classes: tuple[Class, ...], name: str) -> Value | None:
@@ -136,13 +136,13 @@ class Variables:
         return None
 
     def pickles_itself(self, atom: Instance) -> bool:
-        """Whether the class of `atom` says itself what pickling takes along."""
+        """Whether the class of `atom` customises pickling."""
         return any(self.find_in_class(atom.cls, name) is not None for name in _PICKLING)
 
     # -- containers -----------------------------------------------------------------------------
 
     def current(self, atom: Atom) -> Value | None:
-        """What `atom`, a container or model that changes in place, is now; None: as it says."""
+        """The current content of the container or model `atom`; None if it is unchanged."""
         if isinstance(atom, (Items, Table)):
             return self.store.get((atom.ident, HEAP)) if atom.ident else None
         if isinstance(atom, Thing) and atom.kind == "model" and atom.ident > 0:
@@ -160,23 +160,23 @@ class Variables:
         return None
 
     def moved(self, ident: int, site: Site) -> None:
-        """Note where the model or estimator of that identity came onto the GPU."""
+        """Record where a model or estimator was moved to the GPU."""
         self.store[ident, PLACE] = of(Thing("place", "", site=site))
         self.program.moved.setdefault(ident, set()).add(site.node)
 
     def place_of(self, ident: int) -> Site | None:
-        """Where it came there, on the way here."""
+        """Where a model was moved to the GPU on this path."""
         told = self.store.get((ident, PLACE))
         return next((it.site for it in told.of(Thing) if it.site), None) if told else None
 
     # -- assumptions ----------------------------------------------------------------------------
 
     def conflicts(self, when: Conditions) -> bool:
-        """Whether `when` cannot hold under what is assumed."""
+        """Whether `when` contradicts the assumptions."""
         return not compatible(when, self.assumed)
 
     def filtered(self, value: Value) -> Value:
-        """`value` as it is now, without the alternatives that the assumptions rule out."""
+        """The current `value`, without alternatives that the assumptions exclude."""
         assumed = self.state.assumed
         choices = value.choices
         if len(choices) == 1 and not choices[0].when:
@@ -190,7 +190,7 @@ class Variables:
         changed = False
         for choice in choices:
             atom, when = choice.atom, choice.when
-            told = assumed or len(when) > 1  # one condition alone can always hold
+            told = assumed or len(when) > 1  # a single condition without assumptions always holds
             if when and told and not compatible(when, assumed):
                 changed = True
                 continue
@@ -213,7 +213,7 @@ class Variables:
         return joined(kept) if kept else UNKNOWN
 
     def _known(self, key: Key) -> Const | None:
-        """What is assumed of an unknown."""
+        """The assumed value of an unknown."""
         assumed = self.state.assumed
         place = ("value", key)
         if place in assumed:

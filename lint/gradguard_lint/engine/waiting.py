@@ -1,4 +1,4 @@
-"""When workers come into being, and how far what runs beside the program has come by then."""
+"""Starts of workers, and the progress of concurrent tasks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gradguard_lint.engine.machine import FINISHED, Machine
 
 
 def started(m: Machine, ident: int) -> None:
-    """The workers of the pool `ident` come into being here, on this way."""
+    """Record that the pool `ident` starts its workers here."""
     m.facts.pool_starts.append(Moment(dict(m.state.past), m.modes))
     m.store[ident, "<started>"] = of(Const(len(m.facts.pool_starts) - 1, "int"))
 
 
 def forget_start(m: Machine, ident: int) -> None:
-    """The pool `ident` is made anew, and its workers are not there yet."""
+    """Record that the pool `ident` is created again, without workers yet."""
     m.store[ident, "<started>"] = UNKNOWN
 
 
 def moment_of(m: Machine, ident: int) -> Moment | None:
-    """When the workers of `ident` came into being; None: not yet, or that is unknown.
+    """The moment at which `ident` started its workers; None if it hasn't, or that is unknown.
 
-    Where it may be one of several moments, what had happened is what had at any of them.
+    Of several possible moments, the events of all are joined.
     """
     number = m.read(ident, "<started>")
     found: Moment | None = None
@@ -44,7 +44,7 @@ def moment_of(m: Machine, ident: int) -> Moment | None:
 
 
 def wait_for(m: Machine, ident: int) -> None:
-    """What runs under that identity has come to its end here, on this way."""
+    """Record that the program joins the tasks of that identity here."""
     if not m.dead:
         facts = m.state.past[Waited(ident)] = m.assumed.facts
         for call in running(m):
@@ -55,8 +55,7 @@ def wait_for(m: Machine, ident: int) -> None:
 
 
 def given_out(m: Machine, call: ParallelCall) -> None:
-    """Note of `call`, which is made here, and of others that run on, which of them run at the same
-    time."""
+    """Record which running calls overlap with `call`, which starts here."""
     for other in running(m):
         same_turn = other.schedule.turn == call.schedule.turn
         if other.kind != call.kind or (
@@ -68,7 +67,7 @@ def given_out(m: Machine, call: ParallelCall) -> None:
             and same_turn
             and (other.site, other.schedule.until) == (call.site, call.schedule.until)
         ):
-            continue  # the same one, started in another way
+            continue  # the same call with another start method
         ended = [m.read(ident, FINISHED) for ident in other.schedule.until]
         if other.schedule.awaited or any(it is not None and it.constant is True for it in ended):
             other.schedule.chained_start = in_loop_of(m, other)
@@ -83,8 +82,7 @@ def given_out(m: Machine, call: ParallelCall) -> None:
 
 
 def running(m: Machine) -> list[ParallelCall]:
-    """What was given to threads on the way here, one task after the other, and processes that were
-    started one by one, which have not ended before another one."""
+    """Thread calls and single processes in the past of this path that may run concurrently."""
     return [
         it
         for it in m.state.past
@@ -97,12 +95,12 @@ def running(m: Machine) -> list[ParallelCall]:
 
 
 def turn_of(m: Machine) -> tuple[int, ...]:
-    """The turn of the loops around."""
+    """The iteration of each enclosing loop and comprehension."""
     return (*m.place.turns.numbers(), m.place.turns.began)
 
 
 def in_loop_of(m: Machine, call: ParallelCall) -> bool:
-    """Whether this is, or is in, a turn of the loop that made `call` in one of its turns."""
+    """Whether this is in an iteration of the loop that made `call`."""
     *turns, inner = call.schedule.turn
     around = len(call.schedule.loops)
     outer = around - 1
@@ -110,33 +108,31 @@ def in_loop_of(m: Machine, call: ParallelCall) -> bool:
     return 0 < around <= len(here) and (
         call.schedule.loops == m.place.turns.sites()[:around]
         and turns[:outer] == [loop.turn for loop in here[:outer]]
-        and inner in turns  # else a comprehension did
+        and inner in turns  # otherwise it was a comprehension
     )
 
 
 def was_before(m: Machine, effects: frozenset[Effect]) -> None:
-    """What threads do has happened here, on this way: somebody has waited until they had come so
-    far."""
+    """Record that the program waited until threads had these effects."""
     if effects and not m.dead:
         m.state.past[Progress(None, effects=effects)] = m.assumed.facts
 
 
 def ask_for_end(m: Machine, node: ast.AST, ident: int) -> Key:
-    """The question whether what runs under that identity has come to its end, as the program asks
-    it here."""
+    """The question whether the tasks of that identity have ended, as asked at `node`."""
     key = ("ended", ident, id(node))
     m.store[ident, FINISHED] = unknown(key)
     facts = m.assumed.facts
     if any(
         isinstance(event, ParallelCall) and ident in event.schedule.until and when <= facts
         for event, when in m.state.past.items()
-    ):  # what was not started has not ended
+    ):  # what wasn't started hasn't ended
         m.state.past[Progress(key, until=frozenset({ident}))] = facts
     return key
 
 
 def ask_for(m: Machine, node: ast.AST, effects: frozenset[Effect]) -> Key:
-    """The question whether threads have come so far that they have done this, asked here."""
+    """The question whether threads have had these effects, as asked at `node`."""
     key = ("done", id(node))
     if effects:
         m.state.past[Progress(key, effects=effects)] = m.assumed.facts

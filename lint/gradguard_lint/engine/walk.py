@@ -1,4 +1,4 @@
-"""The walk of a file's tree that takes its footprint."""
+"""The tree walk that computes a file's footprint."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 METHODS = -2
-"""What stands for the scope of what stands right in a class."""
+"""The scope of statements directly in a class."""
 
 
 def footprint(
     tree: ast.Module, called_by_calls: frozenset[str], strings: frozenset[str] = frozenset()
 ) -> Footprint:
-    """Walk `tree` once; the `strings` in it are mentioned like names."""
+    """The footprint of `tree`; `strings` are mentioned like names."""
     found = Footprint(called_by_calls=called_by_calls, strings=strings)
     found.definitions[OWN_CODE] = ("", found.own)
     done = found.filled.setdefault("", set())
@@ -44,11 +44,11 @@ def footprint(
 
 
 _KEEPING = (*OWN_SCOPES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
-"""Statements that only give names."""
+"""Statements that only bind names."""
 
 
 def _is_main(node: ast.If) -> bool:
-    """Whether that is for the program, not for who imports it."""
+    """Whether it tests ``__name__``."""
     return any(isinstance(it, ast.Name) and it.id == "__name__" for it in ast.walk(node.test))
 
 
@@ -170,7 +170,7 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Footpri
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[Imported]:
-    """What an import gives."""
+    """The names that an import binds."""
     if isinstance(node, ast.Import):
         names = ((it.name, it.asname or it.name.partition(".")[0]) for it in node.names)
         return [(name, "", here) for name, here in names]
@@ -179,7 +179,7 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[Imported]:
 
 
 def _imported_as(name: str, call: ast.Call) -> list[Imported]:
-    """What imports a module as `name`, as `call` does."""
+    """The import as `name` that `call` performs."""
     if last_name(call.func) != "import_module":
         return []
     module = getattr(call.args[0], "value", None) if len(call.args) == 1 else None
@@ -187,7 +187,7 @@ def _imported_as(name: str, call: ast.Call) -> list[Imported]:
 
 
 def _root(node: ast.expr) -> str:
-    """The variable whose item, attribute or method `node` has; "" where it is none."""
+    """The variable at the root of an attribute, item or call; "" if there is none."""
     if not isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
         return ""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
@@ -196,7 +196,7 @@ def _root(node: ast.expr) -> str:
 
 
 def _decorate(node: Definition | ast.ClassDef, found: Footprint) -> None:
-    """Note what decorates a function or class of the module."""
+    """Record decorators of a function or class of the module."""
     for it in node.decorator_list:
         decorator = it.func if isinstance(it, ast.Call) else it
         method = isinstance(decorator, ast.Attribute)
@@ -206,7 +206,7 @@ def _decorate(node: Definition | ast.ClassDef, found: Footprint) -> None:
 
 
 def _write(target: ast.expr, said: tuple[set[str], ...], scope: int, found: Footprint) -> None:
-    """Something writes to `target`, or to what it is a part of."""
+    """Record a write to `target`, or to what it is a part of."""
     while isinstance(target, ast.Subscript) or (
         isinstance(target, ast.Attribute) and target.attr == "data"
     ):
@@ -220,7 +220,7 @@ def _write(target: ast.expr, said: tuple[set[str], ...], scope: int, found: Foot
 
 
 def _call(function: ast.expr, said: tuple[set[str], ...]) -> None:
-    """Something calls `function`."""
+    """Record a call of `function`."""
     if isinstance(function, (ast.Name, ast.Attribute)):
         name = function.id if isinstance(function, ast.Name) else function.attr
         for names in said:
@@ -230,7 +230,7 @@ def _call(function: ast.expr, said: tuple[set[str], ...]) -> None:
 
 
 def _fill(container: ast.expr, said: tuple[set[str], ...]) -> None:
-    """Something is put into `container`, or into an item of it."""
+    """Record a write into `container`, or into an item of it."""
     while isinstance(container, ast.Subscript):
         container = container.value
     name = last_name(container)
@@ -239,9 +239,8 @@ def _fill(container: ast.expr, said: tuple[set[str], ...]) -> None:
 
 
 def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Footprint) -> None:
-    """A class is known by its name: what it extends, and what its special methods do (and those
-    that calling an object calls), matters where that is mentioned. Its other methods are known by
-    their own names, wherever it stands."""
+    """Record a class: its bases and special methods are mentioned by its name, its other methods by
+    their own names."""
     extended: set[str] = set()
     names, attributes = {node.name}, {asked(node.name)}
     found.bindings.append(Binding(names, attributes, extended, 0, held=False))
@@ -268,7 +267,7 @@ def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Footprin
         else:
             methods[part.name] = mentioned
         if part.name == "__init__":
-            mentioned |= extended  # it may be what calls that of the class it extends
+            mentioned |= extended  # it may call the base class's
         elif extended:
             found.inheriting.append((mentioned, extended))
         for decorator in part.decorator_list:
@@ -276,30 +275,30 @@ def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Footprin
 
 
 def _of_class(said: set[str]) -> set[str]:
-    """The methods that may be meant by what stands right in a class: there they are variables."""
+    """Methods possibly meant by variables in a class body."""
     return {asked(name) for name in said if name.isidentifier()}
 
 
 _IMPLIED = frozenset({"__init__"})
-"""Methods that are called by the name of their class."""
+"""Methods that calling the class runs."""
 
 _FILLING = frozenset({"add", "append", "insert", "setdefault", "update"})
-"""Methods that put something into a container."""
+"""Methods that insert into a container."""
 
 _NO_NAMES = frozenset({str, int, type(None), ast.Load, ast.Store, ast.Del, ast.Pass})
-"""What stands in trees, and mentions nothing."""
+"""Node types without mentions."""
 
 _NO_NAMES_OR_STRINGS = _NO_NAMES | {ast.Constant}
 
 
 def _places(targets: list[ast.expr], scope: int) -> set[Place]:
-    """The variables and the attributes that are set."""
+    """The places of assignment targets."""
     names, attributes = _targets(targets)
     return {(scope, name) for name in names} | {(ATTRIBUTE, name) for name in attributes}
 
 
 def _targets(targets: list[ast.expr]) -> tuple[set[str], set[str]]:
-    """The variables and the attributes that are set."""
+    """The variables and attributes of assignment targets."""
     names, attributes = set(), set()
     for target in targets:
         for part in descend(target):

@@ -1,1 +1,1 @@
-"""Which files there are, which of them matter, and who imports whom."""
+"""File discovery, the byte search, and imports between files."""

@@ -1,4 +1,4 @@
-"""The files of a project that import one that is named: how its functions are used shows there."""
+"""Project files that import a checked file, and so show how its functions are used."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gradguard_lint.project.patterns import relative
 from gradguard_lint.project.reader import Reader
 
 MOST_FILES = 2000
-"""In projects of more Python files, nobody looks for those that import a named one."""
+"""In projects with more Python files, importers aren't searched."""
 
 MOST = 16
-"""So many of them are read as programs, the nearest first."""
+"""The most importers that are read as programs, nearest first."""
 
 
 def importers(contents: Mapping[str, bytes], excludes: Excludes) -> dict[str, bytes]:
-    """The files, with what they hold, that import one of those in `contents`, of the same project.
+    """Files of the same project that import one in `contents`, with their bytes.
 
     Args:
         contents: files by path.
-        excludes: what the configuration leaves out.
+        excludes: the exclusions of the configuration.
     """
     reader = Reader()
     named = {absolute(path) for path in contents}
@@ -45,7 +45,7 @@ def importers(contents: Mapping[str, bytes], excludes: Excludes) -> dict[str, by
 
 
 def _importing(paths: Iterable[str], names: set[bytes]) -> Iterable[tuple[str, bytes]]:
-    """Those of `paths` that mention one of `names` where they import, with what they hold."""
+    """Those of `paths` whose imports mention one of `names`, with their bytes."""
     for path in paths:
         try:
             data = read(path)
@@ -56,5 +56,5 @@ def _importing(paths: Iterable[str], names: set[bytes]) -> Iterable[tuple[str, b
 
 
 def _distance(path: str, named: set[str]) -> int:
-    """How many folders are between `path` and the nearest of the files that are `named`."""
+    """The number of folders between `path` and the nearest of `named`."""
     return min(relative(path, os.path.dirname(it)).count("/") for it in named)

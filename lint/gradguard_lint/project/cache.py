@@ -1,13 +1,11 @@
-"""Findings of files that have not changed, kept in a folder of the project.
+"""The cache of findings for unchanged files, in a folder of the project.
 
-An entry holds what a file's findings were read from: the content of the file itself and of every
-other file that was run with it, and the summaries of those that were asked for their names. It is
-used while all of these, the configuration and the version are the same. A cache that cannot be read
-or written is no cache; it is never an error.
+An entry depends on the content of the file and of every other file that ran with it, on summaries
+of files whose names were resolved, on the configuration and on the version. A cache that can't be
+read or written is not an error.
 
-The folder may have come with the project, from anyone. So entries are named and signed with a
-secret of the user's own: nothing is believed that this user's linter did not write, and nothing is
-written through a link.
+The folder may come with an untrusted project. So entries are named and signed with a secret of the
+user: only entries that this user's linter wrote are used, and nothing is written through a link.
 """
 
 from __future__ import annotations
@@ -26,15 +24,15 @@ FOLDER = ".gradguard_cache"
 
 
 def digest(data: bytes | None) -> str:
-    """What stands for a file's content; a file that is not there has one too."""
+    """The digest of a file's content; "" for a missing file."""
     return "" if data is None else hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class Cache:
-    """The cache below the folder `root`; `salt` is all that findings depend on beside the files.
+    """The cache below the folder `root`.
 
     Attributes:
-        problem: what is wrong with the cache, if people should know.
+        problem: a problem to report to the user.
     """
 
     def __init__(self, root: str) -> None:
@@ -44,7 +42,7 @@ class Cache:
         self._usable = self._secret is not None and self._is_a_folder(self.folder)
 
     def _is_a_folder(self, path: str) -> bool:
-        """Whether `path` is a folder of its own, or free to become one."""
+        """Whether `path` is a real folder, or doesn't exist."""
         try:
             mode = os.lstat(path).st_mode
         except OSError:
@@ -56,7 +54,7 @@ class Cache:
         return True
 
     def _signed(self, *parts: bytes) -> str:
-        """What only this user's linter can make of `parts`."""
+        """The signature of `parts` with the user's secret."""
         keyed = hashlib.blake2b(key=self._secret or b"", digest_size=20)
         for part in parts:
             keyed.update(b"%d:%b" % (len(part), part))
@@ -74,8 +72,8 @@ class Cache:
         read: Callable[[str], bytes | None],
         summary: Callable[[str], str],
     ) -> Any:
-        """What was stored for this content of `path`, or None; `read` gives the other files, and
-        `summary` what of them matters to who asks for their names."""
+        """The stored result for this content of `path`, or None. `salt` is all that findings depend
+        on beside files; `read` returns other files, and `summary` their summaries."""
         if not self._usable:
             return None
         place = self._place(path, salt, data)
@@ -111,7 +109,7 @@ class Cache:
         absent: list[str],
         result: Any,
     ) -> None:
-        """Store `result` for this content of `path`; of files that were `asked`, with summaries."""
+        """Store `result` for this content of `path`; `asked` are files with summaries."""
         if not self._usable:
             return
         place = self._place(path, salt, data)
@@ -143,7 +141,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Put a file with `data` in place of `path`, whole; nothing is written through a link."""
+    """Replace the file `path` atomically, without following links."""
     temporary = f"{path}.{os.urandom(8).hex()}"
     with open(temporary, "xb", opener=_private) as stream:
         stream.write(data)
@@ -156,7 +154,7 @@ _SECRET_BYTES = 32
 
 
 def _secret() -> bytes | None:
-    """The user's own secret, made on first use; None where there is no place for one."""
+    """The user's secret, created on first use; None if there is no place for one."""
     home = HERE.cache_folder()
     if not os.path.isabs(home):
         return None
@@ -168,11 +166,7 @@ def _secret() -> bytes | None:
 
 
 def _read_secret(path: str) -> bytes | None:
-    """The secret at `path`; None where there is none that nobody else can know.
-
-    Raises:
-        OSError: it is another user's, or cannot be read.
-    """
+    """The secret at `path`; None if there is no private one."""
     try:
         with open(path, "rb", opener=open_no_link) as stream:
             status = os.fstat(stream.fileno())
@@ -187,4 +181,4 @@ def _read_secret(path: str) -> bytes | None:
 def _new_secret(path: str) -> bytes | None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     _write(path, os.urandom(_SECRET_BYTES))
-    return _read_secret(path)  # of two that are made at once, the later one stands
+    return _read_secret(path)  # of two created at once, the later one wins

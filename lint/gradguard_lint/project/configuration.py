@@ -1,4 +1,4 @@
-"""Which configuration holds for which file: the nearest, or the one that was named."""
+"""The configuration of each file: the nearest one, or the one given on the command line."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 _OPTION = "--exclude"
-"""What stands for the path of the patterns that the command line has."""
+"""The path of the command line's patterns in messages."""
 
 
 class Configuration:
-    """What one table says, with its patterns compiled.
+    """One configuration table, with its patterns compiled.
 
     Attributes:
         settings: the table.
-        path: the file that it stands in.
-        unusable: what is wrong with it, a line each.
-        broken: whether nothing of it can be used, so that its files cannot be checked.
+        path: its file.
+        unusable: its errors, one line each.
+        broken: whether it is unusable, so that its files can't be checked.
     """
 
     def __init__(self, settings: Settings, path: str = "", *, broken: bool = False) -> None:
@@ -49,11 +49,11 @@ class Configuration:
         return spec
 
     def excludes(self, path: str, named: str | None = None) -> bool:
-        """Whether `exclude` names `path`, or a folder around it.
+        """Whether `exclude` matches `path`, or a folder around it.
 
         Args:
             path: an absolute path.
-            named: the folder that was asked for: patterns that exclude it as a whole do not count.
+            named: the folder given by the user; patterns that exclude all of it don't count.
         """
         if self._exclude is None:
             return False
@@ -76,7 +76,7 @@ class Configuration:
         return self._within[named]
 
     def ignored_in(self, path: str) -> list[str]:
-        """The codes and prefixes that `per-file-ignores` leaves out in `path`."""
+        """The codes and prefixes that `per-file-ignores` disables in `path`."""
         return [
             selector
             for spec, selectors in self._per_file
@@ -89,30 +89,30 @@ class Configurations:
     """The configurations of one run.
 
     Attributes:
-        errors: what is wrong with them, each once.
+        errors: their errors, each once.
     """
 
     def __init__(
         self, path: str | None = None, settings: Settings | None = None, exclude: Sequence[str] = ()
     ) -> None:
-        """Look for them from each file upwards, or use the `settings` of the file at `path`.
+        """Search upwards from each file, or use the `settings` of the file at `path`.
 
         Args:
-            path: a file that was named.
-            settings: what it says.
+            path: a file given by the user.
+            settings: its content.
             exclude: patterns of the command line, relative to the current folder.
         """
         here = os.getcwd()
         self.errors: list[Trouble] = []
         self._known: dict[str, Configuration] = {}
         self._named: dict[str, Configuration] = {}
-        """By the folder as it is written."""
+        """By folder, as written."""
         self._one = settings is not None
         self._default = self._checked(settings or Settings(root=here), path or "")
         self._command_line = self._checked(Settings(exclude=tuple(exclude), root=here), _OPTION)
 
     def _with_usable_stubs(self, settings: Settings, path: str) -> Settings:
-        """`settings`, without the folders of stubs that cannot be used."""
+        """`settings` without unusable stub folders."""
         from gradguard_lint.models.own_stubs import StubError, rows_of_folder
 
         usable = []
@@ -171,7 +171,7 @@ class Configurations:
         return None if settings is None else self._checked(settings, path)
 
     def excludes(self, path: str, named: str | None = None) -> bool:
-        """Whether the command line, the configuration of `path` or one around it excludes it.
+        """Whether the command line, or a configuration of or above `path`, excludes it.
 
         Args:
             path: an absolute path.

@@ -1,4 +1,4 @@
-"""Files as bytes: what is no file, or too large to be source, is refused and never waited for."""
+"""Files as bytes: special or huge files are refused, without blocking on them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 LARGEST = 16 * 1024 * 1024
-"""Files above this many bytes are not checked: they hold data, and take minutes and gigabytes."""
+"""The most bytes of a checked file: larger ones hold data, and take minutes and gigabytes."""
 
 _TOO_LARGE = f"is too large: files above {LARGEST >> 20} MiB are not checked (`exclude` them)"
 
 
 class Unusable(Exception):
-    """A file that cannot be used; the message says why."""
+    """A file that can't be used; the message gives the reason."""
 
 
 def read(path: str) -> bytes:
-    """What the file at `path` holds.
-
-    Raises:
-        Unusable: it is no regular file, is too large, or cannot be read.
-    """
+    """The content of the file at `path`."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -38,11 +34,7 @@ def read(path: str) -> bytes:
 
 
 def read_stream(stream: BinaryIO | None) -> bytes:
-    """What `stream`, standard input, holds.
-
-    Raises:
-        Unusable: it is closed, too large, or cannot be read.
-    """
+    """The content of `stream`, standard input."""
     if stream is None:
         raise Unusable("cannot be read: it is closed")
     try:

@@ -1,4 +1,4 @@
-"""Where the bytes of a file draw numbers at random, and who gets what they are drawn from."""
+"""Random draws in the bytes of a file, and where their generators are passed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _RANDOM = (
     rb"|from[ \t]+numpy(?:\.random)?[ \t]+import[^\n]*\brand"
     rb"|numpy\.random[ \t]+as\b|np\.random(?![\w.])"
 )
-"""A draw from NumPy's global generator, or another name for what has it."""
+"""A draw from NumPy's global generator, or an alias for its module."""
 _VARIATES = ((b".rvs(", b".sample("), rb"\.(?:rvs|sample)\(")
 _OF_NUMPY = frozenset({b"pandas", b"scipy"})
-"""Packages some of whose methods draw from it, too."""
+"""Packages with methods that also draw from NumPy's global generator."""
 _ALIAS = rb"\w+[ \t]*=[ \t]*\Z"
 _DRAWS = (b"np.random", b"numpy.random", b"from")
 SEED = b"random.seed("
@@ -37,14 +37,14 @@ GENERATORS = (
     rb"(?<!\w)(?:default_rng|RandomState|Generator|Random)[ \t]*\(",
 )
 _MADE = tuple(name + b"(" for name in GENERATORS[0])
-"""How most of them are made: these are found in far less time."""
+"""The most common constructors, for a fast search."""
 _PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
 
 
 def draw_alike(data: bytes, imported: Set[bytes], *, forks: bool) -> bool:
-    """Whether forked workers may draw from NumPy, workers from a generator that is seeded, or a
-    generator may be given to tasks, or go with their function."""
+    """Whether forked workers may draw from NumPy's generator, workers from a seeded one, or a
+    generator may be sent to tasks or with their function."""
     if forks and any(_can_be_given(data, draw.start()) for draw in draws(data, imported)):
         return True
     if SEED in data and any(
@@ -55,7 +55,7 @@ def draw_alike(data: bytes, imported: Set[bytes], *, forks: bool) -> bool:
 
 
 def _is_for_tasks(data: bytes, made: re.Match[bytes]) -> bool:
-    """Whether a generator may be given to tasks, or go with their function."""
+    """Whether a generator may be sent to tasks, or with their function."""
     if is_passed_on(data, made.start()):
         return True
     name = given_to(data, made.start())
@@ -69,32 +69,32 @@ def _is_for_tasks(data: bytes, made: re.Match[bytes]) -> bool:
     said = words_of(b" ".join(handed))
     if any(it in said or any(map(said.__contains__, holders(near, it, said))) for it in names):
         return True
-    # A global may go along with a function.
+    # A function may capture a global.
     return (
         bool(name) and near is data and any(_can_be_given(data, it) for it in uses_of(data, name))
     )
 
 
 def gives_on(data: bytes, *, anyhow: bool) -> bool:
-    """Whether a generator is made, and given on at the left margin, or `anyhow`."""
+    """Whether a generator is created, and passed on at module level or `anyhow`."""
     made = matches(data, _MADE, GENERATORS[1])
     return any(anyhow or is_given_on_at_margin(data, it.start()) for it in made)
 
 
 def passes_on(data: bytes) -> bool:
-    """Whether what is made, or given back, is a generator, or has one."""
+    """Whether generators, or objects with them, are stored or returned."""
     return any(is_passed_on(data, it.start()) for it in matches(data, *GENERATORS))
 
 
 def draws(data: bytes, imported: Set[bytes]) -> Iterator[re.Match[bytes]]:
-    """Where something is drawn from NumPy's global generator."""
+    """Draws from NumPy's global generator."""
     yield from matches(data, _DRAWS, _RANDOM)
     if not imported.isdisjoint(_OF_NUMPY):
         yield from matches(data, *_VARIATES)
 
 
 def _can_be_given(data: bytes, place: int) -> bool:
-    """Whether what stands at `place` is in a function that the file mentions elsewhere."""
+    """Whether `place` is in a function that the file mentions elsewhere."""
     line = before(data, place)
     if b"lambda" in line or b"from" in line or b"import" in line or re.match(_ALIAS, line):
         return True

@@ -1,4 +1,4 @@
-"""What the bytes of one file say."""
+"""Facts about one file, from its bytes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _FRAMEWORK = (
     rb"|(?:from[ \t]+[\w.]+[ \t]+)?import[ \t\f(][^\n#]*,[ \t\f]*"
     rb"|from[ \t]+\.*\w*[ \t]+import[ \t\f(]+)\Z"
 )
-"""A line that imports something, up to the name of that: of a package, or through a module."""
+"""A line with an import, up to the name of a package."""
 _REMOVED = rb"wrappers\.scikit_learn|wrappers[ \t]+import[ \t(]+scikit_learn"
 _RIGHT_BACKEND = (b"parallel_config", b"parallel_backend")
 _GPU_ESTIMATORS = frozenset({b"skorch", b"xgboost", b"lightgbm", b"catboost", b"cuml"})
@@ -70,20 +70,20 @@ _SEVERAL_JOBS = rb"n_jobs(?![ \t]*=[ \t]*(?:1|None)\b)"
 _MAPPED = ((b"map_fn",), rb"\bmap_fn[ \t]*(?=\()")
 _SPEC = ((b"TensorSpec",), rb"TensorSpec[ \t]*(?=\()")
 _ANYWHERE = FRAMEWORKS - IN_FORKS
-"""The frameworks that matter however work is handed out."""
+"""Frameworks that matter for all start methods."""
 _FORKS = (b"Pool", b"ProcessPoolExecutor", b'"multiprocessing', b"'multiprocessing", *ASKED)
 _FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']|" + b"|".join(ASKED)
 _SEEDING_WORKERS = ((b"worker",), rb"(?<!num_)worker")
 _SEEDED_ALIKE = rb"seed(?:_all|_everything)?[ \t]*\([ \t]*(?![\w.]*(?:worker|id\b))[\w.]+[ \t]*\)"
-"""A seed that may be the same in all workers: a name or a number alone, which tells of none."""
+"""A seed that may be equal in all workers: only a name or number, not of the worker."""
 _DOES = (
     rb"\n(?:(?:with|for|while)[ \t]"
     rb"|(?!if\b|elif\b|assert\b)[a-z_][\w.]*(?:[ \t]*=[ \t]*[A-Za-z_][\w.]*)?\()"
 )
-"""A statement at the left margin that iterates, or calls something."""
+"""A module-level statement that iterates, or calls something."""
 _FOR_BACKEND = rb"[\"']backend[\"'][ \t]*:[ \t]*\Z"
 _PARALLEL = rb"\bParallel(?:[ \t]*\(\s*\*)?\Z"
-"""How a call begins whose backend may be given by its place, or in a tuple that is unpacked."""
+"""The start of a call with a positional backend, also in an unpacked tuple."""
 _BACKEND_BY_NAME = rb"\bbackend[ \t]*=[ \t]*[^\W\d]"
 _RETURNED = rb"\breturn\b"
 _LOOP_GRADIENT = (b"GradientTape", b".backward(", b"autograd.grad")
@@ -91,18 +91,18 @@ _DASK_ARRAY = rb"dask\.(?:array|dataframe)|from[ \t]+dask[ \t]+import"
 
 
 class File:
-    """What the bytes of one file say; each question is asked once."""
+    """Facts about one file, from its bytes; each is computed once."""
 
     def __init__(self, data: bytes) -> None:
         data = self.data = with_line_feeds(data)
         self.imported = import_lines(data)
         self.words = words_of(self.imported)
-        """The words of its imports."""
+        """The words in its imports."""
         self._starts: bool | None = None
         self.framework = self._uses_framework(_ANYWHERE)
-        """Whether a framework is imported: one that matters for how it starts workers, if any."""
+        """Whether it imports a framework that matters for its kind of workers."""
         self.fails_in_forks = self._uses_framework(IN_FORKS)
-        """Whether it imports what a fork makes unusable."""
+        """Whether it imports a framework that breaks in forked processes."""
         if not self.framework and self.fails_in_forks:
             self.framework = self._may_fork() or self._asks_for_gpus() or not self.starts_workers
 
@@ -114,11 +114,11 @@ class File:
         return b"import *" in lines and any(name + b"." in self.data for name in frameworks)
 
     def _asks_for_gpus(self) -> bool:
-        """Whether it asks for GPUs by their name."""
+        """Whether it requests GPUs by name."""
         return re.search(_GPU_BY_NAME, self.data) is not None
 
     def _may_fork(self) -> bool:
-        """Whether it names what may fork a process."""
+        """Whether it mentions something that may fork."""
         return any(mark in self.data for mark in (*_FORKS, b"Process", b"DataLoader"))
 
     @cached_property
@@ -128,18 +128,17 @@ class File:
 
     @cached_property
     def imported_names(self) -> list[Imported]:
-        """What its imports give."""
+        """The names that its imports bind."""
         return imported_names(self.imported)
 
     def taken(self, name: str) -> set[str] | None:
-        """What it takes of the module that it calls `name`, as dotted names; None where it does
-        more with that."""
+        """The dotted names used of the module `name`; None if the module itself is used."""
         taken = taken_from(self.data, name)
         return taken_from(without_strings(self.data), name) if taken is None else taken
 
     @cached_property
     def bases(self) -> set[bytes]:
-        """The names that it imports and that a class of it extends."""
+        """Imported names that its classes extend."""
         found: set[bytes] = set()
         for head in re.findall(rb"\bclass[ \t]+\w+[ \t]*\(([^()]*)\)", self.data):
             found |= words_of(head)
@@ -147,7 +146,7 @@ class File:
 
     @cached_property
     def stands_on_framework(self) -> bool:
-        """Whether a framework is imported by all that import this module."""
+        """Whether importing this module imports a framework."""
         lines = self.imported
         return self.framework and any(
             re.search(rb"^(?:import|from)[ \t]+" + name + rb"\b", lines, re.MULTILINE) is not None
@@ -156,13 +155,13 @@ class File:
 
     @property
     def starts_workers(self) -> bool:
-        """Whether it calls what hands work to workers."""
+        """Whether it calls something that dispatches work to workers."""
         if self._starts is None:
             self._starts = bool(self.imported) and self.calls_workers(self.data)
         return self._starts
 
     def calls_workers(self, data: bytes) -> bool:
-        """Whether `data`, a part of it, calls what hands work to workers."""
+        """Whether its part `data` calls something that dispatches work to workers."""
         known = self.framework or not self.words.isdisjoint(WORKERS)
         return any_found(
             data, (it for it in MARKS if (known or not it.homes) and self._can_name(it))
@@ -170,11 +169,11 @@ class File:
 
     @property
     def starts_threads_alone(self) -> bool:
-        """Whether all that it calls to hand out work starts threads."""
+        """Whether it starts only threads."""
         return all(mark.threads for mark in MARKS if self._can_name(mark) and mark.found(self.data))
 
     def _can_name(self, mark: Mark) -> bool:
-        """Whether it can have the name of what `mark` calls, by what it imports."""
+        """Whether its imports allow it to have the name of `mark`."""
         return (
             not mark.homes
             or not self._homes.isdisjoint(mark.homes)
@@ -183,33 +182,31 @@ class File:
 
     @cached_property
     def _homes(self) -> set[bytes]:
-        """The packages that have starters and that it imports: all of them, where it imports what
-        is not named."""
+        """Imported packages with starters; all of them, for star imports."""
         return set(GIVEN) if b"import *" in self.imported else set(self._named_homes)
 
     @cached_property
     def _named_homes(self) -> list[bytes]:
-        """Those of them that its imports name."""
+        """Packages with starters that its imports name."""
         if self.words.isdisjoint(OF_HOMES):
             return []
         return [home for home in GIVEN if home in self.imported]
 
     @cached_property
     def _parts(self) -> set[bytes]:
-        """The modules of frameworks that have starters and that it mentions."""
+        """Mentioned framework modules with starters."""
         return {part for part in PARTS if part in self.data}
 
     @cached_property
     def gives(self) -> set[Mark]:
-        """The calls that start workers of which it imports the names for others: it has no use
-        for them."""
+        """Starters that it only re-exports."""
         homes = [home for home in self._named_homes if not self._asks(home)]
         if not homes or self.starts_workers:
             return set()
         return {mark for home in homes for mark in GIVEN[home]}
 
     def _asks(self, home: bytes) -> bool:
-        """Whether it asks a package for anything."""
+        """Whether it uses a package."""
         asked = home.rpartition(b" ")[2].strip(b",") + b"."
         data = self.data
         place = data.find(asked)
@@ -219,12 +216,12 @@ class File:
 
     @cached_property
     def loads(self) -> bool:
-        """Whether a loader with workers is made."""
+        """Whether it creates a loader with workers."""
         return makes_loaders(self.data)
 
     @property
     def alone(self) -> bool:
-        """Whether it may have a pitfall that needs no worker."""
+        """Whether it may have a pitfall that needs no workers."""
         data = self.data
         if self.framework and (
             (b"wrappers" in data and re.search(_REMOVED, data))
@@ -254,7 +251,7 @@ class File:
 
     @cached_property
     def has_dask_arrays(self) -> bool:
-        """Whether it makes arrays or tables of dask."""
+        """Whether it creates dask arrays or tables."""
         return b"dask" in self.imported and re.search(_DASK_ARRAY, self.data) is not None
 
     @property
@@ -264,12 +261,12 @@ class File:
 
     @cached_property
     def asks_for_jobs(self) -> bool:
-        """Whether something is told to run several jobs."""
+        """Whether it requests several jobs."""
         return has(self.data, (b"n_jobs",), _SEVERAL_JOBS)
 
     @property
     def estimates(self) -> bool:
-        """Whether it has an estimator of its own, or makes one, which may train on a GPU."""
+        """Whether it defines or creates an estimator that may train on a GPU."""
         data = self.data
         own = self.framework and b"sklearn.base" in self.imported and b"def fit" in data
         return (own or any(top in self.imported for top in ESTIMATING)) and any(
@@ -278,13 +275,13 @@ class File:
 
     @cached_property
     def together(self) -> bool:
-        """Whether it calls what processes do that train together."""
+        """Whether it calls functions of distributed training."""
         data = self.data
         return self.framework and any(name in data for name in _GROUPS) and _calls_together(data)
 
     @cached_property
     def trains(self) -> bool:
-        """Whether it takes gradients, or gives a library a loss."""
+        """Whether it computes gradients, or passes a loss to a library."""
         data = self.data
         if any(mark in data for mark in TRAINS):
             return True
@@ -292,12 +289,12 @@ class File:
 
     @property
     def shows_modules(self) -> bool:
-        """Whether what it does to something shows that it is a module, an optimizer or a loss."""
+        """Whether it shows that something is a module, an optimizer or a loss."""
         return self.trains or any(mark in self.data for mark in SHOWS_MODULES)
 
     @property
     def uses_gradients(self) -> bool:
-        """Whether it takes gradients, steps with them, or asks for them."""
+        """Whether it computes, uses or enables gradients."""
         data = self.data
         return self.framework and (
             self.trains
@@ -308,12 +305,12 @@ class File:
 
     @cached_property
     def changes_what_threads_share(self) -> bool:
-        """Whether it may change what threads share, or a mode that they do not have."""
+        """Whether it may change what threads share, or a mode that they don't inherit."""
         return changes_what_threads_share(self.data)
 
     @property
     def takes_gradients(self) -> bool:
-        """Whether it may take gradients in a loop."""
+        """Whether it may compute gradients in a loop."""
         return self.framework and any(mark in self.data for mark in _LOOP_GRADIENT)
 
     @property
@@ -328,8 +325,8 @@ class File:
 
     @property
     def may_harm(self) -> bool:
-        """Whether it may use a GPU, a generator of its own, or what a fork makes unusable; or seed
-        all workers alike."""
+        """Whether it may use a GPU, a generator of its own, or what breaks in forks; or seed all
+        workers equally."""
         data = self.data
         if (
             self.fails_in_forks
@@ -341,42 +338,42 @@ class File:
 
     @property
     def samples(self) -> bool:
-        """Whether it may have a dataset, or what a loader's workers call."""
+        """Whether it may define a dataset, or functions that a loader's workers call."""
         return any(mark in self.data for mark in _SAMPLES)
 
     @property
     def wraps(self) -> bool:
-        """Whether it wraps a model for processes that train together."""
+        """Whether it wraps a model for distributed training."""
         return b"DistributedDataParallel" in self.data or b"Accelerator" in self.data
 
     @cached_property
     def starts_program(self) -> bool:
-        """Whether it is started as a program."""
+        """Whether it runs as a program."""
         return b"__main__" in self.data
 
     @property
     def does_something(self) -> bool:
-        """Whether its own code calls anything, as that of a program does."""
+        """Whether its module-level code calls anything."""
         return self.starts_program or re.search(_DOES, self.data) is not None
 
     @cached_property
     def samples_together(self) -> bool:
-        """Whether it loads the data of processes that train together."""
+        """Whether it loads data for distributed training."""
         return b"DistributedSampler" in self.data and b"DataLoader" in self.data and self.together
 
     @property
     def random_tasks(self) -> bool:
-        """Whether its tasks may draw alike: see `draw_alike`."""
+        """Whether its tasks may draw equal numbers: see `draw_alike`."""
         return drawing.draw_alike(self.data, self.words, forks=self.forks)
 
     @property
     def gives_generators(self) -> bool:
-        """Whether it is a program that makes a generator, or its own code gives on what it made."""
+        """Whether it is a program that creates a generator, or passes one on at module level."""
         return drawing.gives_on(self.data, anyhow=self.starts_program)
 
     @cached_property
     def passes_generators_on(self) -> bool:
-        """Whether what it makes, or gives back, is a generator, or has one."""
+        """Whether it stores or returns generators, or objects with them."""
         return drawing.passes_on(self.data)
 
     @cached_property
@@ -386,13 +383,13 @@ class File:
 
     @cached_property
     def remembers(self) -> bool:
-        """Whether it makes what remembers results."""
+        """Whether it creates a cache of results (``joblib.Memory``)."""
         lines = self.imported
         return (b"joblib" in lines or b"import *" in lines) and remembers(self.data)
 
     @cached_property
     def hands_on(self) -> bool:
-        """Whether it gives to workers what others give it, or the workers to others."""
+        """Whether it dispatches what others pass to it, or passes workers to others."""
         data = self.code.data
         given = {name.rpartition(b".")[2] for name in handed_out(data)}
         known = {b"lambda", b"partial", *re.findall(rb"\b(?:def|class)[ \t]+(\w+)", data)}
@@ -407,7 +404,7 @@ class File:
 
 
 def _calls_together(data: bytes) -> bool:
-    """Whether a file calls what processes do that train together."""
+    """Whether a file calls functions of distributed training."""
     return any(
         named.group(1) is None or is_given(data, named.start())
         for named in matches(data, *TOGETHER)
@@ -415,7 +412,7 @@ def _calls_together(data: bytes) -> bool:
 
 
 def _wrong_backend(data: bytes) -> bool:
-    """Whether a call other than those that take it has the backend dask."""
+    """Whether a call other than ``parallel_config`` has the backend dask."""
     for quoted in matches(data, (b'"dask"', b"'dask'"), rb"."):
         line = before(data, quoted.start())
         if re.search(_FOR_BACKEND, line):
@@ -436,7 +433,7 @@ def _wrong_backend(data: bytes) -> bool:
 
 
 def _imports_it(lines: bytes, name: bytes) -> bool:
-    """Whether one of the `lines` imports `name`."""
+    """Whether one of `lines` imports `name`."""
     place = lines.find(name)
     while place >= 0:
         end = place + len(name)

@@ -1,4 +1,4 @@
-"""Which Python files and notebooks a path stands for: ``.gitignore`` and excludes obeyed."""
+"""Discovery of Python files and notebooks, with ``.gitignore`` and excludes."""
 
 from __future__ import annotations
 
@@ -38,22 +38,23 @@ ALWAYS_OUT = frozenset(
         ".pytype",
     }
 )
-"""Folders that are never walked into (a path that is named is always used)."""
+"""Folders that are never searched, unless given by the user."""
 
 
 SUFFIXES = (".py", ".ipynb")
-"""How the names of files end that are looked for in folders."""
+"""The suffixes of files that are searched for in folders."""
 
 
 UNCHANGED: Mapping[str, bytes] = {}
-"""What files hold instead of what is read from them: of none."""
+"""Overrides of file contents: none."""
 
 
 @record
 class Trouble(Record):
-    """A path that could not be used, and why; line 0: the message names the place itself.
+    """A path that couldn't be used, with the reason; line 0: the message names the place itself.
 
-    In a notebook the line is that of a cell. Where the file is meant as a whole, no line is shown.
+    In notebooks, the line is within a cell. If the trouble is with the whole file, no line is
+    shown.
     """
 
     path: str
@@ -78,7 +79,7 @@ class Ignores:
         return self._read_in[folder]
 
     def _read(self, path: str) -> Verdict | None:
-        """The patterns of one file, or None; as for git, a pattern that is no use is left out."""
+        """The patterns of one file, without invalid ones, as git does; or None."""
         if not os.path.lexists(path):
             return None
         try:
@@ -97,7 +98,7 @@ class Ignores:
         return verdict
 
     def chain(self, folder: str) -> tuple[tuple[str, Verdict], ...]:
-        """The patterns that hold in `folder`, outermost first."""
+        """The patterns that apply in `folder`, outermost first."""
         if folder not in self._chains:
             parent = os.path.dirname(folder)
             inherited: tuple[tuple[str, Verdict], ...] = ()
@@ -112,7 +113,7 @@ class Ignores:
         return self._chains[folder]
 
     def ignored(self, folder: str, path: str, *, is_folder: bool) -> bool:
-        """Whether `path`, in `folder`, is ignored; the innermost file that says so decides."""
+        """Whether `path` in `folder` is ignored; the innermost ``.gitignore`` decides."""
         for root, said in reversed(self.chain(folder)):
             name = relative(path, root)
             verdict = said(name + "/" if is_folder else name)
@@ -121,7 +122,7 @@ class Ignores:
         return False
 
     def ignored_above(self, folder: str) -> bool:
-        """Whether `folder`, or a folder around it, is ignored itself."""
+        """Whether `folder` itself, or one above it, is ignored."""
         current = folder
         while True:
             parent = os.path.dirname(current)
@@ -133,28 +134,28 @@ class Ignores:
 
 
 Excludes = Callable[[str, "str | None"], bool]
-"""``excludes(path, named)``: whether the configuration leaves out an absolute path where the
-named folder was asked for."""
+"""``excludes(path, named)``: whether the configuration excludes an absolute path below the folder
+given by the user."""
 
 
 def absolute(path: str) -> str:
-    """One spelling of a file's path, however it was named."""
+    """The absolute path of a file, or a name in angle brackets unchanged."""
     return path if path.startswith("<") else os.path.abspath(path)
 
 
 def discover(
     paths: Iterable[str], excludes: Excludes, troubles: list[Trouble], warnings: list[Trouble]
 ) -> Iterator[str]:
-    """The Python files and notebooks below `paths`, each once, in the order of their names.
+    """Python files and notebooks below `paths`, each once, in name order.
 
-    What is wrong with `paths` is added to `troubles`, with ``.gitignore`` files to `warnings`.
+    Errors in `paths` are added to `troubles`, those in ``.gitignore`` files to `warnings`.
     """
     seen: set[str] = set()
     ignores = Ignores(None, warnings)
     for path in paths:
         if os.path.isdir(path):
             top = os.path.abspath(path)
-            # A folder that is named is wanted, whatever the files above it say.
+            # A folder given by the user is checked even if a file above ignores it.
             own = Ignores(top, warnings) if ignores.ignored_above(top) else ignores
             found = _walk(path, excludes, own, troubles)
         elif os.path.lexists(path):

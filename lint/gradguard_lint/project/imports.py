@@ -1,4 +1,4 @@
-"""What a file imports, told from its bytes."""
+"""Imports of a file, from its bytes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 Imported = tuple[str, str, str]
-"""A module, a name in it ("" for the module itself, "*" for all), and the name where it is
-imported."""
+"""A module, a name in it ("" for the module itself, "*" for all), and the local name."""
 
 _IMPORT = (
     rb"(?:\xef\xbb\xbf)?[ \t\f]*"
@@ -20,13 +19,13 @@ _CALLED = (
     rb"[ \t\f]*(?:(\w+)[ \t]*=[ \t]*)?(?:importlib\.)?import_module"
     rb"\([ \t]*[\"']([\w.]+)[\"'][ \t]*\)"
 )
-"""The same by a call: the name that it gets, and that of the module."""
+"""An import by ``import_module``: the local name, and the module."""
 
 _CONTINUED = re.compile(rb"\\\r?\n")
 
 
 def import_lines(data: bytes) -> bytes:
-    """The lines of `data` that mention an import, each with what stands in its brackets."""
+    """Lines of `data` with an import, up to the closing bracket."""
     parts = data.split(b"import")
     if len(parts) == 1:
         return b""
@@ -42,7 +41,7 @@ def import_lines(data: bytes) -> bytes:
         end = after.find(b")") + 1 or -1 if bracket else after.find(b"\n")
         while end >= 0 and after[:end].rstrip(b"\r").endswith(b"\\"):
             end = after.find(b"\n", end + 1)
-        goes_on = end < 0  # a name that is imported may have the word in it
+        goes_on = end < 0  # an imported name may contain the word
         lines.append(b"import" + (after if goes_on else after[:end] + b"\n"))
         before = after
     lines.append(b"\n")
@@ -51,7 +50,7 @@ def import_lines(data: bytes) -> bytes:
 
 
 def dotted_names(imported: Iterable[Imported]) -> list[str]:
-    """The dotted names that imports mention, relative ones with their dots."""
+    """The dotted names in imports, relative ones with dots."""
     found: dict[str, None] = {}
     for base, name, _ in imported:
         found[base] = None
@@ -61,7 +60,7 @@ def dotted_names(imported: Iterable[Imported]) -> list[str]:
 
 
 def imported_names(data: bytes) -> list[Imported]:
-    """What the imports of `data` give; relative modules with their dots."""
+    """The imports of `data`; relative modules with dots."""
     found = []
     for base, parts in _statements(data):
         for part in parts:
@@ -74,7 +73,7 @@ def imported_names(data: bytes) -> list[Imported]:
 
 
 def _statements(data: bytes) -> Iterator[tuple[str | None, list[bytes]]]:
-    """Each import: the module that it is from, if it says so, and what it imports, as written."""
+    """Each import statement: its ``from`` module, if any, and its names as written."""
     for match in _matches(data, _IMPORT):
         base, names, plain = match.groups()
         if plain:

@@ -1,4 +1,4 @@
-"""Which files of the project import each other, and what the names reach that they import."""
+"""Imports between project files, and what the imported names lead to."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from gradguard_lint.project.reader import Reader
 
 PACKAGES = 1
-"""How many packages within packages hand on what they import."""
+"""The depth of nested packages whose re-exports are followed."""
 
 
 class Links:
-    """The files that are checked, and the modules of their project.
+    """The checked files, and the modules of their project.
 
     Attributes:
-        files: those that are checked, by path.
+        files: the checked files, by path.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Links:
         self._tops = tops
         self._starters = starters
         self._modules: dict[str, Modules] = {}
-        """By the folder of a package, whose files find the same; by the file, where it is none."""
+        """By package folder, as its files resolve imports equally; by path for other files."""
         self._last: tuple[str, Modules] | None = None
         self._others: dict[str, File] = {}
         self._paths: dict[File, str] = {}
@@ -45,7 +45,7 @@ class Links:
 
     @cached_property
     def read(self) -> Reader:
-        """What reads the files, made where something is asked of them first."""
+        """The reader of files, created on first use."""
         from gradguard_lint.project.reader import Reader
 
         made = Reader(self._tops)
@@ -53,11 +53,11 @@ class Links:
         return made
 
     def path_of(self, file: File) -> str:
-        """Where a module lies that something imports."""
+        """The path of an imported module."""
         return self._paths[file]
 
     def followed(self, name: str, path: str) -> tuple[str, File] | None:
-        """The module that the one at `path` imports as `name`, and where it lies."""
+        """The module that `path` imports as `name`, with its path."""
         modules = self._modules_of(path)
         key = (modules, name)
         if key not in self._followed:
@@ -76,7 +76,7 @@ class Links:
         return path, file
 
     def _modules_of(self, path: str) -> Modules:
-        """What finds the modules that the file at `path` imports."""
+        """The resolver of imports in `path`."""
         if self._last is None or path != self._last[0]:
             folder = os.path.dirname(path)
             known = self._modules.get(folder) or self._modules.get(path)
@@ -91,7 +91,7 @@ class Links:
         return made
 
     def imported(self, path: str) -> list[File]:
-        """The modules of the project that `path` imports, and what the packages among them give."""
+        """Project modules that `path` imports, with re-exports of packages."""
         if path not in self._imported:
             named = dict.fromkeys(self.followed(it, path) for it in self._file(path).imports)
             found: dict[File, None] = {}
@@ -103,8 +103,8 @@ class Links:
     def reaches(
         self, path: str, what: What, wanted: Callable[[File], bool], through: int = 0
     ) -> bool:
-        """Whether `path` imports modules that are `wanted`, and what it takes of them does this, or
-        leads to what does over at most `through` others; or whether importing them does."""
+        """Whether `path` imports `wanted` modules, and a name used from them (or their import) does
+        this, directly or through at most `through` other modules."""
         if not any(map(wanted, self.imported(path))):
             return False
         modules = self._modules_of(path)
@@ -125,7 +125,7 @@ class Links:
         return False
 
     def _given_as(self, path: str | None, modules: Modules) -> list[File]:
-        """The module at `path`, and what it gives as a package."""
+        """The module at `path`, with its re-exports if it is a package."""
         found = self._module_at(path, modules)
         if found is None:
             return []
@@ -133,8 +133,7 @@ class Links:
         return [found[1], *given]
 
     def behind(self, path: str, depth: int) -> Iterator[File]:
-        """The modules that hand on what `path` takes of others, or have what it stands on, over at
-        most `depth` of them."""
+        """Modules behind the names that `path` imports, at most `depth` imports away."""
         modules = self._modules_of(path)
         found = (modules.behind(*item, depth) for item in self._taken(path, modules))
         for other in dict.fromkeys(it for of_item in found for it in of_item):
@@ -143,8 +142,8 @@ class Links:
                 yield module[1]
 
     def _taken(self, path: str, modules: Modules) -> Iterator[tuple[str, str | None]]:
-        """What `path` takes of the modules of the project that it imports: a module and a name in
-        it, None for any and "" for what importing it does."""
+        """The module and name of each use of an imported project module; None for any name, "" for
+        the import itself."""
         file = self._file(path)
         for base, name, here in file.imported_names:
             module = absolute_name(base, modules.package)
@@ -165,8 +164,7 @@ class Links:
                     yield _innermost(modules, here if top else inner, it.split("."))
 
     def importers(self, paths: Collection[str]) -> list[str]:
-        """The checked files that import one of those at `paths`, over any of the others, the
-        nearest first."""
+        """Checked files that import one of `paths`, also transitively, nearest first."""
         wanted = {os.path.abspath(path) for path in paths}
         found: dict[str, None] = {}
         while wanted:
@@ -189,7 +187,7 @@ class Links:
         return self.files.get(path) or self._others[path]
 
     def _given_by(self, path: str, package: File, depth: int = PACKAGES) -> list[File]:
-        """The modules that a package imports, and those of the packages among them."""
+        """Modules that a package imports, including those of nested packages."""
         known = self._given.get((path, depth))
         if known is None:
             known = self._given[path, depth] = []
@@ -204,7 +202,7 @@ class Links:
 
 
 def _innermost(modules: Modules, module: str, parts: list[str]) -> tuple[str, str]:
-    """The module, and the name in it, that the dotted name of these parts means in `module`."""
+    """The module, and the name in it, that the dotted `parts` mean in `module`."""
     for name in parts:
         if not modules.is_inner(module, name):
             return module, name
@@ -213,7 +211,7 @@ def _innermost(modules: Modules, module: str, parts: list[str]) -> tuple[str, st
 
 
 def module_name(path: str) -> bytes:
-    """The last part of the name that the module at `path` has."""
+    """The last part of the name of the module at `path`."""
     folder, name = os.path.split(path)
     if name == "__init__.py":
         name = os.path.basename(os.path.abspath(folder))

@@ -1,5 +1,5 @@
-"""Patterns that are tried only where their literal stands: a plain search is many times as fast;
-the words of a text, and what of it is code."""
+"""Patterns tried only at occurrences of their literals, as a plain search is many times faster;
+words of a text; code without comments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 def matches(data: bytes, literals: tuple[bytes, ...], pattern: bytes) -> Iterator[re.Match[bytes]]:
-    """Each match of `pattern` that begins with one of `literals`."""
+    """Matches of `pattern` that begin with one of `literals`."""
     match = None
     for literal in literals:
         place = data.find(literal)
@@ -21,32 +21,31 @@ def matches(data: bytes, literals: tuple[bytes, ...], pattern: bytes) -> Iterato
 
 
 def has(data: bytes, literals: tuple[bytes, ...], pattern: bytes) -> bool:
-    """Whether there is such a match."""
     return any(True for _ in matches(data, literals, pattern))
 
 
 def with_line_feeds(data: bytes) -> bytes:
-    """`data`, as long as it was, with the one end of lines that patterns know: to Python, a
-    carriage return is another."""
+    """`data` with carriage returns, which end lines for Python, replaced by line feeds of equal
+    length."""
     if b"\r" not in data or data.count(b"\r") == data.count(b"\r\n"):
         return data
     return re.sub(rb"\r(?!\n)", b"\n", data)
 
 
 def before(data: bytes, place: int) -> bytes:
-    """What stands before `place` on its line."""
+    """The line of `place`, up to it."""
     return data[data.rfind(b"\n", 0, place) + 1 : place]
 
 
 def words_of(data: bytes) -> set[bytes]:
-    """The names and numbers in `data`: what ``\\w+`` finds, in a tenth of the time."""
+    """The words of ``\\w+`` in `data`, ten times faster."""
     return set(data.translate(_APART).split())
 
 
 _APART = bytes(
     byte if chr(byte).isascii() and re.match(r"\w", chr(byte)) else 32 for byte in range(256)
 )
-"""What is no part of a word, as a space."""
+"""Bytes outside of words as spaces."""
 
 
 _NOT_CODE = (
@@ -70,7 +69,7 @@ def without_comments(data: bytes) -> bytes:
 
 
 def without_strings(data: bytes) -> bytes:
-    """`data` without its comments, and with nothing in its strings."""
+    """`data` without comments, and with empty strings."""
 
     def kept(match: re.Match[bytes]) -> bytes:
         return b"" if match[0].startswith(b"#") else b'""'

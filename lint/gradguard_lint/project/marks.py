@@ -1,4 +1,4 @@
-"""The literals that the byte search looks for, derived from what is known of libraries."""
+"""The literals of the byte search, derived from the library models."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ from gradguard_lint.project.literals import before, has, matches
 _CALLED = rb"(?:[ \t]*\(|[ \t]+as\b)"
 _WRAPPING = rb"(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)"
 _EXTENDED = rb"[ \t]*(?:,[^()\n]*)?\)[ \t]*:"
-"""What stands after the name of a class that another one extends."""
+"""What follows the name of a base class."""
 
 _EXTENDING = rb"\A[ \t]*(?:class\b.*)?\Z"
-"""What stands before it on its line."""
+"""What precedes a base class on its line."""
 
 _CLASS = rb"\b(?!\w|[ \t]*[.(])"
-"""What stands after the name of a class that is not called there."""
+"""What follows the name of a class that isn't called."""
 
 _TAKEN = rb"(?:\breturn[ \t]|\belse[ \t]|=|[\"'][ \t]*:|\w\()[ \t]*(?:[\w.]+\.)?\Z"
-"""What stands before the name of a class that goes by another name, too."""
+"""What precedes the name of a class that gets an alias."""
 
 _DEFINED = rb"\bdef[ \t]+\w*\Z"
-"""What stands before the name of a function that is defined."""
+"""What precedes the name of a function in its definition."""
 
 _BY_ITSELF = frozenset({"task", "remote"})
-"""Starters that are decorators, too."""
+"""Starters that are also decorators."""
 
 _EXTENSIBLE = frozenset({"executor", "parallel", "pool", "process"})
-"""Starters that are classes, which projects extend."""
+"""Starters that are classes which projects extend."""
 
 _QUIET = frozenset({"dask-compute", "loader"})
-"""Starters that tell nothing by themselves: other marks stand beside them, or are asked for."""
+"""Starters that are no evidence alone: other marks accompany them."""
 
 _COMMON = frozenset({"spawn", "Process", "Client"})
-"""Names that stand at the end of many other names."""
+"""Names that many other names end with."""
 
 
 class Mark:
-    """A call that hands work to workers, and where its name comes from.
+    """A call that dispatches work to workers, and the origin of its name.
 
     Attributes:
-        literal: what is cheap to look for.
-        call: the pattern of the call, from there on.
-        taken: the class is not called: it has to be given another name.
-        extended: nor that: another class has to extend it.
-        homes: what a module that has the name imports; empty where that says nothing.
-        parts: the modules of frameworks that have the name, with the dot before them.
-        threads: whether the workers are threads.
+        literal: the literal to search for.
+        call: the pattern of the call, from the literal on.
+        taken: whether the class isn't called, but gets an alias.
+        extended: whether it is a base class.
+        homes: imports of modules with the name; empty if there may be others.
+        parts: framework modules with the name, with a leading dot.
+        threads: whether it starts threads.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Mark:
         self.threads: bool = literal in _THREADS
 
     def found(self, data: bytes) -> bool:
-        """Whether `data` has the call; a function of that name is none."""
+        """Whether `data` has the call, not a definition of that name."""
         lines = (before(data, call.start()) for call in matches(data, (self.literal,), self.call))
         if self.taken:
             return any(re.search(_TAKEN, line) and b"import" not in line for line in lines)
@@ -98,7 +98,7 @@ _ROWS: list[tuple[Library, Row, str, str]] = [
 _THREADS = {last.encode() for _, row, _, last in _ROWS if row.start == "thread"} - {
     last.encode() for _, row, _, last in _ROWS if row.start != "thread"
 }
-"""Starters of threads, and of nothing else."""
+"""Starters of threads only."""
 
 _CHANGES = (
     ((b"_(",), rb"(?<=[a-z0-9])_\("),
@@ -111,12 +111,11 @@ _CHANGES = (
         rb"(?:" + "|".join(TELLING).encode() + rb")(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)",
     ),
 )
-"""What a module calls that changes what threads share, or a mode that they do not have: literals,
-and their patterns."""
+"""Calls that change what threads share, or a mode that they don't inherit: literals and pattern."""
 
 
 def _shortest(names: set[str]) -> list[str]:
-    """The names that end in no other of them."""
+    """The names without those that end with another of them."""
     return sorted(
         name
         for name in names
@@ -126,15 +125,14 @@ def _shortest(names: set[str]) -> list[str]:
 
 @cache
 def _forms(top: str) -> tuple[bytes, ...]:
-    """How the import of a package shows; one that is called as a framework's part, or by a short
-    word, has to stand where a package does."""
+    """The text of a package's import; short or ambiguous names need the import keyword."""
     if len(top) > 4 and top not in _PARTS:
         return (top.encode(),)
     return tuple(before + top.encode() for before in (b"import ", b"from ", b", ", b","))
 
 
 def _word(form: bytes) -> bytes:
-    """The name in such a form."""
+    """The name in such a text."""
     return form.split()[-1].strip(b",").rpartition(b".")[2]
 
 
@@ -155,7 +153,7 @@ def _marks() -> tuple[Mark, ...]:
 
 
 def _homes(name: str) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """What the libraries that have a starter called so, or with that ending, are imported as."""
+    """The imports of libraries with a starter of this name or suffix."""
     homes: set[bytes] = set()
     parts: set[bytes] = set()
     for library, row, full, last in _ROWS:
@@ -166,7 +164,7 @@ def _homes(name: str) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         packages = _packages(library, full)
         homes.update(form for top in packages for form in _forms(top))
         _, _, rest = full.rpartition(".")[0].partition(".")
-        if rest and not packages:  # as a framework's part
+        if rest and not packages:  # a framework's part
             homes.add(rest.partition(".")[0].encode())
             parts.add(f".{rest}".encode())
     return tuple(sorted(homes)), tuple(sorted(parts))
@@ -174,7 +172,7 @@ def _homes(name: str) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
 
 @cache
 def _packages(library: Library, name: str) -> set[str]:
-    """The packages of `library` that have `name`, under any spelling."""
+    """The packages of `library` with `name`, in any spelling."""
     spellings = [name, *(it for it, ours in library.spelled.items() if name.startswith(ours))]
     tops = {other.partition(".")[0] for other in library.spelled}
     tops = tops.difference(*(it.tops for it in _FRAMEWORKS)).union(library.tops)
@@ -189,10 +187,10 @@ _PARTS = {
     for name in row.names.split()
     for part in name.split(".")[1:-1]
 }
-"""The names of their modules."""
+"""Names of modules in frameworks."""
 
 FRAMEWORKS = frozenset(top.encode() for library in _FRAMEWORKS for top in library.tops)
-"""Packages whose programs may have gradients, or use a GPU."""
+"""Packages with gradients or GPU support."""
 
 ESTIMATING = frozenset(
     name.partition(".")[0].encode()
@@ -204,7 +202,7 @@ ESTIMATING = frozenset(
 """Packages whose estimators may train on a GPU."""
 
 IN_FORKS = frozenset(top.encode() for it in _FRAMEWORKS if it.in_forks for top in it.tops)
-"""Those of which nothing matters but in processes that are forked."""
+"""Frameworks that matter only in forked processes."""
 
 _WORKERS = tuple(
     sorted(
@@ -218,25 +216,25 @@ _WORKERS = tuple(
         | {last.encode() for _, row, _, last in _ROWS if row.does in PASSED_ON}
     )
 )
-"""How what hands work to workers is imported."""
+"""Imports of what dispatches work to workers."""
 
 WORKERS = frozenset(map(_word, _WORKERS))
 """A word of each."""
 
 MARKS = _marks()
-"""The calls that hand something to workers."""
+"""The calls that dispatch work to workers."""
 
 GIVEN = {
     home: tuple(mark for mark in MARKS if home in mark.homes)
     for home in sorted({home for mark in MARKS for home in mark.homes})
 }
-"""The calls that a module can give others who imports what stands before them."""
+"""The calls that a module can re-export, by its imports."""
 
 OF_HOMES = frozenset(map(_word, GIVEN))
-"""A word of each of these."""
+"""A word of each import."""
 
 PARTS = tuple(sorted({part for mark in MARKS for part in mark.parts}))
-"""The modules of frameworks that have what is called."""
+"""The framework modules with starters."""
 
 RANKED = sorted(
     {
@@ -253,8 +251,8 @@ TOGETHER = (
     rb"(?:" + "|".join(map(re.escape, RANKED)).encode() + rb")"
     rb"(?:\w*(?:[ \t]*\(|[ \t]+as\b)|([,)\r\n]))",
 )
-"""What processes that train together call: literals, and their pattern; with a group where they
-only name it: to call it by another name, perhaps."""
+"""Calls of distributed training: literals and pattern, with a group for names that aren't called.
+"""
 
 _TRAINERS = {
     name.rpartition(".")[2]
@@ -263,7 +261,7 @@ _TRAINERS = {
     if row.does == "trainer"
     for name in row.names.split()
 }
-"""What trains a model that it is given."""
+"""Functions and classes that train a model."""
 
 TRAINS = (
     b".backward(",
@@ -277,10 +275,10 @@ TRAINS = (
     ),
     *(b"def " + h.encode() for h in CALLED_BY_HOSTS),
 )
-"""What takes gradients, or gives a library a loss."""
+"""Text that computes gradients, or passes a loss to a library."""
 
 SHOWS_MODULES = (b".named_parameters(", b".parameters(", b".requires_grad", b".zero_grad(")
-"""What else shows that something is a module, or a tensor with a gradient."""
+"""Further text that shows a module, or a tensor with a gradient."""
 
 _METHODS = sorted(
     {f".{method}".encode() for _, row, _, _ in _ROWS for method in row.methods}
@@ -291,8 +289,7 @@ HANDED_OUT = (
     tuple(it for it in _METHODS if not it.startswith(tuple({*_METHODS} - {it}))),
     rb"(?:" + b"|".join(_METHODS).replace(b".", rb"\.") + rb")[ \t]*(?=\()",
 )
-"""The methods, and the wrappers of functions, by which work is handed out, where they are called:
-literals, and their pattern."""
+"""Calls of methods and function wrappers that dispatch work: literals and pattern."""
 
 REMOTE = (
     tuple(sorted({f".{last}".encode() for _, row, _, last in _ROWS if row.does == "remote"})),
@@ -300,24 +297,24 @@ REMOTE = (
     + b"|".join(re.escape(f".{last}".encode()) for _, row, _, last in _ROWS if row.does == "remote")
     + rb")[ \t]*(?=\()",
 )
-"""The same of what is marked before it is called by another method of that name."""
+"""Dispatching methods of decorated functions: literals and pattern."""
 
 ASKED = tuple(
     word.encode() for library in libraries() if not library.rows for word in library.starts_by
 )
-"""The keywords that hand the work of methods with common names to processes."""
+"""Keywords that make methods with common names start processes."""
 
 STARTING = frozenset(last for _, _, _, last in _ROWS)
-"""The names of what starts workers."""
+"""Names that start workers."""
 
 STARTING_PROCESSES = STARTING - {name.decode() for name in _THREADS}
-"""Of these, those that do not start threads and nothing else."""
+"""Names that start processes."""
 
 
 _LITERALS = {mark.literal for mark in MARKS}
 
 _IN = {literal: frozenset(it for it in _LITERALS if it in literal) for literal in _LITERALS}
-"""The literals in each literal, itself among them."""
+"""The literals contained in each literal, including itself."""
 
 
 def any_found(data: bytes, marks: Iterable[Mark]) -> bool:
@@ -347,23 +344,23 @@ LOADERS = {
         }
     )
 }
-"""The names of loaders, and how each shows where one is made, or gets another name."""
+"""Names of loaders, with the text of their creation or aliasing."""
 
 
 def makes_a_loader(data: bytes) -> bool:
-    """Whether a module, or a part of it, makes a loader."""
+    """Whether a module, or a part of it, creates a loader."""
     return any(
         name in data and any(form in data for form in forms) for name, forms in LOADERS.items()
     )
 
 
 def makes_loaders(data: bytes) -> bool:
-    """Whether a module makes a loader with workers: what iterates it starts them."""
+    """Whether a module creates a loader with workers, which start when it is iterated."""
     return b"num_workers" in data and makes_a_loader(data)
 
 
 def remembers(data: bytes) -> bool:
-    """Whether a module makes what keeps the results of functions in files."""
+    """Whether a module creates a cache of results in files."""
     return has(data, (b"Memory",), rb"\bMemory\b")
 
 
@@ -372,12 +369,12 @@ _FITTING = {it for it in _FITTING if not it.startswith(tuple(_FITTING - {it}))}
 
 
 def fits_models(data: bytes) -> bool:
-    """Whether a module calls what trains or asks models that a package beside them matters to."""
+    """Whether a module trains or calls models, which matters with certain packages."""
     return any(call in data for call in _FITTING)
 
 
 def is_of_a_group(module: str, name: str) -> bool:
-    """Whether what a package has by that name is such a thing."""
+    """Whether this name of a package is for distributed training."""
     return name in RANKED and any(group in f"{module}.{name}" for group in GROUPS)
 
 
@@ -389,24 +386,23 @@ _JOINS = (
 
 
 def joins_a_group(data: bytes) -> bool:
-    """Whether a module names what joins processes that train together, or runs code that does not
-    show."""
+    """Whether a module mentions what joins a process group, or runs unknown code."""
     return re.search(_JOINS, data) is not None
 
 
 def joins_none(package: str) -> bool:
-    """Whether a package from outside the project is known to join no such processes itself."""
+    """Whether an external package is known not to join process groups."""
     return package in JOINING_NONE or package in sys.stdlib_module_names
 
 
 def changes_what_threads_share(data: bytes) -> bool:
-    """Whether a module calls what changes a thing that threads share, or a mode that they do not
-    have."""
+    """Whether a module calls what changes shared state of threads, or a mode that they don't
+    inherit."""
     return any(has(data, *it) for it in _CHANGES)
 
 
 LIBRARY_TOPS = frozenset(top for library in libraries() for top in library.tops)
-"""Names that mean the library, even where a folder of that name is checked."""
+"""Names that mean the library, even if a folder of that name is checked."""
 
 
 _FOLLOWED = (
@@ -418,9 +414,9 @@ _FOLLOWED = (
 
 
 DECORATING = rb"(?m)^@(\w+)(\.\w+[ \t]*\(?)?"
-"""A decorator of a module's functions and classes: its name, and that of its method."""
+"""A decorator of a module-level definition: its name, and its method."""
 
 
 def worth_following(data: bytes) -> bool:
-    """Whether a large module mentions what it would be followed for."""
+    """Whether a large module mentions something that is followed."""
     return any(word in data for word in _FOLLOWED)

@@ -1,4 +1,4 @@
-"""Dotted names and files: which file of the project an import means."""
+"""Dotted names and files: which project file an import means."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from gradguard_lint.engine.ports import What
 
     Led: TypeAlias = tuple[frozenset[str], list[Way], list[tuple[str, str, str, str]]]
-    """What a name leads to in its module; the methods of what it gives, with what these lead to;
-    and what of other modules stands behind them, as `brought` gives it."""
+    """What a name leads to in its module; methods of its objects, with what these lead to; and
+    imports behind them, as `brought` returns these."""
 
 ALONE = frozenset((ITSELF,))
-"""What a name gives that does what is asked itself."""
+"""The answer for a name that does this itself."""
 
 LIBRARIES = LIBRARY_TOPS | words(
     "jaxlib numba matplotlib pytest abc logging time math json re pickle queue subprocess pathlib "
     "warnings"
 )
-"""Names that mean the library, but where a module of the project certainly stands in its place: in
-place of a standard one none does, or no framework could be imported."""
+"""Names that mean the library, unless a project module certainly replaces it; standard modules
+never are replaced, as then no framework could be imported."""
 
 
 def _is_package(path: str) -> bool:
@@ -41,15 +41,15 @@ def _is_package(path: str) -> bool:
 
 
 def _package_of(name: str, path: str) -> str:
-    """The package that the relative imports of the module `name` start from."""
+    """The package for relative imports in the module `name`."""
     return name if _is_package(path) else name.rpartition(".")[0]
 
 
 class Modules:
-    """The modules that one entry file can import, read when they are asked for."""
+    """The modules that one entry file can import, read on demand."""
 
     def __init__(self, entry: str, read: Reader, starters: frozenset[str] = frozenset()) -> None:
-        """Find them with `read`; `starters` are further names of what starts workers."""
+        """Resolve imports with `read`; `starters` are further names that start workers."""
         self._questions = questions(starters)
         root, self.name = package_root(entry)
         folder = os.path.dirname(os.path.abspath(entry))
@@ -61,15 +61,15 @@ class Modules:
         if OUTSIDE & set(folder.split(os.sep)):
             self.roots = [root]
             self._around = {}
-            self._only = self.name.partition(".")[0]  # what is installed beside it is no part of it
+            self._only = self.name.partition(".")[0]  # other installed packages aren't part of it
         self.package = _package_of(self.name, entry)
         self._entry = os.path.abspath(entry)
         self._joins: bool | None = None
         self.read = read
         self.used: dict[str, bytes | None] = {}
-        """The files that were run, and what they hold."""
+        """The files that ran, with their bytes."""
         self.asked: dict[str, bytes | None] = {}
-        """Those that were asked for their names."""
+        """The files whose names were resolved."""
         self._absent: dict[str, None] = {}
         self._paths: dict[str, str | None] = {}
         self._holding: dict[str, bool] = {}
@@ -103,14 +103,14 @@ class Modules:
         return found
 
     def _stands_in(self, root: str, library: str) -> bool:
-        """Whether an import of `library` finds a module of the project below `root`, and not the
-        library itself: that tells its version, and no other file imports what has its own name."""
+        """Whether `library` is a project module below `root`, not the library itself, which has a
+        version and files that import their own package."""
         if library in sys.stdlib_module_names or root == self._inner:
             return False  # in a package it has a longer name
         at = self._found_in(root, [library])
         data = self.read(at) if at is not None and at.endswith(".py") else None
         if at is None or data is None:
-            return False  # a folder without code comes after what is installed
+            return False  # an installed package precedes a folder without code
         self.asked[at] = data
         if _is_package(at):
             return b"__version__" not in data
@@ -118,20 +118,20 @@ class Modules:
         return library not in tops
 
     def _found_in(self, root: str, parts: list[str]) -> str | None:
-        """What of that dotted name is below `root`; where its first part is not, nothing is."""
+        """The path of that dotted name below `root`, if its first part is there."""
         first = self.read.found_in(root, parts[0])
         at, base = (
             first if len(parts) == 1 or first[0] is None else self.read.found_in(root, *parts)
         )
         if at is None:
             self._absent[base] = None
-        elif at == base:  # its own code may come
+        elif at == base:  # a package may get code later
             self._absent[os.path.join(base, "__init__")] = None
         return at
 
     @property
     def absent(self) -> list[str]:
-        """The places where there was no module, so far."""
+        """The places that had no module so far."""
         return [place for base in self._absent for place in (base + ".py", base)]
 
     def is_module(self, name: str) -> bool:
@@ -139,8 +139,8 @@ class Modules:
         return self.path_of(name) is not None
 
     def is_inner(self, package: str, name: str) -> bool:
-        """Whether what the package gives as `name` is its module of that name: it may hand on
-        something else that is called as the module is that has it."""
+        """Whether the package's attribute `name` is its submodule, not a definition of the same
+        name."""
         inner = f"{package}.{name}" if package else name
         if not self.is_module(inner):
             return False
@@ -153,8 +153,7 @@ class Modules:
         )
 
     def setting_up(self, name: str) -> frozenset[str]:
-        """Which of the module of that name, and what it imports, may ask for a GPU as they are
-        imported, or set up what workers find."""
+        """Which of the module and its imports may, on import, use a GPU or set up workers."""
         return self._imported_that(Modules._sets_up_itself, name, 3)
 
     def _sets_up_itself(self, name: str) -> bool:
@@ -162,8 +161,8 @@ class Modules:
         return file is not None and self.read.sets_up(*file)
 
     def registers(self, name: str) -> bool:
-        """Whether importing the module of that name puts what it defines into a container of
-        another one, by a decorator from there."""
+        """Whether importing the module adds its definitions to a container of another module, by
+        that one's decorator."""
         file = self._file_of(name)
         decorators = self.read.decorators(*file) if file is not None else ()
         if file is None or not decorators:
@@ -177,14 +176,13 @@ class Modules:
         )
 
     def brings_registered(self, name: str) -> bool:
-        """Whether the module of that name, or one that it imports, registers what it defines."""
+        """Whether the module, or one that it imports, registers definitions."""
         return bool(self._imported_that(Modules.registers, name, 2))
 
     def _imported_that(
         self, does: Callable[[Modules, str], bool], name: str, depth: int
     ) -> frozenset[str]:
-        """Which of the module of that name, and those that it imports, through `depth` others, do
-        that."""
+        """Which of the module and its imports, down to `depth`, satisfy `does`."""
         found = self._importing.get((does, name, depth))
         if found is None:
             found = frozenset((name,)) if does(self, name) else frozenset()
@@ -194,7 +192,7 @@ class Modules:
         return found
 
     def _imported_by(self, name: str) -> Sequence[str]:
-        """The modules that the module of that name imports, and the packages around them."""
+        """Modules that the module imports, with their packages."""
         found = self._imported.get(name)
         if found is None:
             file = self._file_of(name)
@@ -205,8 +203,8 @@ class Modules:
         return found
 
     def origin(self, name: str, depth: int = 4) -> str | None:
-        """The full name under which the project defines the function or class that others know by
-        the full name `name`: packages and modules may pass it on; None where it does not."""
+        """The full name of the definition that `name` refers to, also through re-exports; None if
+        there is none."""
         if (name, depth) not in self._origins:
             self._origins[name, depth] = self._found_as(name, depth)
         return self._origins[name, depth]
@@ -228,7 +226,7 @@ class Modules:
         return next(filter(None, (self.origin(it, depth - 1) for it in inner)), None)
 
     def _fills(self, name: str, given: str, depth: int, *, method: bool) -> bool:
-        """Whether what a module gives as `given` is a function that fills a container, or an object
+        """Whether the module's attribute `given` is a function that fills a container, or an object
         whose `method` may."""
         seen = self._footprint(name)
         if seen is None:
@@ -246,9 +244,9 @@ class Modules:
     def reaches(
         self, what: What, name: str, wanted: str | None = None, far: tuple[int, int] | None = None
     ) -> frozenset[str]:
-        """What of the module of that name, or of what it gives as `wanted`, does this, or leads to
-        what does: `ITSELF`, or methods of the objects that it gives; `far`: over how many further
-        modules, and how many of these may not do it themselves."""
+        """Whether the module or its attribute `wanted` does this, directly or through calls:
+        `ITSELF`, or methods of its objects; `far`: the most further modules, and how many of them
+        may not do it themselves."""
         question = self._questions[what]
         return self._reaches(what, name, wanted, *(far or (question.over, question.through)))
 
@@ -312,13 +310,13 @@ class Modules:
         if not lead.isdisjoint(words):
             return ALONE
         if not wanted:
-            return frozenset()  # to import it makes no object
+            return frozenset()  # importing it creates no object
         inherited = (does - ALONE for does in given.values())
         return frozenset({it for it, way in ways if not way.isdisjoint(words)}.union(*inherited))
 
     def _leading(self, name: str, seen: Footprint, wanted: str | None, *, tables: bool) -> Led:
-        """What `wanted` (None: anything) of the module of that name leads to there, the methods of
-        what it gives with what these lead to, and what of other modules stands behind them."""
+        """What `wanted` (None: anything) leads to in the module, methods of its objects, and
+        imports behind them."""
         key = (name, wanted, tables)
         if key not in self._led:
             lead, among, imports = frozenset[str](), None, seen.imports
@@ -333,8 +331,7 @@ class Modules:
         return self._led[key]
 
     def behind(self, name: str, wanted: str | None, depth: int) -> Iterator[str]:
-        """The files of the modules that what the module of that name gives as `wanted` leads to,
-        over at most `depth` of them."""
+        """Files of modules that `wanted` of the module leads to, at most `depth` imports away."""
         seen = self._footprint(name) if depth else None
         if seen is None:
             return
@@ -345,8 +342,8 @@ class Modules:
                 yield from self.behind(inner, item or None, depth - 1)
 
     def may_join_a_group(self) -> bool:
-        """Whether the entry file, or a module that it leads to, may join processes that train
-        together: by a call of its own, or by a package that is not known to do no such thing."""
+        """Whether the entry file, or a module it imports, may join a process group: by its own
+        call, or by a package not known to be harmless."""
         if self._joins is None:
             self._joins = self._found_to_join()
         return self._joins
@@ -375,8 +372,7 @@ class Modules:
         return False
 
     def packages_of(self, name: str, depth: int = 1) -> set[str]:
-        """The packages from outside the project that the module of that name imports, or one of
-        those of the project that it imports."""
+        """External packages that the module imports, directly or through project modules."""
         key = (name, depth)
         if key not in self._packages:
             self._packages[key] = self._found_packages(*key)
@@ -396,7 +392,7 @@ class Modules:
         return found
 
     def _file_of(self, name: str) -> tuple[str, bytes] | None:
-        """The file of the module of that name, and its bytes; None where it has no code."""
+        """The file of the module with its bytes; None if it has no code."""
         path = self.path_of(name)
         if path is None or not path.endswith(".py"):
             return None
@@ -404,11 +400,11 @@ class Modules:
         return None if data is None else (path, data)
 
     def _package(self, name: str) -> str:
-        """The package that the relative imports of the module of that name start from."""
+        """The package for relative imports in the module."""
         return name if self.holds_modules(name) else name.rpartition(".")[0]
 
     def holds_modules(self, name: str) -> bool:
-        """Whether that is a package, or a folder without code of its own."""
+        """Whether it is a package, or a folder without code."""
         if name not in self._holding:
             path = self.path_of(name)
             holds = path is not None and (not path.endswith(".py") or _is_package(path))
@@ -416,12 +412,12 @@ class Modules:
         return self._holding[name]
 
     def _footprint(self, name: str) -> Footprint | None:
-        """The footprint of the module of that name; None where it has no code."""
+        """The footprint of the module; None if it has no code."""
         file = self._file_of(name)
         return self.read.footprint(*file, name, self._package(name)) if file is not None else None
 
     def load(self, name: str) -> Module | None:
-        """The module of that name, parsed; None where there is nothing to follow."""
+        """The parsed module; None if there is nothing to follow."""
         if name in self._modules:
             return self._modules[name]
         self._modules[name] = None

@@ -1,4 +1,4 @@
-"""Patterns of paths in the syntax of ``.gitignore``; what cannot be used costs only itself."""
+"""Path patterns in ``.gitignore`` syntax; invalid ones are skipped."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Verdict: TypeAlias = Callable[[str], bool | None]
-    """Of a relative path, with a slash at the end where it is a folder: True where the patterns
-    name it or a folder around it, False where they take it back, None where they say nothing."""
+    """For a relative path, with a trailing slash for folders: True if the patterns match it or a
+    folder around it, False if they negate it, None if neither."""
 
 _SIMPLE = re.compile(r"(?!/?\*/?$)/?(?:(?:[-\w.~@+%,?]|\*(?!\*)|\[\w+\])+/?)+")
-"""A pattern without negation, escapes, ranges and double stars."""
+"""A pattern without negation, escapes, ranges or double stars."""
 
 
 def compile_patterns(patterns: Sequence[str]) -> tuple[Verdict | None, list[str]]:
-    """A matcher of all `patterns` that can be used, and those that cannot."""
+    """A matcher of all valid `patterns`, and the invalid ones."""
     said = [line for line in patterns if line.strip() and not line.startswith("#")]
     if all(map(_SIMPLE.fullmatch, said)):
         return _simple(said), []
@@ -32,7 +32,7 @@ def compile_patterns(patterns: Sequence[str]) -> tuple[Verdict | None, list[str]
 
 
 def _simple(patterns: Iterable[str]) -> Verdict:
-    """The matcher of `_SIMPLE` patterns: to import pathspec takes longer than most checks."""
+    """The matcher of `_SIMPLE` patterns: importing pathspec takes longer than most checks."""
     wild = {"*": "[^/]*", "?": "[^/]"}
 
     def translated(part: str) -> str:
@@ -52,23 +52,23 @@ def _simple(patterns: Iterable[str]) -> Verdict:
 
 
 def _compile(patterns: Sequence[str]) -> Verdict | None:
-    """The matcher of `patterns`, or None where one of them cannot be used."""
+    """The matcher of `patterns`; None if one is invalid."""
     from pathspec import GitIgnoreSpec
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of `re`, on sets within sets
+            warnings.simplefilter("ignore")  # `re` warns about nested sets
             spec = GitIgnoreSpec.from_lines(patterns)
     except (ValueError, re.error):
         return None
-    # A bracket that is not closed matches nothing, as in git: nobody means that.
+    # As in git, an unclosed bracket matches nothing: a mistake.
     if len(patterns) == 1 and "[" in patterns[0] and spec.patterns[0].regex is None:
         return None
     return lambda name: spec.check_file(name).include
 
 
 def relative(path: str, root: str) -> str:
-    """`path` as seen from `root`, with forward slashes; unchanged where they share no drive."""
+    """`path` relative to `root`, with forward slashes; unchanged on another drive."""
     try:
         path = os.path.relpath(path, root)
     except ValueError:
@@ -77,8 +77,7 @@ def relative(path: str, root: str) -> str:
 
 
 def matches(verdict: Verdict | None, path: str, root: str) -> bool:
-    """Whether `verdict`, whose patterns are relative to `root`, names `path` or a folder around
-    it."""
+    """Whether `verdict`, with patterns relative to `root`, matches `path` or a folder around it."""
     if verdict is None:
         return False
     name = relative(os.path.abspath(path), root)

@@ -1,4 +1,4 @@
-"""What stands where in the bytes of a file: what is given to calls, names and containers."""
+"""Positions in the bytes of a file: arguments, assignments, containers and calls."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _KEEPS = (
     rb"|\.(?:add|append|appendleft|extend|insert|put|setdefault|update)\b)"
     rb"|\bfor[ \t]([\w \t,()]{1,80}?)[ \t]in\b"
 )
-"""What is given something to keep, with its annotation, or goes through it."""
+"""A container or target that keeps an object, with its annotation, or a loop over it."""
 _ITSELF = rb"\b(?![ \t]*(?:\(|\.(?!copy\b|items\b|values\b)))"
-"""What stands after the name of a thing that is given on, or all that it holds."""
+"""What follows the name of an object that is passed on whole."""
 _GIVEN_ON = _ITSELF + rb"(?![ \t]*=(?!=))"
-"""The same, where the name is not what is set."""
+"""As `_ITSELF`, except for assignments to the name."""
 _FOLLOWED = 10_000
-"""In so many bytes, a function or a script, what keeps a thing is looked for."""
+"""The size up to which aliases of an object are followed."""
 _KEPT = 2000
-"""So many bytes are read of what it is given."""
+"""The size up to which an argument is read."""
 _GIVEN = rb"[=(\[{,:][ \t]*[\w.]*\Z"
 _ASKS = b"isinstance("
 _CHAIN = re.compile(rb"\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 
 
 def taken_from(data: bytes, name: str) -> set[str] | None:
-    """The dotted names that are read from what is called `name`; None where it is used itself."""
+    """The dotted names used of `name`; None if it is used itself."""
     found = set()
     for place in _named(data, name.encode(), b""):
         if before(data, place).lstrip().startswith((b"import ", b"from ")):
@@ -43,7 +43,7 @@ def taken_from(data: bytes, name: str) -> set[str] | None:
 
 
 def handed_out(data: bytes) -> Iterator[bytes]:
-    """What is given to calls that hand out work."""
+    """The first arguments of calls that dispatch work."""
     first = re.compile(rb"\(\s*([A-Za-z_][\w.]*)")
     for match in matches(data, *HANDED_OUT):
         given = first.match(data, match.end())
@@ -54,20 +54,19 @@ def handed_out(data: bytes) -> Iterator[bytes]:
 
 
 def is_given(data: bytes, place: int) -> bool:
-    """Whether what stands at `place` is given a name, or to a call that may run it."""
+    """Whether the value at `place` gets a name, or is an argument of a call that may run it."""
     line = before(data, place)
     return re.search(_GIVEN, line) is not None and b"import" not in line and _ASKS not in line
 
 
 def given_to(data: bytes, place: int) -> bytes:
-    """The name that is set, or an item of which is, to what stands at `place`; b"" for none."""
+    """The name that is set to the value at `place`, or whose item is; b"" for none."""
     found = re.search(_GIVEN_TO, before(data, place))
     return b"" if found is None else found.group(1)
 
 
 def kept_by(data: bytes, place: int) -> Iterator[bytes]:
-    """The names of what is given, in brackets, what is made by the call at `place`; none where that
-    is asked for something at once."""
+    """The names that keep the object created at `place`; none if it is used at once."""
     end = _closed(data, data.find(b"(", place))
     if data[end : end + 1] == b".":
         return
@@ -79,8 +78,8 @@ def kept_by(data: bytes, place: int) -> Iterator[bytes]:
 
 
 def holders(data: bytes, name: bytes, wanted: Set[bytes]) -> Iterator[bytes]:
-    """The names of what is given the thing that is called `name`, to keep it or to go through it,
-    and of what is given these in turn; none, where none of these can be `wanted`."""
+    """The names that keep, or loop over, the object `name`, transitively; none unless one is
+    `wanted`."""
     if not wanted or len(data) > _FOLLOWED or not any(_named(data, name, _GIVEN_ON)):
         return
     given = [
@@ -106,7 +105,7 @@ def holders(data: bytes, name: bytes, wanted: Set[bytes]) -> Iterator[bytes]:
 
 
 def uses_of(data: bytes, name: bytes) -> Iterator[int]:
-    """Where functions use attributes of the variable `name`, or give it on."""
+    """Where functions use attributes of the variable `name`, or pass it on."""
     for then in (rb"\.", _GIVEN_ON):
         for place in _named(data, name, then):
             if before(data, place)[:1].isspace():
@@ -114,7 +113,7 @@ def uses_of(data: bytes, name: bytes) -> Iterator[int]:
 
 
 def _named(data: bytes, name: bytes, then: bytes) -> Iterator[int]:
-    """Where `data` has that name, by itself, and `then` after it."""
+    """The positions of that name as a word, followed by `then`."""
     follows = re.compile(then)
     place = data.find(name)
     while place >= 0:
@@ -126,7 +125,7 @@ def _named(data: bytes, name: bytes, then: bytes) -> Iterator[int]:
 
 
 def _line_end(data: bytes, place: int) -> int:
-    """Where the line of code ends that goes on at `place`, or the brackets around that."""
+    """The end of the logical line at `place`, or of the brackets around it."""
     depth, last = 0, min(place + _KEPT, len(data))
     for sign in re.compile(rb"[()\[\]{}\n]").finditer(data, place, last):
         if sign.group() in b"([{":
@@ -139,7 +138,7 @@ def _line_end(data: bytes, place: int) -> int:
 
 
 def is_given_on_at_margin(data: bytes, place: int) -> bool:
-    """Whether a statement at the left margin gives on what stands at `place`, and is made there."""
+    """Whether a module-level statement passes on the value at `place`, created there."""
     if before(data, place)[:1].isspace():
         return False
     name = given_to(data, place)
@@ -149,13 +148,12 @@ def is_given_on_at_margin(data: bytes, place: int) -> bool:
 
 
 def is_passed_on(data: bytes, place: int) -> bool:
-    """Whether an object gets what stands at `place` for its attribute, or a function gives it
-    back."""
+    """Whether the value at `place` becomes an attribute, or is returned."""
     return re.search(rb"\bself\.|\breturn\b|\blambda\b", before(data, place)) is not None
 
 
 def around(data: bytes, place: int) -> bytes:
-    """The function or class around `place`; the whole of `data`, where it is in none."""
+    """The top-level function or class around `place`; all of `data` if there is none."""
     start = data.rfind(b"\n", 0, place)
     while start >= 0 and data[start + 1 : start + 2] in b" \t\r\n)":
         start = data.rfind(b"\n", 0, start)
@@ -166,8 +164,7 @@ def around(data: bytes, place: int) -> bytes:
 
 
 def calls(data: bytes, called: tuple[tuple[bytes, ...], bytes]) -> Iterator[bytes]:
-    """The arguments of each call of `called`, literals and their pattern; where what is called
-    gives something that is called at once, the arguments of that too."""
+    """The arguments of each call of `called`; also those of a call of its result."""
     for match in matches(data, *called):
         end = _closed(data, match.end())
         if data[end : end + 1] == b"(":
@@ -176,8 +173,7 @@ def calls(data: bytes, called: tuple[tuple[bytes, ...], bytes]) -> Iterator[byte
 
 
 def _opening(data: bytes, place: int) -> int:
-    """Where the outermost of the brackets opens that are open at `place`, of those of the nearest
-    line that opens any; -1 where there are none."""
+    """The outermost open bracket at `place`, on the nearest line with one; -1 if there is none."""
     found, depth, line = -1, 0, data.rfind(b"\n", 0, place) + 1
     end, first = place, max(place - _KEPT, 0)
     while True:
@@ -201,7 +197,7 @@ def _closed(data: bytes, place: int) -> int:
 
 
 def caller(data: bytes, place: int) -> bytes:
-    """The beginning of the call around `place`, up to its bracket."""
+    """The text before the opening bracket of the call around `place`."""
     depth = 0
     for at in range(place - 1, max(place - 2000, -1), -1):
         sign = data[at : at + 1]

@@ -1,9 +1,9 @@
 """The byte search: which files may have a pitfall at all.
 
-A pitfall needs a way to start workers *and* a framework, or one of a few marks that stand
-alone. Nearly every file has neither, and costs no more than this search. What a file imports is
-looked for in the lines that import, so that the whole of it is read only where they allow it;
-and what survives is asked again without its comments and docstrings.
+A pitfall needs a way to start workers *and* a framework, or one of a few marks that suffice alone.
+Nearly every file has neither, and costs no more than this search. Imports are searched first, and
+all of a file only if they allow it; files that pass are searched again without comments and
+docstrings.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from gradguard_lint.project.reader import Reader
 
 BETWEEN = 1
-"""Over how many more modules a program is followed to what starts workers for others, where there
-are few files."""
+"""The number of modules between a program and what starts its workers, in small projects."""
 _ITERATES = (b"for ", b"next(", b"iter(")
-"""What is there where something is iterated."""
+"""Text that iterates."""
 
 _trains, _estimates = attrgetter("trains"), attrgetter("estimates")
 _together = attrgetter("together")
@@ -40,12 +39,12 @@ _gives = attrgetter("gives")
 
 
 def _may_cache(file: File) -> bool:
-    """Whether a module makes what remembers results, or may use such a thing."""
+    """Whether a module creates a cache of results, or may use one."""
     return file.remembers or b".cache" in file.data
 
 
 def _loads(file: File) -> bool:
-    """Whether a module makes loaders with workers, or of processes that train together."""
+    """Whether a module creates loaders with workers, or for distributed training."""
     return file.loads or file.samples_together
 
 
@@ -53,13 +52,13 @@ _MEETING = (_has_dask_arrays, attrgetter("has_keras"))
 
 
 def _any_of(names: Iterable[str]) -> bytes | None:
-    """A pattern for any of `names`; None where there are none."""
+    """A pattern for any of `names`; None if there are none."""
     words = b"|".join(sorted(re.escape(os.fsencode(name)) for name in names))
     return rb"\b(?:" + words + rb")\b" if words else None
 
 
 class Prefilter:
-    """Decides, from bytes alone, which files are worth reading as programs."""
+    """Decides, from bytes alone, which files are read as programs."""
 
     def __init__(
         self,
@@ -68,8 +67,8 @@ class Prefilter:
         wrappers: Collection[str] = (),
         ranked: Collection[str] = (),
     ) -> None:
-        """Look at `contents`; `tops` as for `Reader`. Of the user's own names, `wrappers` start
-        workers, and `ranked` train, or wrap or gather for ranks."""
+        """Search `contents`; `tops` as for `Reader`. The configured `wrappers` start workers;
+        `ranked` train, wrap or gather for ranks."""
         own = frozenset(name.rpartition(".")[2] for name in wrappers)
         self._wrappers = _any_of(own)
         self._ranked = _any_of(name.rpartition(".")[2] for name in ranked)
@@ -82,7 +81,7 @@ class Prefilter:
 
     @property
     def read(self) -> Reader:
-        """What read the files so far."""
+        """The reader of all files so far."""
         return self._links.read
 
     def keeps(self, path: str) -> bool:
@@ -91,11 +90,11 @@ class Prefilter:
         return self._may(path, file) and self._may(path, file.code)
 
     def loops(self, path: str) -> bool:
-        """Whether the file at `path` may take gradients in a loop."""
+        """Whether the file at `path` may compute gradients in a loop."""
         return self.files[path].takes_gradients
 
     def importers(self, paths: Collection[str]) -> list[str]:
-        """The files that import one of those at `paths`, the nearest first."""
+        """Files that import one of `paths`, nearest first."""
         return self._links.importers(paths)
 
     def _may(self, path: str, file: File) -> bool:
@@ -132,7 +131,7 @@ class Prefilter:
                 or self._caches(path, file)
             )
         if (file.trains or file.does_something) and self._comes_to(path, self._starts):
-            return True  # it may make the objects whose methods start them, and wants gradients
+            return True  # it may create the objects that start them, and needs gradients
         if (
             file.uses_gradients or file.starts_program or (self._is_small and file.does_something)
         ) and self._passes_on(path):
@@ -144,7 +143,7 @@ class Prefilter:
         )
 
     def _gives_arrays_to_models(self, path: str, file: File) -> bool:
-        """Whether arrays of dask and models of Keras meet here, from other modules too."""
+        """Whether dask arrays and Keras models occur here or in imported modules."""
         if not self._fits_keras:
             return False
         if not file.has_dask_arrays and not self._may_import(file, _has_dask_arrays):
@@ -153,13 +152,13 @@ class Prefilter:
 
     @cached_property
     def _fits_keras(self) -> bool:
-        """Whether there are models of Keras at all, and what trains or asks models."""
+        """Whether there are Keras models, and calls that train or use models."""
         files = self.files.values()
         return any(file.has_keras for file in files) and any(fits_models(it.data) for it in files)
 
     def _caches(self, path: str, file: File) -> bool:
-        """Whether it, or what it takes of other modules, keeps the results of functions in files,
-        and it comes over a few modules to a framework."""
+        """Whether it, or a name it imports, caches results in files, and a framework is within a
+        few imports."""
         return (
             file.remembers
             or (
@@ -170,13 +169,12 @@ class Prefilter:
         ) and (file.framework or self._reach.reaches(path))
 
     def _may_import(self, file: File, wanted: Callable[[File], bool]) -> bool:
-        """Whether it names a module that is `wanted`, or one that may hand on what such a module
-        has, where there are many files."""
+        """In large projects, whether it names a `wanted` module, or one that may re-export its
+        names."""
         return self._is_small or not file.words.isdisjoint(self._leading_to(wanted))
 
     def _leading_to(self, wanted: Callable[[File], bool]) -> set[bytes]:
-        """The names of the modules that are `wanted`, and of those that may hand on what they
-        have."""
+        """Names of `wanted` modules, and of those that may re-export their names."""
         if wanted not in self._naming:
             names = {module_name(path) for path, it in self.files.items() if wanted(it)}
             found = {*names, *self._importing(names, packages=False)}
@@ -187,7 +185,7 @@ class Prefilter:
         return self._naming[wanted]
 
     def _importing(self, names: set[bytes], *, packages: bool) -> set[bytes]:
-        """The names of the modules, or of the `packages` alone, that import one of `names`."""
+        """Names of modules (or only `packages`) that import one of `names`."""
         return {
             module_name(path)
             for path, file in self.files.items()
@@ -195,14 +193,14 @@ class Prefilter:
         }
 
     def _is_given(self, path: str, file: File) -> bool:
-        """Whether it calls what starts workers, and has the name from a module of the project."""
+        """Whether it calls a starter that a project module re-exports."""
         return self._may_import(file, _gives) and self._imports_one(
             path, lambda it: any(call.found(file.data) for call in it.gives)
         )
 
     def _has_estimator(self, path: str, file: File) -> bool:
-        """Whether it runs several jobs, and has or imports an estimator of the project's own, which
-        may train on a GPU."""
+        """Whether it runs several jobs, and defines or imports an estimator that may train on a
+        GPU."""
         if file.estimates:
             return file.asks_for_jobs
         return (
@@ -212,8 +210,8 @@ class Prefilter:
         )
 
     def _is_given_a_loader(self, path: str, file: File) -> bool:
-        """Whether it has a loader from a module of the project, whose dataset, there or here, may
-        do harm, or whose sampler is not told of the epochs of what trains here."""
+        """Whether it imports a loader whose dataset, there or here, may do harm, or whose sampler
+        isn't told the epoch."""
         if not self._may_import(file, _loads):
             return False
         if not any(word in file.data for word in _ITERATES):
@@ -234,8 +232,8 @@ class Prefilter:
         return self._links.reaches(path, "loads", wanted)
 
     def _passes_on(self, path: str) -> bool:
-        """Whether it imports what may give what it is given to a helper that hands it to workers,
-        or a class that inherits what starts them."""
+        """Whether it imports something that may pass arguments to a helper with workers, or a class
+        that inherits from a starter."""
         through = BETWEEN if self._is_small else 0
         return self._links.reaches(
             path, "starts", lambda it: self._hands_to_helper(it, through), through + 1
@@ -243,12 +241,12 @@ class Prefilter:
 
     @property
     def _is_small(self) -> bool:
-        """Whether there are so few files that each may be followed far."""
+        """Whether there are few enough files to follow each far."""
         return len(self.files) <= MANY
 
     def _hands_to_helper(self, file: File, through: int) -> bool:
-        """Whether a module imports such a helper, or a class that starts workers, or one that does,
-        over at most `through` others."""
+        """Whether a module imports such a helper, a class that starts workers, or a module that
+        does, through at most `through` others."""
         if (file, through) not in self._handing_on:
             self._handing_on[file, through] = self._imports_one(
                 self._links.path_of(file),
@@ -265,7 +263,7 @@ class Prefilter:
         return self._handing_on[file, through]
 
     def _extends_starter(self, file: File) -> bool:
-        """Whether a class of a module may inherit from another module what starts workers."""
+        """Whether a class of a module may inherit from a starter in another module."""
         heads = [b"class " + name for name in file.bases]
         return (
             bool(heads)
@@ -277,8 +275,8 @@ class Prefilter:
         )
 
     def _brings_together(self, path: str, file: File) -> bool:
-        """Whether it imports what gives others' functions to workers, and beside it a module
-        with a framework."""
+        """Whether it imports a helper that runs others' functions in workers, and a module with a
+        framework."""
         if file.words.isdisjoint(self._leading_to(self._hands_on)):
             return False
         return self._imports_one(path, _stands_on_framework) and self._comes_to(
@@ -286,8 +284,8 @@ class Prefilter:
         )
 
     def _runs_both(self, path: str, file: File) -> bool:
-        """Whether it is a program that imports what starts workers, or a class that inherits it,
-        and over a few modules a framework: it may give what these work on."""
+        """Whether it is a program that imports a starter, or a subclass of one, and within a few
+        imports a framework, which may provide the data."""
         if not file.starts_program:
             return False
         starts = self._may_import(file, self._starts) and self._comes_to(path, self._starts)
@@ -299,8 +297,8 @@ class Prefilter:
         return self._reach.reaches(path, "fork" if forks else "")
 
     def _gives_generator(self, path: str, file: File) -> bool:
-        """Whether it is a program that makes a generator, or its own code gives one on (among many
-        files, only a program is asked), and it comes to what may give that to workers."""
+        """Whether it creates a generator as a program (or in small projects passes one on at module
+        level), and imports what may send it to workers."""
         return (
             (file.starts_program or self._is_small)
             and self._may_import(file, self._starts)
@@ -318,7 +316,7 @@ class Prefilter:
         ) or any(_may_harm(it) and _samples(it) for it in self._links.behind(path, FAR))
 
     def _trains_together(self, path: str, file: File) -> bool:
-        """Whether the program that the file starts may train in several processes."""
+        """Whether the file's program may run distributed training."""
         if not file.framework:
             return False
         if file.together:
@@ -341,18 +339,18 @@ class Prefilter:
         return self._links.reaches(path, "trains-together", _together)
 
     def _trains_with_others(self, file: File) -> bool:
-        """Whether a module trains, and comes to what processes do that train together."""
+        """Whether a module trains, and uses distributed training."""
         return file.trains and self._comes_to_together(self._links.path_of(file))
 
     def _starts(self, file: File) -> bool:
-        """Whether it calls what hands work to workers, or has a name of the user's own."""
+        """Whether it calls a starter, or a configured one."""
         return file.starts_workers or (
             self._wrappers is not None and re.search(self._wrappers, file.data) is not None
         )
 
     def _helps(self, file: File) -> bool:
-        """Whether a module starts workers for others: with a framework it is checked itself, and
-        others only where it is given their functions."""
+        """Whether a module starts workers for others; if it has a framework, only those that get
+        others' functions count, as it is checked itself."""
         if file not in self._helping:
             starts = self._starts(file) and self._starts(file.code)
             self._helping[file] = starts and (not file.framework or file.hands_on)
@@ -361,17 +359,16 @@ class Prefilter:
     # -- the modules of the project ------------------------------------------------------------
 
     def _imports_one(self, path: str, wanted: Callable[[File], bool]) -> bool:
-        """Whether a module of the project that `path` imports is `wanted`."""
+        """Whether `path` imports a project module that is `wanted`."""
         return any(map(wanted, self._links.imported(path)))
 
     def _comes_to(self, path: str, wanted: Callable[[File], bool]) -> bool:
-        """Whether `path` imports a `wanted` module, and what it takes of modules starts workers."""
+        """Whether `path` imports a `wanted` module, and names that it uses start workers."""
         return self._links.reaches(path, "starts", wanted)
 
     def _imports_framework(self, path: str, file: File) -> bool:
-        """Whether what the workers run, or are given, may come from a framework through the
-        project's imports, or to a global generator: to draw from it in a forked process, or to
-        seed it."""
+        """Whether what workers run or receive may come from a framework through project imports, or
+        from a global generator: drawn from in forks, or seeded."""
         kind = "fork" if file.forks else ""
         if not self._reach.reaches(path, kind):
             return False

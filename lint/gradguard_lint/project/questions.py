@@ -1,4 +1,4 @@
-"""What a function of a project's module may do, and the words of its footprint that show it."""
+"""What a function of a project module may do, and the footprint words that show it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @record
 class Question:
-    """One of the questions, and how far it is followed.
+    """A question about modules, and how far it is followed.
 
     Attributes:
-        shows: the words of a footprint that show it.
-        has: whether what another package has shows it, by the package's name and its own.
-        through: how many modules that do not show it themselves are followed on one way to it.
-        over: over how many further modules what a name gives is followed at all.
-        tables: whether it is followed through variables of modules: a table of functions, which is
-            asked for one by its name, would lead to workers that most programs never start.
+        shows: the words in a footprint that answer it.
+        has: whether a name of an external package answers it.
+        through: the most modules on a path that don't answer it themselves.
+        over: the most further modules on a path.
+        tables: whether module variables are followed: a table of functions would lead to workers
+            that most programs never start.
     """
 
     shows: Callable[[Footprint], set[str]]
@@ -44,19 +44,19 @@ class Question:
 
 
 def _any_form(words: Collection[str]) -> set[str]:
-    """What is mentioned where one of `words` is."""
+    """All forms of mention of `words`."""
     return {form for word in words for form in (word, asked(word), called(word), keyword(word))}
 
 
 def _of(words: Collection[str]) -> Callable[[Footprint], set[str]]:
-    """What gives those of `words` that a footprint mentions."""
+    """A function that returns those of `words` that a footprint mentions."""
     wanted = frozenset(words)
     return lambda seen: seen.mentioned & wanted
 
 
 def _starting(names: frozenset[str]) -> Question:
-    """Whether something is called that starts workers, by one of these `names` or by a keyword; or
-    a class of that name is mentioned: as an attribute, a function may be anyone's."""
+    """Whether workers are started, by a call of one of `names` or a keyword; also by an attribute
+    of that name, if it is a class."""
     by_keyword = [word for library in libraries() for word in library.starts_by]
     words = {*map(called, (*names, *by_keyword)), *map(keyword, by_keyword)}
     words |= {asked(name) for name in names if name[:1].isupper()}
@@ -69,8 +69,7 @@ def _starting(names: frozenset[str]) -> Question:
 
 
 def _loads(seen: Footprint) -> set[str]:
-    """Loaders, where the module says how many workers they have, or samples for several
-    processes."""
+    """Loaders, if the module sets their number of workers, or has a distributed sampler."""
     chosen = _any_form(("num_workers", "DistributedSampler"))
     names = [name.decode() for name in marks.LOADERS]
     loaders = _any_form(renamed(seen, names))
@@ -78,13 +77,13 @@ def _loads(seen: Footprint) -> set[str]:
 
 
 def _together(seen: Footprint) -> set[str]:
-    """Calls of what processes do that train together, and of variants with longer names."""
+    """Calls of distributed training, also with longer names."""
     names = tuple(renamed(seen, marks.RANKED))
     return {it for it in seen.mentioned if it.endswith("()") and it.startswith(names)}
 
 
 def _changes(words: Collection[str]) -> set[str]:
-    """Those of `words` that change a thing that threads share, or a mode that they do not have."""
+    """Those of `words` that change shared state of threads, or a mode that they don't inherit."""
     return {
         word
         for word in words
@@ -114,7 +113,7 @@ def _mattering() -> Question:
 
 @cache
 def questions(starters: frozenset[str]) -> dict[What, Question]:
-    """All questions, by what is asked; `starters` are further names of what starts workers."""
+    """All questions; `starters` are further names that start workers."""
     words = registry().words
     fits = frozenset[str]().union(*(library.beside for library in libraries()))
     trains = _any_form({*words.trains, *CALLED_BY_HOSTS})

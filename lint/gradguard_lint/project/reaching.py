@@ -1,4 +1,4 @@
-"""What the imports of a file bring in, over some modules, that matters to workers."""
+"""What a file's transitive imports bring in that matters to workers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from gradguard_lint.project.file_bytes import File
 from gradguard_lint.project.links import Links
 
 MANY = 50
-"""From this many files on, who may import a helper is told by the helper's name first."""
+"""From this many files on, importers of a helper are searched by its name first."""
 FAR, FAR_OF_FEW = 2, 7
-"""Over how many modules what workers import is followed, where there are many files, and few."""
+"""The depth to which workers' imports are followed, in large and small projects."""
 
 
 class Reach:
-    """What is known of the modules of a project, with few files or many."""
+    """Reachability of frameworks through a project's imports."""
 
     def __init__(self, links: Links, *, small: bool) -> None:
         self._links = links
@@ -20,8 +20,8 @@ class Reach:
         self._known: dict[tuple[File, str], bool] = {}
 
     def reaches(self, path: str, kind: str = "") -> bool:
-        """Whether an import of the file at `path` brings in what matters to workers: to those of
-        this `kind`, "fork" or "thread", or to any."""
+        """Whether an import of `path` leads to what matters to workers of this `kind`: "fork",
+        "thread" or any."""
         return any(self._leads_to_what_matters(it, kind) for it in self._links.imported(path))
 
     def _leads_to_what_matters(self, start: File, kind: str) -> bool:
@@ -44,7 +44,7 @@ class Reach:
 
     def _matters_to(self, file: File, kind: str) -> bool:
         """Whether a module has a framework, or a global generator, that matters to such workers:
-        more does where they are forked, and less where they are threads."""
+        more does in forks, and less in threads."""
         if file.seeds or (kind == "fork" and file.draws):
             return True
         if kind != "thread":

@@ -1,4 +1,4 @@
-"""The files of a project: which folders they are imported from, each read and parsed once."""
+"""The files of a project: import roots, and each file read and parsed once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OUTSIDE = frozenset({"site-packages", "dist-packages", "node_modules"})
 
 
 SMALL = 20_000
-"""Modules of up to so many bytes are followed whatever they mention."""
+"""The size up to which modules are always followed."""
 
 
 def package_root(path: str) -> tuple[str, str]:
-    """The folder that the import of `path` starts from, and its dotted name from there."""
+    """The import root of `path`, and its dotted name from there."""
     folder, base = os.path.split(os.path.abspath(path))
     stem = base.removesuffix(".py").removesuffix(".ipynb")
     parts = [] if stem == "__init__" else [stem]
@@ -39,7 +39,7 @@ def package_root(path: str) -> tuple[str, str]:
 
 
 def is_project(folder: str) -> bool:
-    """Whether the settings or the repository of a project are in `folder`."""
+    """Whether `folder` has a project's settings or repository."""
     markers = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
     return any(os.path.exists(os.path.join(folder, marker)) for marker in markers)
 
@@ -54,11 +54,11 @@ def _found_at(base: str) -> str | None:
 
 
 class Reader:
-    """Reads files once; None where a file cannot be used.
+    """Reads files once; None if a file can't be used.
 
     Args:
-        tops: the folders that were asked for, and the current one, as absolute paths: modules are
-            imported from these, too, where nothing shows the folder of a project.
+        tops: the folders given by the user and the current one, as absolute paths: import roots
+            outside of projects.
     """
 
     def __init__(self, tops: Sequence[str] = ()) -> None:
@@ -78,12 +78,11 @@ class Reader:
         self._footprints: dict[str, Footprint | None] = {}
 
     def project_of(self, folder: str) -> str:
-        """The folder of the project around `folder`, looked for once; `folder`, where there is
-        none."""
+        """The project folder around `folder`; `folder` if there is none."""
         return self.project_around(folder) or folder
 
     def project_around(self, folder: str) -> str:
-        """The folder of the nearest project that `folder` is in, or is; "" where there is none."""
+        """The nearest project folder at or above `folder`; "" if there is none."""
         if folder not in self._projects:
             above = os.path.dirname(folder)
             around = "" if above == folder else self.project_around(above)
@@ -91,7 +90,7 @@ class Reader:
         return self._projects[folder]
 
     def roots_around(self, folder: str) -> tuple[str, ...]:
-        """The folders around `folder` that modules of its project are imported from."""
+        """The import roots around `folder`."""
         known = self._roots.get(folder)
         if known is None:
             project = self.project_around(folder)
@@ -104,14 +103,14 @@ class Reader:
         return known
 
     def _tops_around(self, folder: str) -> list[str]:
-        """The folders that were asked for and `folder` is in, or is."""
+        """The folders given by the user that contain `folder`."""
         within = folder + os.sep
         return [top for top in self.tops if within.startswith(os.path.join(top, ""))]
 
     def packages_around(self, root: str) -> Mapping[str, str]:
-        """What the modules of `root` may be imported as a part of, without a file that says so:
-        the names of the folders around them, up to that of the project, or the outermost one that
-        was asked for; each with the folder that it is in, the nearest where names are equal."""
+        """Namespace packages that modules of `root` may belong to: folder names up to the project
+        or the outermost folder given by the user, each with its parent (the nearest for equal
+        names)."""
         known = self._around.get(root)
         if known is None:
             tops = self._tops_around(root)
@@ -125,8 +124,7 @@ class Reader:
         return known
 
     def found_in(self, root: str, *parts: str) -> tuple[str | None, str]:
-        """The module or package that is called so below `root`, or the folder where it has no code;
-        and where it was looked for, once."""
+        """The module, package or folder of that name below `root`, and the path without suffix."""
         key = (root, *parts)
         known = self._found.get(key)
         if known is None:
@@ -135,7 +133,7 @@ class Reader:
         return known
 
     def over(self, contents: Mapping[str, bytes]) -> Reader:
-        """A reader of the same files, but for those that hold `contents` instead."""
+        """A reader of the same files, with `contents` in place of some."""
         other = Reader(self.tops)
         other.known = {**self.known, **contents}
         other.modules = {
@@ -146,14 +144,13 @@ class Reader:
         return other
 
     def imported(self, path: str, data: bytes) -> list[Imported]:
-        """What the imports of the module at `path` give, looked for once, in its bytes."""
+        """The imports of the module at `path`, from its bytes."""
         if path not in self._imported:
             self._imported[path] = imported_names(import_lines(with_line_feeds(data)))
         return self._imported[path]
 
     def imported_modules(self, path: str, data: bytes, package: str) -> Iterable[str]:
-        """The full names of the modules that the one at `path`, of that `package`, imports, and of
-        the packages around them; looked for once."""
+        """Full names of modules that the one at `path` imports, with their packages."""
         key = (path, package)
         if key not in self._imported_modules:
             imported = (
@@ -164,27 +161,26 @@ class Reader:
         return self._imported_modules[key]
 
     def sets_up(self, path: str, data: bytes) -> bool:
-        """Whether importing the module at `path` asks for a GPU, or sets up what workers find."""
+        """Whether importing the module at `path` uses a GPU, or sets up workers."""
         if path not in self._setting_up:
             self._setting_up[path] = sets_up(data) and sets_up(without_comments(data))
         return self._setting_up[path]
 
     def decorators(self, path: str, data: bytes) -> frozenset[tuple[str, bool]]:
-        """The names that decorate what the module at `path` defines, each with whether it is a
-        method of that name; looked for once."""
+        """Decorator names of definitions at `path`, and whether each is a method of that name."""
         if path not in self._decorators:
             found = re.findall(DECORATING, data) if b"\n@" in data else ()
             self._decorators[path] = frozenset((os.fsdecode(it), bool(how)) for it, how in found)
         return self._decorators[path]
 
     def is_worth_following(self, path: str, data: bytes) -> bool:
-        """Whether the module at `path` is small, or mentions what it would be followed for."""
+        """Whether the module at `path` is small, or mentions something that is followed."""
         if path not in self._worth_following:
             self._worth_following[path] = len(data) <= SMALL or worth_following(data)
         return self._worth_following[path]
 
     def footprint(self, path: str, data: bytes, name: str, package: str) -> Footprint | None:
-        """The footprint of the module at `path`, taken once; None where it is no Python."""
+        """The footprint of the module at `path`; None if it isn't Python."""
         if path not in self._footprints:
             self._footprints[path] = None
             module = self.parsed(path, data, name, package)
@@ -194,7 +190,7 @@ class Reader:
         return self._footprints[path]
 
     def parsed(self, path: str, data: bytes, name: str, package: str) -> Module | None:
-        """The module at `path`, parsed once; None where it is no Python (its own check says so)."""
+        """The parsed module at `path`; None for syntax errors, which its own check reports."""
         key = (path, name)
         if key not in self.modules:
             try:

@@ -1,6 +1,6 @@
-"""Which versions of packages a project asks for, as its files say.
+"""Package versions that a project requires, from its files.
 
-They are read only where a finding hangs on it. What is not understood asks for nothing.
+They are read only if a finding depends on them. What can't be parsed requires nothing.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ if TYPE_CHECKING:
 
 @fields
 class Asked:
-    """What one line asks of a package.
+    """The requirement of one line.
 
     Attributes:
-        name: the package, as indexes know it.
-        text: how it is written.
-        file: the file that says so, by its base name.
-        versions: those that fit.
-        near: versions at and around each of its clauses: where what fits begins, ends or has a
-            hole, one of them stands for what lies there.
+        name: the normalized package name.
+        text: its source.
+        file: the base name of its file.
+        versions: the versions that satisfy it.
+        near: versions at and around each of its clauses, one in every interval.
     """
 
     name: str
@@ -50,28 +49,28 @@ class Asked:
     near: tuple[Version, ...]
 
     def sides(self, version: str) -> set[bool]:
-        """Of the versions that fit, whether some are below `version`: False; from it on: True."""
+        """Whether versions that satisfy it are below `version` (False), or from it on (True)."""
         tried = (Version("0"), Version(version), *self.near)
         first = Version(f"{version}.dev0")  # its prereleases count as it does
         return {it >= first for it in tried if self.versions.contains(it, prereleases=True)}
 
 
 MOST = 1000
-"""So many folders of a project are searched."""
+"""The most folders of a project that are searched."""
 
 
 class Requirements:
-    """What the projects around files ask for, read once a folder."""
+    """Requirements of the projects around files, read once a folder."""
 
     def __init__(self) -> None:
         self._known: dict[str, list[Asked]] = {}
 
     def below(self, path: str, packages: list[str], version: str) -> Asked | None:
-        """What keeps one of `packages` below `version` in the project of the file at `path`.
+        """The requirement that keeps one of `packages` below `version`, for the file at `path`.
 
-        The nearest folder that asks for one of them decides, up to that of the project; where none
-        does, all others of the project that ask for one, together. None where nothing keeps it
-        there, or something else there asks for `version` or above.
+        The nearest folder with a requirement decides, up to the project's; if there is none, all
+        others of the project together. None if nothing keeps it below, or something requires
+        `version` or later.
         """
         folder = os.path.dirname(os.path.abspath(path))
         root = os.getcwd()
@@ -86,14 +85,14 @@ class Requirements:
                 root = folder
                 break
             if parent == folder:
-                break  # no project: the current folder stands for it
+                break  # no project: the current folder instead
             folder = parent
         others = [asked for it in _folders(root) if (asked := self._asking(it, packages))]
         kept = [_kept(asked, version) for asked in others]
         return kept[0] if kept and None not in kept else None
 
     def _asking(self, folder: str, packages: list[str]) -> list[Asked]:
-        """What is asked of one of `packages` in `folder`."""
+        """Requirements for one of `packages` in `folder`."""
         return [it for it in self._in(folder) if it.name in packages]
 
     def _in(self, folder: str) -> list[Asked]:
@@ -108,14 +107,14 @@ class Requirements:
 
 
 def _kept(asked: list[Asked], version: str) -> Asked | None:
-    """What keeps a package below `version`, of all that is asked of it at one place."""
+    """The requirement that keeps a package below `version`, of all at one place."""
     sides = [it.sides(version) for it in asked]
     kept = {False} in sides and {True} not in sides
     return asked[sides.index({False})] if kept else None
 
 
 def _folders(root: str) -> list[str]:
-    """The folders below `root`; none, where there are too many to search."""
+    """The folders below `root`; none if there are too many."""
     found = []
     for folder, inner, _ in os.walk(root) if root else ():
         inner[:] = sorted(name for name in inner if name not in ALWAYS_OUT)
@@ -126,7 +125,7 @@ def _folders(root: str) -> list[str]:
 
 
 def _asked_by(path: str, reader: Callable[[str], Iterator[str]]) -> list[Asked]:
-    """What the file at `path` asks for, as `reader` finds it in its text."""
+    """The requirements in the file at `path`, found by `reader`."""
     name = os.path.basename(path)
     try:
         data = read(path)
@@ -148,11 +147,11 @@ _FOREIGN = (
     (r"==?([\d.]+)=\w.*", r"==\1"),  # conda's build
     (r"(?<![=<>!~])=\s*([\d.]*\d)(?:\.?\*)?", r"==\1.*"),  # conda's fuzzy version
 )
-"""How other tools than pip write clauses, and what that means."""
+"""Clause syntax of tools other than pip, with its meaning."""
 
 
 def _asked(text: str, file: str) -> Asked | None:
-    """What `text` asks for; None where it is no requirement."""
+    """The requirement in `text`; None if it isn't one."""
     plain = text
     for pattern, meaning in _FOREIGN:
         plain = re.sub(pattern, meaning, plain)
@@ -224,7 +223,7 @@ def _lines(lines: Any) -> Iterator[str]:
 
 
 def _by_name(table: dict[str, Any]) -> Iterator[str]:
-    """The requirements of a table from names to versions, or to tables with one."""
+    """Requirements of a table from names to versions, or to tables with one."""
     for name, asked in table.items():
         for one in asked if isinstance(asked, list) else [asked]:
             version = one.get("version") if isinstance(one, dict) else one
@@ -242,7 +241,7 @@ def _of_setup_cfg(text: str) -> Iterator[str]:
 
 
 def _of_setup(text: str) -> Iterator[str]:
-    """What is written in the arguments of ``setup``, or in a list that they name."""
+    """Literals in the arguments of ``setup``, or in lists that they name."""
     tree = tree_of(text.encode(), "setup.py")
     given = {
         target.id: node.value
@@ -261,7 +260,7 @@ def _of_setup(text: str) -> Iterator[str]:
 
 
 def _written(value: ast.expr | None) -> Iterator[str]:
-    """The lines of a list, or of those in a dict, that is written out."""
+    """The lines of a literal list, or of lists in a dict."""
     try:
         lists = ast.literal_eval(value) if value is not None else []
     except ValueError:

@@ -1,4 +1,4 @@
-"""Whether the import of a module sets up what holds for a whole process, told from its bytes."""
+"""Whether importing a module sets up process-wide state, from its bytes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SETTING_UP = (
     + rb"|(?<=\.)cuda\b|(?<=[\"'])cuda(?=[:\"'])|(?<![\"'])cuda\w*[ \t]*[.(]"
     + rb"|(?<=import )cupy\b|(?<=from )cupy\b|(?<![\w\"'.])cupy[ \t]*\.",
 )
-"""What asks for a GPU, or says which are seen, how processes start, in how many threads they
-compute and what they draw, not what only has such a name: literals, and their pattern."""
+"""Text that uses a GPU, or sets visible GPUs, start methods, compute threads or seeds: literals and
+pattern."""
 
 
 _PUTS_IN_FORCE = (b"parallel_config", b"parallel_backend", b"set_grad_enabled")
 _IN_FORCE = (_PUTS_IN_FORCE, rb"(?:" + b"|".join(_PUTS_IN_FORCE) + rb")[ \t]*\(")
-"""What holds from its call on: literals, and their pattern."""
+"""Calls with a lasting effect: literals and pattern."""
 
 
 _COMPUTING = (
@@ -41,13 +41,12 @@ _COMPUTING = (
     ),
     rb"(?<=[\w)\]]) @ |(?<![\w.])(?:tf|jnp)(?:\.\w+)+[ \t]*\(|\.\w+[ \t]*\(",
 )
-"""What computes with a framework, as it is mostly written: literals, and their pattern."""
+"""Typical computations with a framework: literals and pattern."""
 
 
 def sets_up(data: bytes) -> bool:
-    """Whether a module's own code, or what a parameter is by default, does one of these, or
-    computes or puts in force what holds from there on, itself or in a function of the module that
-    it calls.
+    """Whether importing a module does one of these, directly, in a parameter's default, or in a
+    function that it calls.
 
     `data` has no comments and docstrings.
     """
@@ -59,8 +58,8 @@ def sets_up(data: bytes) -> bool:
 
 
 def _acts_on_import(data: bytes, match: re.Match[bytes]) -> bool:
-    """Whether that stands in a module's own code, or where a parameter gets its default, and not in
-    the name of what is defined or imported there (of CuPy, others use another name)."""
+    """Whether that is module-level code or a parameter's default, not a definition's or import's
+    name (CuPy is renamed on import)."""
     naming = rb"[ \t]*(?:(?:async[ \t]+)?(?:def|class)[ \t]+\w*$|(?:import|from)[ \t])"
     if match[0] != b"cupy" and re.match(naming, before(data, match.start())):
         return False
@@ -68,7 +67,7 @@ def _acts_on_import(data: bytes, match: re.Match[bytes]) -> bool:
 
 
 def _runs_on_import(data: bytes, place: int) -> bool:
-    """Whether what stands at `place` runs as the module is imported."""
+    """Whether the code at `place` runs on import."""
     around = _function_around(data, place)
     if not around:
         return around is not None
@@ -77,8 +76,7 @@ def _runs_on_import(data: bytes, place: int) -> bool:
 
 
 def _function_around(data: bytes, place: int) -> bytes | None:
-    """The name of the function that has in its body what stands at `place`, b"" where none does;
-    None where a program does it that is started, and is not imported."""
+    """The name of the function around `place`, b"" if there is none; None in a main guard."""
     start = data.rfind(b"\n", 0, place) + 1
     indent = _indent(data, start)
     while indent and start:
@@ -95,6 +93,6 @@ def _function_around(data: bytes, place: int) -> bytes | None:
 
 
 def _indent(data: bytes, start: int) -> int:
-    """By how much the line that begins at `start` is indented; -1 where nothing stands on it."""
+    """The indentation of the line at `start`; -1 for empty lines."""
     code = re.compile(rb"[ \t]*(?=[^\s)\]}])").match(data, start)
     return len(code.group()) if code is not None else -1

@@ -1,6 +1,6 @@
-"""What a program that only asks a file for its names hangs on: not how it says what it does.
+"""Digests of what programs use of a file whose names they only resolve.
 
-Where a file changes and its summary does not, the findings of such programs stay as they are.
+If a file changes but its summary doesn't, findings of such programs stay valid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def summary(read: Reader, path: str) -> str:
-    """The digest of all that is asked of the file at `path` while it is not run."""
+    """The digest of the facts used of the file at `path` without running it."""
     if path not in read.summaries:
         read.summaries[path] = digest(_told(read, path))
     return read.summaries[path]
@@ -38,7 +38,7 @@ def _told(read: Reader, path: str) -> bytes | None:
 
 
 def _parts(seen: Footprint) -> Iterator[str]:
-    """The footprint as lines: functions are numbered, wherever they stand."""
+    """The footprint as lines, with functions numbered, independent of line numbers."""
     places = (place for places in (seen.written, seen.given) for place in places)
     scopes = {it.scope for it in seen.bindings} | {scope for scope, _ in places}
     numbers = {scope: number for number, scope in enumerate(sorted(scopes))}
@@ -62,7 +62,7 @@ def _parts(seen: Footprint) -> Iterator[str]:
 
 
 def _said(words: Iterable[str]) -> str:
-    """Words, without those that say on which line a variable is written to."""
+    """Words without those for writes, which contain line numbers."""
     return _words(it for it in words if " " not in it)
 
 

@@ -1,4 +1,4 @@
-"""For which Python a project is written, as its metadata say."""
+"""The Python version that a project supports, from its metadata."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def set_method(files: Iterable[bytes]) -> str:
 
 
 class Targets:
-    """The lowest Python that the project around each file allows, looked up once a folder."""
+    """The lowest supported Python of the project around each file."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, int] | None] = {}
 
     def of(self, path: str) -> tuple[int, int] | None:
-        """That of the file at `path`; None where nothing says it."""
+        """The version for the file at `path`; None if it is unspecified."""
         return self._in(os.path.dirname(os.path.abspath(path)))
 
     def _in(self, folder: str) -> tuple[int, int] | None:

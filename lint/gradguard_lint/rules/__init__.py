@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 UNUSED_SUPPRESSION = "GG901"
-"""The code that is about comments, after all programs of a run."""
+"""The code for suppression comments, checked after all programs of a run."""
 
 
 @cache

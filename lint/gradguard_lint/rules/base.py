@@ -1,8 +1,8 @@
-"""What a rule is: a code, and a check on the semantics.
+"""The parts of rules: reports, and steps and names in them.
 
-A rule is a module named after its code that sets ``CODE`` and ``check``. The page beside it, a
-Markdown file of the same name, holds complete programs that tests check. In it each reported line
-ends in a comment with the code, and a ``diff`` block below a program is its repair.
+A rule is a module named after its code that sets ``CODE`` and ``check``. The Markdown page of the
+same name has complete programs that tests check: each reported line ends in a comment with the
+code, and a ``diff`` block below a program is its repair.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @fields
 class Gone:
-    """A name that newer versions of a library no longer have.
+    """A name that newer versions of a library removed.
 
     Attributes:
         packages: the distributions that had it.
@@ -98,12 +98,12 @@ def chain(effect: Effect) -> tuple[Step, ...]:
 
 
 def sites_to(reached: Effect | ParallelCall) -> list[Site]:
-    """The places by which the program comes to an effect or a call, its own last."""
+    """The sites of the calls that lead to an effect or call, with its own last."""
     return [*(step.site for step in reached.chain), reached.site]
 
 
 def loops_around(sites: Sequence[Site]) -> list[ast.For | ast.AsyncFor | ast.While]:
-    """The loop statements that all `sites`, which are of one module, stand in."""
+    """The loop statements that contain all `sites` of one module."""
     return [
         node
         for node in ast.walk(sites[0].module.tree)
@@ -113,14 +113,14 @@ def loops_around(sites: Sequence[Site]) -> list[ast.For | ast.AsyncFor | ast.Whi
 
 
 def after_call(program: Program, call: ParallelCall, *kinds: type[Q]) -> Iterator[Effect[Q]]:
-    """The parent's effects of these kinds that may come after `call`."""
+    """The parent's effects of these kinds that may follow `call`."""
     for effect in program.effects_of(*kinds):
         if effect.worker is None and call.ident in effect.calls:
             yield effect
 
 
 def origins(tensor: Tensor) -> set[int]:
-    """The identities of `tensor` and of all that it was computed from."""
+    """The identities of `tensor` and of the values it was computed from."""
     return {tensor.ident, *tensor.sources}
 
 
@@ -132,7 +132,7 @@ def place(site: Site, seen_from: Site) -> str:
 
 
 def code(what: str) -> str:
-    """An expression in backticks, unless it has some."""
+    """An expression in backticks, unless it contains some."""
     return what if "`" in what else f"`{what}`"
 
 
@@ -142,11 +142,11 @@ def capitalised(text: str) -> str:
 
 
 MOST = 5
-"""The largest number of names in a list of a message."""
+"""The most names in a list of a message."""
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first few names and the number of others, as an enumeration."""
+    """An enumeration of the first names, with the number of others."""
     shown = list(names[:MOST])
     if len(names) > MOST:
         shown.append(f"{len(names) - MOST} more")
@@ -197,7 +197,7 @@ def returns_to_gpu(atom: Atom) -> bool:
 def started_cuda(call: ParallelCall, *, named: bool = False) -> Iterator[Effect]:
     """The parent's effects before the fork that make CUDA fail in the workers.
 
-    `named`: also uses of a GPU that the program is told to make, as other code shows.
+    `named`: including GPU uses that the program is configured to make, as other code shows.
     """
     if call.start != "fork":
         return
@@ -212,10 +212,9 @@ def started_cuda(call: ParallelCall, *, named: bool = False) -> Iterator[Effect]
 
 
 def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site]]:
-    """The variables that are pickled with the worker function: name, parent's value, place.
+    """Variables pickled with the worker function: name, value in the parent, site.
 
-    Functions of an imported module are pickled by name, without their globals; a fork pickles
-    nothing.
+    Functions of imported modules are pickled by name, without globals; a fork pickles nothing.
     """
     for effect in variables(task):
         if effect.payload.is_global and (
@@ -242,7 +241,7 @@ def variables(task: TaskRun) -> Iterator[Effect[Capture]]:
 
 
 def as_written(sent: TaskCall, path: str) -> str:
-    """`path`, with the called function or its object as the program writes them."""
+    """`path`, with the called function or its object as the source has it."""
     head, dot, rest = path.partition(".")
     bound = isinstance(sent.function.only, Bound)
     if head != ("self" if bound else CALLED):

@@ -14,14 +14,14 @@ from gradguard_lint.rules.base import severed_by
 
 def cut_backwards(program: Program) -> Iterator[tuple[Effect, list[ParallelCall]]]:
     """Each backward pass that is cut, with the calls at whose results it stops."""
-    # torch's own pickler refuses a result with a graph, and under `no_grad` there is none.
+    # torch's pickler refuses results with a graph; under `no_grad` there is none.
     calls = {
         call.ident: call
         for call in program.calls
         if not call.channel.forking_pickler and call.modes.grad
     }
-    # A program that reads the gradients of the results continues by hand; results detached in
-    # place want none.
+    # A program that reads the results' gradients continues by hand; results detached in place need
+    # none.
     of_results = [
         effect.target for effect in program.effects_of(Detached, GradRead) if effect.worker is None
     ]

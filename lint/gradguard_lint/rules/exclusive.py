@@ -1,4 +1,4 @@
-"""Effects of a task that exclude each other, as they are on two branches."""
+"""Mutually exclusive effects of a task, as on two branches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def excludes(first: Effect, other: Effect) -> bool:
         return True
     ways = list(zip(_way(first), _way(other), strict=False))
     fork = next((number for number, (one, two) in enumerate(ways) if one != two), 0)
-    if not fork:  # the initializer, and then the task
+    if not fork:  # one in the initializer, the other in the task
         return False
     one, two = ways[fork]
     if one.site == two.site:  # a call of one of several functions
@@ -43,7 +43,7 @@ def _arms(node: ast.AST) -> list[list[ast.AST]]:
 
 
 def _in_two_arms(arms: list[list[ast.AST]], one: ast.AST, two: ast.AST) -> bool:
-    """Whether the nodes stand in two of the branches."""
+    """Whether the nodes are in two of the branches."""
     return any(one in arm for arm in arms) and any(two in arm and one not in arm for arm in arms)
 
 

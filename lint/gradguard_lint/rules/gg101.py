@@ -1,4 +1,4 @@
-"""A tensor that requires grad is pickled for a process worker: the graph stays behind."""
+"""A tensor that requires grad is pickled for a process worker and loses its graph."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from gradguard_lint.rules.base import (
 CODE = "GG101"
 
 _WANTING = (Backward, GradClear, GradRead, GradWrite, Hook, OptimizerStep)
-"""Effects of the parent that show that it wants a gradient itself."""
+"""Effects of the parent which show that it uses gradients itself."""
 
 
 def carries_graph(atom: Atom) -> bool:
-    """Whether `atom` is a torch tensor that certainly requires grad, but no parameter."""
+    """Whether `atom` is a torch tensor, not a parameter, that certainly requires grad."""
     return (
         isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad in ("leaf", "history")
     )
@@ -76,7 +76,7 @@ def _stays_behind(program: Program, task: TaskRun, atom: Atom) -> bool:
 
 
 def _belongs_to_task(program: Program, task: TaskRun, atom: Atom) -> bool:
-    """Whether the task returns the gradient of this leaf, and the parent wants none of it."""
+    """Whether the task returns the gradient of this leaf, and the parent doesn't use one."""
     if not isinstance(atom, Tensor) or atom.grad != "leaf" or atom.ident <= 0:
         return False
     found = task.result is not None and any(

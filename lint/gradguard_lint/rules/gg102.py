@@ -1,4 +1,4 @@
-"""A process worker hands back a tensor with history: pickling drops the graph."""
+"""A process worker returns a tensor with history: pickling drops the graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gradguard_lint.words import words
 CODE = "GG102"
 
 _OF_GRAPHS = words("requires_grad grad_fn is_leaf")
-"""What tells a tensor that arrived from one that was detached."""
+"""Attributes that differ between a received tensor and a detached one."""
 
 
 def with_history(value: Value) -> bool:
@@ -83,12 +83,12 @@ def _happens(task: TaskRun, what: str = "a tensor") -> str:
 
 
 def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix | None:
-    """The value alone, where nobody asks for the graph: no backward reaches the result."""
+    """The detached return value, if no backward pass reaches the result."""
     function, node = function_of(task), site.node
     if function is None or not isinstance(node, ast.Return) or node.value is None:
         return None
     if not handed_out_alone(program, function, lambda call: call.kind == PROCESS):
-        return None  # where it is called in this process, its graph may be what counts
+        return None  # called in this process, its graph may be needed
     for effect in program.effects_of(Backward, PossibleTraining):
         if isinstance(effect.payload, PossibleTraining) and effect.payload.does != "given":
             continue
@@ -105,7 +105,7 @@ def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix 
     if not all(part in known and is_certain(known[part]) for part in nodes for known in parts):
         return None
     changes = tuple(Wrap(site.module, part, after=".detach()") for part in nodes)
-    # its caller may take the result, and a backward; or the function, and what it returns
+    # its caller may use the result in a backward pass, or the function itself
     between = {it for call in calls for it in on_the_way(call) if _takes_or_gives(it)}
     known = task.call.root == 1 and all(map(callers_are_seen, (function, *between)))
     known = known and all(leads_only_to(it, calls) for it in between)
@@ -120,7 +120,7 @@ def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix 
 
 
 def _takes_or_gives(function: Function) -> bool:
-    """Whether what becomes of the results may differ with who calls the function."""
+    """Whether the results may depend on how the function is called."""
     given = function.node.args
     return any((given.posonlyargs, given.args, given.vararg, given.kwonlyargs, given.kwarg)) or any(
         isinstance(node, (ast.Lambda, ast.Yield, ast.YieldFrom))
@@ -130,7 +130,7 @@ def _takes_or_gives(function: Function) -> bool:
 
 
 def _may_reach(target: Value, task: TaskRun) -> bool:
-    """Whether a backward from `target` may reach the results of the task's call."""
+    """Whether a backward pass from `target` may reach the results of the task's call."""
     for atom in inner(target):
         if isinstance(atom, Unknown):
             return True
@@ -140,7 +140,7 @@ def _may_reach(target: Value, task: TaskRun) -> bool:
 
 
 def _parts(node: ast.expr, value: Value) -> dict[ast.expr, Value]:
-    """What each part of `node` is, down to those that are no displays."""
+    """The value of each part of `node`, with displays split."""
     only = value.only
     held: list[tuple[ast.expr, Value | None]] = []
     if isinstance(node, (ast.Tuple, ast.List)) and isinstance(only, Items):

@@ -20,7 +20,7 @@ _TRANSFORMS = re.compile(rb"torch\.func|functorch|forward_ad|\b(?:vmap|jvp|vjp|j
 def check(program: Program) -> Iterator[Report]:
     for effect, found in cut_backwards(program):
         call = found[0]
-        if call.kind == THREAD:  # dask's, which copy what they are given
+        if call.kind == THREAD:  # dask's, which copy their arguments
             arrive, lost = "are computed from copies", "gets its graph over copies"
             ends = f"ends in copies behind the results of {call.workers}, which get copies of their"
             ends += " arguments: the originals get no gradient."

@@ -1,4 +1,4 @@
-"""A parallel call under a recording tape: the tape does not see what the workers compute."""
+"""A parallel call under a recording tape: the tape doesn't see what workers compute."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _MISSING = {
 def _severity(program: Program, call: ParallelCall) -> str | None:
     """The severity: None (an error) if a gradient certainly lacks what the tasks compute.
 
-    Then the tape is asked for the gradient of a task's result for one of its arguments. Info if
-    the gradients lack nothing.
+    That is so if the tape computes the gradient of a task's result for one of its arguments. Info
+    if no gradient lacks anything.
     """
     asked = [
         effect

@@ -1,4 +1,4 @@
-"""The backward runs in a process worker: the gradients stay with the worker's copies."""
+"""A backward pass runs in a process worker: the gradients stay with the worker's copies."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ def left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
     if not shipped or not stays:
         return
     if not all(map(returns_numbers, program.of_actor(task.call.traits.actor))):
-        return  # another method may give them back
+        return  # another method may return them
     if any(map(_leaves_gradients, task.effects)):
         return
     cleared: set[int] = set()
-    # What an actor has are copies of what it was made with.
+    # An actor has copies of the arguments it was created with.
     given_as = program.sent_back if task.call.traits.actor else {}
     for effect in task.effects:
         target = {given_as.get(ident, ident) for ident in idents(effect.target)}
         if isinstance(effect.payload, GradClear):
             cleared |= target
         if not isinstance(effect.payload, Backward) or "backward" not in effect.what:
-            continue  # `autograd.grad` gives the gradients back, and leaves none
+            continue  # `autograd.grad` returns the gradients instead of storing them
         reached = shipped & target
         if not reached:
             continue
@@ -99,7 +99,7 @@ def left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
 
 
 def _leaves_gradients(effect: Effect) -> bool:
-    """Whether gradients are saved, or given to unknown code: the parent may read a file."""
+    """Whether gradients are saved, or passed to unknown code: the parent may read a file."""
     payload = effect.payload
     reachable = payload.reachable if isinstance(payload, Escape) else ()
     return (isinstance(payload, Escape) or _is_saved(effect)) and any(
@@ -117,14 +117,14 @@ _LETS_OUT = (Escape, GradRead, GradWrite, ModelChange, OptimizerStep, UnknownCal
 
 
 def _lets_out(effect: Effect) -> bool:
-    """Whether the effect brings more than numbers out of a process: by shared memory, a file …"""
+    """Whether the effect moves more than numbers out of a process: by shared memory, a file …"""
     if isinstance(effect.payload, MemoryUse):
         return effect.payload.does == "written"
     return _is_saved(effect) or isinstance(effect.payload, _LETS_OUT)
 
 
 def _keeps_gradients(task: TaskRun, shipped: set[int]) -> bool:
-    """Whether the gradients of `shipped` certainly stay in a process without a result."""
+    """Whether the gradients of `shipped` certainly stay in a process that returns no result."""
     return task.known and not any(
         (_lets_out(effect) and not _is_unrelated(task, shipped, effect))
         or (isinstance(effect.payload, Backward) and "backward" not in effect.what)
@@ -133,13 +133,13 @@ def _keeps_gradients(task: TaskRun, shipped: set[int]) -> bool:
 
 
 def _is_unrelated(task: TaskRun, shipped: set[int], effect: Effect) -> bool:
-    """Whether the effect certainly does not concern what the worker trains."""
+    """Whether the effect certainly has nothing to do with what the worker trains."""
     payload = effect.payload
     if isinstance(payload, Write) and not payload.exact:
         return all(
             isinstance(atom, Tensor)
             and atom.born == task.ident
-            and atom.ident not in atom.sources  # it has not arrived
+            and atom.ident not in atom.sources  # not one that was sent
             and (OUTPUT in origins(atom) or shipped.isdisjoint(origins(atom)))
             for atom in effect.target.atoms
         )
@@ -157,7 +157,7 @@ def _is_unrelated(task: TaskRun, shipped: set[int], effect: Effect) -> bool:
 
 
 def _is_apart(shipped: set[int], tensor: Tensor) -> bool:
-    """Whether `tensor` is nothing `shipped`, and no part or gradient of it."""
+    """Whether `tensor` is neither in `shipped` nor a part or gradient of that."""
     if tensor.ident <= 0:
         return tensor.ident != GRADIENT
     return not tensor.tracked and shipped.isdisjoint(origins(tensor))
@@ -166,9 +166,9 @@ def _is_apart(shipped: set[int], tensor: Tensor) -> bool:
 def _used_by_parent(
     program: Program, task: TaskRun, reached: set[int], seen_from: Site, *, anew: bool
 ) -> str | None:
-    """The parent's use without the gradients, in words; None if it may have others or wants none.
+    """The parent's use without the gradients, for the message; None if it may have others.
 
-    `anew`: the task clears gradients first, so it adds nothing to gradients of the parent.
+    `anew`: the task clears gradients first, so it doesn't accumulate into those of the parent.
     """
     for effect in program.effects:
         if effect.worker is not None:
@@ -176,11 +176,11 @@ def _used_by_parent(
         if isinstance(effect.payload, GradWrite) and (
             effect.target.is_unknown or reached & idents(effect.target)
         ):
-            return None  # it may have shared them, or brings them in
+            return None  # it may have shared or transferred them
         if task.call.ident not in effect.calls or not reached & idents(effect.target):
             continue
         if not consistent(task.call.when, effect.when):
-            continue  # the program comes to one or the other
+            continue  # mutually exclusive
         use = effect.payload
         if isinstance(use, Backward):
             return None  # from here on the parent has gradients of its own
@@ -196,7 +196,7 @@ def _used_by_parent(
 
 
 def _is_read(effect: Effect) -> bool:
-    """Whether ``.grad`` is used for more than to clear it, or to ask if it is there."""
+    """Whether ``.grad`` is used, not only cleared or tested for None."""
     node, statement = effect.site.node, effect.site.statement
     above = parents_in(statement if statement is not None else node)
     around = above.get(node)
@@ -205,7 +205,7 @@ def _is_read(effect: Effect) -> bool:
     ):
         around = above.get(around)
     if isinstance(around, ast.Attribute):
-        return not around.attr.endswith("_")  # it is changed in place
+        return not around.attr.endswith("_")  # changed in place
     if not isinstance(around, ast.Compare) or not isinstance(around.ops[0], (ast.Is, ast.IsNot)):
         return True
     return isinstance(statement, ast.Assert) and isinstance(around.ops[0], ast.IsNot)

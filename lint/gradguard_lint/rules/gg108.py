@@ -1,4 +1,4 @@
-"""A cached function returns a tensor with history: from the second run on, it is severed."""
+"""A cached function returns a tensor with history: from the second run on, it has no graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker reads a module's global that the parent changed: the worker imported it afresh."""
+"""A worker reads a module's global that the parent changed: the worker imported it again."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def check(program: Program) -> Iterator[Report]:
         own: set[tuple[str, str]] = set()
         """The globals that the worker or its initializer has set."""
         setters: dict[tuple[str, str], str | None] = {}
-        """The functions that set a global which is not set yet, in the worker as in the parent."""
+        """Functions that set an unset global, in the worker as in the parent."""
         reached: dict[int, tuple[Effect, str]] = {}
-        """The objects in globals, by identity, each with the read and module of its global."""
+        """Objects in globals, by identity, with the read and module of the global."""
         given = {atom.ident for _, atom, _ in task.given if isinstance(atom, Instance)}
         for effect in task.effects:
             captured = effect.payload
@@ -111,7 +111,7 @@ def _trainable(value: Value) -> bool:
 
 
 def _asks_if_set(read: Effect) -> bool:
-    """Whether the read asks if the global is set: ``if NET is None:``, ``if not NET:``."""
+    """Whether the read tests if the global is set: ``if NET is None:``, ``if not NET:``."""
     statement = read.site.statement
     if not isinstance(statement, ast.If):
         return False
@@ -128,14 +128,14 @@ def _asks_if_set(read: Effect) -> bool:
 
 
 def _happens_in(change: Effect, home: str, function: str | None) -> bool:
-    """Whether `change` happens in that function of the module `home`, or below it."""
+    """Whether that function of `home`, or one that it calls, makes the change."""
     return function is not None and any(
         site.function == function and site.module.name == home for site in sites_to(change)
     )
 
 
 def _changes(task: TaskRun, read: tuple[str, str], used: Value) -> Iterator[Effect]:
-    """The parent's changes before the call of the global, or of the value `used` of it.
+    """The parent's changes before the call, of the global or its value `used`.
 
     `read` is the global's name and module.
     """
@@ -149,7 +149,7 @@ def _changes(task: TaskRun, read: tuple[str, str], used: Value) -> Iterator[Effe
 
 
 def _replaced(task: TaskRun, read: Effect, used: Value) -> bool:
-    """Whether the worker replaces all that is `used`, before that `read` or with it."""
+    """Whether the worker replaces all that is `used`, before or by that `read`."""
     passed = False
     for effect in task.effects:
         passed = passed or effect is read
@@ -169,7 +169,7 @@ def _is_whole(change: Payload) -> bool:
 
 
 def _is_same(one: Atom, other: Atom) -> bool:
-    """Whether both are the same tensor or model, not a part of it."""
+    """Whether both are the same tensor or model, not a part."""
     if not isinstance(one, (Instance, Tensor, Thing)) or type(one) is not type(other):
         return False
     return one.ident > 0 and one.ident == getattr(other, "ident", 0)

@@ -1,4 +1,4 @@
-"""A module updates its running statistics in a worker, and nobody brings them back."""
+"""A module updates its running statistics in a worker, and they aren't returned."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         call = task.call
         if not call.channel.ships or not call.channel.answers or call.channel.forking_pickler:
-            continue  # memory that is inherited; nothing that comes back; memory that is shared
+            continue  # inherited memory; no results; shared memory
         sent = _modules(program, task)
         update = next((effect for effect in task.effects if _updates(program, effect, sent)), None)
         if update is None or _brings_back(program, task, sent):
@@ -62,7 +62,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _sender(program: Program, task: TaskRun, update: Effect) -> TaskCall:
-    """The task, or its worker's initializer, that ships the updated module."""
+    """The task, or its worker's initializer, that the updated module is sent with."""
     for sent, crossing in task.split_by_initializer(task.contents):
         if _updates(program, update, _modules_in(crossing)):
             return sent
@@ -70,7 +70,7 @@ def _sender(program: Program, task: TaskRun, update: Effect) -> TaskCall:
 
 
 def _modules_in(crossing: list[tuple[str, Atom, bool]]) -> set[int]:
-    """The identities of the modules among what crosses."""
+    """The identities of modules in `crossing`."""
     return {
         atom.ident
         for _, atom, _ in crossing
@@ -79,7 +79,7 @@ def _modules_in(crossing: list[tuple[str, Atom, bool]]) -> set[int]:
 
 
 def _modules(program: Program, task: TaskRun) -> set[int]:
-    """The identities of the modules that are shipped with the task."""
+    """The identities of modules sent with the task."""
     found = _modules_in(task.contents)
     for _, value, _ in captures(program, task):
         found |= idents(value)
@@ -100,7 +100,7 @@ def _trains(effect: Effect) -> bool:
 
 
 def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
-    """Whether the result may have the buffers, or the worker trains its own copy."""
+    """Whether the result may contain the buffers, or the worker trains its own copy."""
     if task.result is None:
         return True
     parameters = False
@@ -133,7 +133,7 @@ def _later_use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None
                 continue
             return None
         if _trains(effect):
-            return None  # the parent collects them itself
+            return None  # the parent collects statistics itself
         if not isinstance(effect.payload, Write) or _in_forward(effect):
             found = found or effect
         elif not idents(effect.target).isdisjoint(program.buffers):
@@ -142,7 +142,7 @@ def _later_use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None
 
 
 def _leaves_buffers(program: Program, load: Effect, sent: set[int]) -> bool:
-    """Whether the module loads nothing but parameters that a worker returned."""
+    """Whether the module loads only parameters that a worker returned."""
     change = load.payload
     if not isinstance(change, ModelChange) or change.extent != "partial":
         return False

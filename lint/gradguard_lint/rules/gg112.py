@@ -1,4 +1,4 @@
-"""The parent goes on with a model that a worker returned, and with the old one's optimizer."""
+"""The parent continues with a model returned by a worker, but the old model's optimizer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _held_models(program: Program, step: Effect) -> set[int]:
-    """The models of the optimizer's parameters; none if they are not all known."""
+    """The models of the optimizer's parameters; empty if any is unknown."""
     found: set[int] = set()
     for atom in step.target.atoms:
         parameters = atom.part("parameters") if isinstance(atom, Thing) else None
@@ -71,7 +71,7 @@ def _held_models(program: Program, step: Effect) -> set[int]:
 
 
 def _sent_models(call: ParallelCall) -> set[int]:
-    """The models that are shipped to the workers of `call`."""
+    """The models sent to the workers of `call`."""
     return {
         atom.ident
         for task in call.tasks
@@ -81,7 +81,7 @@ def _sent_models(call: ParallelCall) -> set[int]:
 
 
 def _reached(links: Mapping[int, set[int]], idents: set[int]) -> set[int]:
-    """All that `links` lead to from `idents`, in one step or more."""
+    """All that `links` lead to from `idents`, in one or more steps."""
     found: set[int] = set()
     pending = idents
     while pending:
@@ -93,13 +93,13 @@ def _reached(links: Mapping[int, set[int]], idents: set[int]) -> set[int]:
 def _backward_through_returned(
     program: Program, step: Effect, call: ParallelCall, held: set[int], back: set[int]
 ) -> Effect | None:
-    """The parent's backward pass through the returned model, if it is trained in no other way."""
+    """The parent's backward pass through the returned model, if nothing else trains it."""
     found: Effect | None = None
     for effect in after_call(program, call, Backward, GradWrite, ModelChange, OptimizerStep, Write):
         reached = idents(effect.target)
         if isinstance(effect.payload, GradWrite):
             if not reached or reached & held:
-                return None  # the gradients are carried over
+                return None  # the gradients are copied
             continue
         if isinstance(effect.payload, Backward) and effect.root == step.root:
             if not reached or reached & held:
@@ -111,7 +111,7 @@ def _backward_through_returned(
 
 
 def _gets_unrelated_values(effect: Effect, models: set[int]) -> bool:
-    """Whether a model gets values that do not come from any of `models`."""
+    """Whether a model gets values that don't come from any of `models`."""
     change = effect.payload
     if isinstance(change, ModelChange):
         return True

@@ -1,4 +1,4 @@
-"""A tensor with hooks, or a module that holds one, goes to workers: the hooks do not."""
+"""A tensor with hooks, or a module with one, is sent to workers without them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _hooks(task: TaskRun) -> list[Effect[Hook]]:
-    """The hooks in place when the task is sent that the worker does not register again."""
+    """Hooks in place when the task is sent that the worker doesn't register again."""
     before = task.call.earlier(Hook)
     removed = _tensors(it for it in before if it.payload.removed)
     removed |= _tensors(it for it in of_kinds(task.effects, Hook) if not it.payload.removed)
@@ -76,7 +76,7 @@ def _tensors(effects: Iterable[Effect]) -> set[Atom | int]:
 
 
 def _takes_no_gradients(task: TaskRun) -> bool:
-    """Whether the worker certainly takes no gradients, so that no hook runs."""
+    """Whether the worker certainly computes no gradients, so that no hook runs."""
     return task.known and not any(of_kinds(task.effects, Backward, Graph, UnknownCall))
 
 
@@ -87,8 +87,8 @@ def _holds(atom: Atom, hook: Effect) -> bool:
             if target.ident <= 0 or not isinstance(atom, (Instance, Tensor, Thing)):
                 continue
             if isinstance(atom, Thing) and atom.kind == "state":
-                continue  # its tensors are detached
-            kept = not isinstance(atom, Tensor) or atom.tracked  # else it is detached
+                continue  # a state_dict's tensors are detached
+            kept = not isinstance(atom, Tensor) or atom.tracked  # otherwise it is detached
             if atom.ident == target.ident and kept:
                 return True
         elif isinstance(target, Unknown) and isinstance(atom, Unknown) and _within(target, atom):

@@ -1,4 +1,4 @@
-"""A worker trains a copy of a module, nothing of it comes back, and the parent uses the module."""
+"""A worker trains a copy of a module and returns nothing of it, but the parent uses the module."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _returns_none(task: TaskRun, sent: list[tuple[str, set[int]]], trained: set[int]) -> bool:
-    """Whether the result certainly has nothing of the trained module."""
+    """Whether the result certainly contains nothing of the trained module."""
     if task.result is None:
         return not task.call.channel.answers
     paths = [path for path, own in sent if own & trained]
@@ -93,7 +93,7 @@ def _is_copy(atom: Atom, trained: set[int]) -> bool:
 
 
 def _lets_out(effect: Effect, trained: set[int], shared: set[int]) -> bool:
-    """Whether the worker saves what it has trained, or gives it to something unknown or shared."""
+    """Whether the worker saves what it trained, or passes it to something unknown or shared."""
     payload = effect.payload
     if isinstance(payload, ModelUse):
         return payload.does == "save" and not trained.isdisjoint(idents(effect.target))
@@ -109,7 +109,7 @@ def _lets_out(effect: Effect, trained: set[int], shared: set[int]) -> bool:
 def _later_use(program: Program, task: TaskRun, trained: set[int]) -> Effect | None:
     """The parent's first use of the module after the call, before it trains or changes it itself.
 
-    What it runs with gradients on may be the forward pass of its own training.
+    A run with gradients enabled may be the forward pass of its own training.
     """
     found = None
     kinds = (Backward, GradWrite, ModelChange, ModelUse, OptimizerStep, Write)
@@ -120,7 +120,7 @@ def _later_use(program: Program, task: TaskRun, trained: set[int]) -> Effect | N
         if not isinstance(use, (ModelUse, OptimizerStep)):
             return None
         if isinstance(use, ModelUse) and use.does == "state":
-            continue  # to be sent again, perhaps
+            continue  # possibly to send it again
         if not isinstance(use, ModelUse) or use.does == "save" or not effect.modes.grad:
             return effect
         found = found or effect
@@ -128,7 +128,7 @@ def _later_use(program: Program, task: TaskRun, trained: set[int]) -> Effect | N
 
 
 def _does(use: Effect) -> str:
-    """What the parent does with the module, in words."""
+    """What the parent does with the module, for the message."""
     if isinstance(use.payload, ModelUse):
         return "saves" if use.payload.does == "save" else "uses"
     return "steps"

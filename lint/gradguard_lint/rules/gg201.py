@@ -1,4 +1,4 @@
-"""A process worker initializes a GPU: every worker makes a context of its own."""
+"""A process worker initializes a GPU: every worker has its own context."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gradguard_lint.rules.gpu_owners import (
 CODE = "GG201"
 
 Uses = tuple[TaskRun, list[Effect[GpuUse]]]
-"""A task, and the first use of a GPU on each way through it."""
+"""A task, and its first use of a GPU on each path."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -35,7 +35,7 @@ def check(program: Program) -> Iterator[Report]:
     used = [
         (task, first_uses(task))
         for task in program.process_tasks()
-        # One process for each GPU is how GPUs are meant to be used.
+        # One process per GPU is the intended use.
         if not task.call.traits.meant and not has_gpu_of_its_own(task, chosen)
     ]
     used = [(task, uses) for task, uses in used if uses]
@@ -44,7 +44,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _reports(program: Program, used: list[Uses], lone: list[ParallelCall]) -> Iterator[Report]:
-    """One report for each place of a first use."""
+    """One report for each site of a first use."""
     by_place: dict[ast.AST, list[Uses]] = {}
     for task, uses in used:
         by_place.setdefault(uses[0].site.node, []).append((task, uses))
@@ -86,7 +86,7 @@ def _reports(program: Program, used: list[Uses], lone: list[ParallelCall]) -> It
 
 
 def _preference(way: Uses) -> tuple[bool, int]:
-    """The order in which a place's tasks represent it: successful first, then the shortest way."""
+    """The order in which tasks represent a site: successful first, then the shortest chain."""
     task, (effect, *_) = way
     return _fails(task, effect), len(effect.chain)
 
@@ -98,7 +98,7 @@ def _message(
     effect: Effect[GpuUse],
     lone: list[ParallelCall],
 ) -> str:
-    """The message for the first use of a GPU by `tasks`, whose process is alone if `lone`."""
+    """The message for the first GPU use of `tasks`; in `lone` calls, their process is alone."""
     what, workers = effect.what.strip("`"), task.call.workers
     undisturbed = bool(lone) and not uses_gpu_in_parent(program)
     nobody = "no other process of this program uses it meanwhile"
@@ -126,7 +126,7 @@ def _message(
 
 
 def _case(program: Program, task: TaskRun, effect: Effect) -> str:
-    """The case of the advice; workers that train or hold a model keep the GPU."""
+    """The case of the advice; workers that train or keep a model keep the GPU."""
     own = [it for it in task.effects if it.gpu_use == "context"]
     if _called(effect) == "torch.load" and all(it.site == effect.site for it in own):
         return "weights"
@@ -143,7 +143,7 @@ def _called(effect: Effect) -> str:
 
 
 def _first_data(task: TaskRun, effect: Effect[GpuUse]) -> Iterator[Step]:
-    """The first allocation on the GPU, if only a question initializes the context."""
+    """The first allocation on the GPU, if a mere query initializes the context."""
     if not effect.payload.asks:
         return
     for other in of_kinds(task.effects, GpuUse):
@@ -162,14 +162,14 @@ def _on_other_branches(instead: list[Effect]) -> Iterator[Step]:
 
 
 def _fails(task: TaskRun, effect: Effect) -> bool:
-    """Whether initializing CUDA certainly fails at the effect."""
+    """Whether initializing CUDA certainly fails there."""
     return effect.gpu_use == "context" and any(
         task.same_path(effect, first) for first in started_cuda(task.call)
     )
 
 
 def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | None:
-    """The move of the returned value to the GPU, in the parent instead of the worker."""
+    """The returned value's move to the GPU, in the parent instead of the worker."""
     function, moved, call = function_of(task), effect.site.node, task.call.site
     if function is None or not isinstance(moved, ast.Call) or not isinstance(call.node, ast.Call):
         return None
@@ -219,4 +219,4 @@ _AROUND_RESULTS = {
     ("multiprocessing", "apply"): ("", ""),
     ("concurrent.futures", "map"): ("(", ")"),
 }
-"""The brackets around the results of a method: a list, a generator, or one result."""
+"""The brackets around the results of a method: a list, generator or single result."""

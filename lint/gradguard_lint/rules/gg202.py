@@ -33,7 +33,7 @@ from gradguard_lint.words import words
 CODE = "GG202"
 
 _OF_DEVICES = words("is_cuda is_cpu get_device device")
-"""Attributes that tell a worker whether a tensor is on a GPU."""
+"""Attributes that show a worker whether a tensor is on a GPU."""
 
 _USES = frozenset({"context", "hinted", "implied"})
 
@@ -49,7 +49,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _report(task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
-    """The report of GPU objects `found` to cross with the task or its worker's initializer."""
+    """The report of GPU objects `found`, sent with the task or the worker's initializer."""
     own = sent is task.task
     found = {as_written(sent, path): atom for path, atom in found.items()}
     named = [*map(code, found)]
@@ -79,13 +79,13 @@ def _report(task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
 
 
 def _shares_memory(task: TaskRun, found: Iterable[Atom]) -> bool:
-    """Whether torch shares the GPU memory itself, as it does with `multiprocessing`'s pickler."""
+    """Whether torch shares the GPU memory, as with `multiprocessing`'s pickler."""
     of_torch = (not isinstance(atom, Tensor) or atom.framework == "torch" for atom in found)
     return task.call.channel.forking_pickler and all(of_torch)
 
 
 def _forks_later(task: TaskRun, found: Iterable[Atom]) -> bool:
-    """Whether the workers are forked after the parent has put what is `found` on the GPU."""
+    """Whether the workers are forked after the parent put `found` on the GPU."""
     call = task.call
     return call.start == "fork" and call.past is None and any(map(returns_to_gpu, found))
 
@@ -98,7 +98,7 @@ def _is_shared(program: Program, atom: Atom) -> bool:
 def _gpu_objects(
     program: Program, task: TaskRun, sent: TaskCall, crossing: list[tuple[str, Atom, bool]]
 ) -> dict[str, Atom]:
-    """The objects on the GPU that cross with `sent`, by path."""
+    """The objects on the GPU that are sent with `sent`, by path."""
     found: dict[str, Atom] = {}
     for path, atom, _ in crossing:
         if on_gpu(atom) and not (_is_shared(program, atom) and _shares_memory(task, (atom,))):
@@ -123,7 +123,7 @@ def _put_there(task: TaskRun, found: dict[str, Atom]) -> Iterator[Step]:
 
 
 def _case(found: Iterable[Atom]) -> str:
-    """The case of the advice: a framework's arrays, a module, or anything else."""
+    """The case of the advice: a framework's arrays, a module, or others."""
     cases = {
         (atom.framework if atom.grad != "unknown" else "")
         if isinstance(atom, Tensor)
@@ -140,7 +140,7 @@ def _place(task: TaskRun, atom: Atom) -> Site | None:
 
 
 def _on_the_cpu(task: TaskRun) -> Fix | None:
-    """A copy of each tensor on the CPU, if the worker does not use the GPU."""
+    """A copy of each tensor on the CPU, if the worker doesn't use the GPU."""
     site = task.task.site
     if not task.known or any(effect.gpu_use in _USES for effect in task.effects):
         return None
@@ -151,12 +151,12 @@ def _on_the_cpu(task: TaskRun) -> Fix | None:
             continue
         node = argument(site, path)
         if node is None or not isinstance(atom, Tensor) or atom.framework != "torch":
-            return None  # `.cpu()` moves a module in place, and CuPy has another word
+            return None  # `.cpu()` moves a module in place, and CuPy has another method
         nodes[id(node)] = node
         moved.add(atom.ident)
     given = [value for value, _ in task.returns]
     if not nodes or any(on_gpu(atom) for value in given for atom in inner(value)):
-        return None  # the result would be on the CPU then
+        return None  # the result would then be on the CPU
     changes = tuple(Wrap(site.module, node, after=".cpu()") for node in nodes.values())
     function = function_of(task)
     safe = (
@@ -168,7 +168,7 @@ def _on_the_cpu(task: TaskRun) -> Fix | None:
 
 
 def _writes(task: TaskRun, function: Function, moved: set[int]) -> bool:
-    """Whether the task may write to the `moved` tensors, which a caller in one process sees."""
+    """Whether the task may write to the `moved` tensors, visible to a caller in one process."""
     for effect in of_kinds(task.effects, Write):
         changed = (atom for atom in inner(effect.target) if isinstance(atom, Tensor))
         if any(moved & origins(it) for it in changed):

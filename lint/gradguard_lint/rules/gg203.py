@@ -1,4 +1,4 @@
-"""CUDA is used in a forked worker although the parent has initialised it."""
+"""CUDA is used in a forked worker although the parent has initialized it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _BEFORE_FORK = {
         "CUDA cannot be initialised in a forked process then",
     ),
 }
-"""By kind of effect: what the parent did, and why forked workers fail."""
+"""What the parent did, and why forked workers fail, by kind of effect."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -74,7 +74,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _off_by_default(program: Program, call: ParallelCall) -> str:
-    """A sentence for workers that the default of an option or argument does not start."""
+    """A sentence for workers that start only if an option or argument isn't the default."""
     for key, truth in call.chosen:
         if truth or not isinstance(key, tuple) or key[0] != "eq":
             continue
@@ -85,7 +85,7 @@ def _off_by_default(program: Program, call: ParallelCall) -> str:
 
 
 def _needs_switch(program: Program, when: Conditions) -> bool:
-    """Whether `when` needs a switch that is off by default."""
+    """Whether `when` needs an option that is off by default."""
     return any(
         truth
         and (
@@ -98,7 +98,7 @@ def _needs_switch(program: Program, when: Conditions) -> bool:
 
 
 Found = tuple[Effect, str, tuple[Step, ...], Conditions]
-"""The parent's effect, the use of CUDA after it in words, its steps, and its conditions."""
+"""The parent's effect, the later use of CUDA for the message, its steps and conditions."""
 
 
 def _use_by_task(call: ParallelCall) -> Found | None:
@@ -113,7 +113,7 @@ def _use_by_task(call: ParallelCall) -> Found | None:
 
 
 def _use_by_unpickling(call: ParallelCall) -> Found | None:
-    """An argument on a GPU, which is unpickled before the task begins."""
+    """An argument on a GPU, unpickled before the task begins."""
     for first in started_cuda(call, named=True):
         for task in call.tasks:
             crossing = {atom: path for path, atom, _ in task.contents if returns_to_gpu(atom)}

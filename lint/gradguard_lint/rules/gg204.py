@@ -1,4 +1,4 @@
-"""A task chooses its GPU by the environment: in a reused worker the first choice stays."""
+"""A task selects its GPU by the environment: a reused worker keeps the first choice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CODE = "GG204"
 
 
 def check(program: Program) -> Iterator[Report]:
-    # a process for each task is the right way to choose a GPU
+    # a process per task is the right way to select a GPU
     tasks = [task for task in program.process_tasks() if not _is_alone(task)]
     values: dict[int, set[Value]] = {}
     for task in tasks:

@@ -1,4 +1,4 @@
-"""scikit-learn runs an estimator that lives on a GPU in several jobs."""
+"""scikit-learn runs an estimator on a GPU in several jobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _in_one_job(search: Effect[LibraryUse]) -> bool:
 
 
 def _serial(later: Effect[LibraryUse], search: Effect[LibraryUse]) -> bool:
-    """Whether the `search` is set to one job by `later`, before it begins."""
+    """Whether `later` sets the `search` to one job before it begins."""
     same = later.payload.ident == search.payload.ident
     return _in_one_job(later) and same and later.when <= search.when
 

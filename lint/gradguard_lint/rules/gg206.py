@@ -1,4 +1,4 @@
-"""A loader starts workers of its own in a process that cannot have any."""
+"""A loader starts workers in a process that can't have any."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORKERS = 5
 """The position of the argument `num_workers`."""
 
 _NEEDS_WORKERS = {"timeout": 9, "multiprocessing_context": 11}
-"""The positions of arguments that a loader without workers refuses."""
+"""The positions of arguments that need workers."""
 
 _NEEDS_WORKERS_BY_NAME = (*_NEEDS_WORKERS, "persistent_workers", "prefetch_factor")
 
@@ -62,7 +62,7 @@ def _is_caught(effect: Effect) -> bool:
 
 
 def _in_a_try(site: Site) -> bool:
-    """Whether a ``try`` around `site` catches the error and does not raise it again."""
+    """Whether a ``try`` around `site` catches the error without raising again."""
     return any(
         any(_continues(handler) for handler in node.handlers)
         and node.body[0].lineno <= site.line <= (node.body[-1].end_lineno or site.line)

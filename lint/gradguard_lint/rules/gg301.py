@@ -42,7 +42,7 @@ from gradguard_lint.rules.base import Report, chain, sites_to
 CODE = "GG301"
 
 _OFF_IF = {"set_grad_enabled": "false", "inference_mode": "true"}
-"""The modes that turn gradients off where their argument has this value."""
+"""Modes that turn gradients off if their argument has this value."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -52,7 +52,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _lost_modes(program: Program, call: ParallelCall, task: TaskRun) -> Iterator[Report]:
-    """The modes of the caller that do not hold in `task`."""
+    """The caller's modes that are missing in `task`."""
     modes = call.modes
     kept = call.inherited if call.start in INHERITING else Modes()
     if kept.grad and not modes.grad and modes.grad_site is not None:
@@ -65,7 +65,7 @@ def _lost_modes(program: Program, call: ParallelCall, task: TaskRun) -> Iterator
                 f"`{task.function_of(seen)}` builds graphs there.",
                 (Step(modes.grad_site, "gradients are turned off here"), *_computes(task, seen)),
                 call=call,
-                # a decorator would hold where gradients are on, too
+                # a decorator would also apply where gradients are on
                 fix=None if condition else _decorated(program, call, _GRAD),
             )
     if kept.autocast is None and modes.autocast is not None and not _sets(task, "autocast"):
@@ -86,14 +86,14 @@ def _computes(task: TaskRun, seen: Effect) -> tuple[Step, ...]:
 
 
 def _builds_graph(task: TaskRun, *, loads: bool) -> Effect | None:
-    """The first effect of `task` that builds a graph, as far as is known or by a model.
+    """The first effect of `task` that builds a graph, or calls a model.
 
     `loads`: the task loads data, where only a known graph counts.
     """
     for effect in task.effects:
         if isinstance(effect.payload, Graph):
             return effect
-        near = len(effect.chain) <= 2  # what is far below may set the mode unseen
+        near = len(effect.chain) <= 2  # deeper code may set the mode unseen
         model = isinstance(effect.payload, UnknownCall) and effect.payload.given
         if model and near and effect.modes.grad and not loads:
             return effect
@@ -101,7 +101,7 @@ def _builds_graph(task: TaskRun, *, loads: bool) -> Effect | None:
 
 
 def _computes_in_full(task: TaskRun) -> Effect | None:
-    """The first computation of `task` with torch that no autocast of its own covers."""
+    """The first torch computation of `task` outside an autocast of its own."""
     for effect in task.effects:
         work = effect.payload
         on_torch = isinstance(work, Compute) and work.framework == "torch"
@@ -111,19 +111,19 @@ def _computes_in_full(task: TaskRun) -> Effect | None:
 
 
 def _differentiates(task: TaskRun) -> bool:
-    """Whether the task takes gradients itself: it wants them on, whatever the caller wants."""
+    """Whether the task computes gradients, and so needs them whatever the caller's mode."""
     if any(of_kinds(task.effects, Autograd, Backward)):
         return True
     function = function_of(task)
     return function is not None and any(
-        isinstance(node, ast.Attribute) and node.attr == "backward"  # of something unknown
+        isinstance(node, ast.Attribute) and node.attr == "backward"  # of an unknown object
         for called in reached(function.module, function.node)
         for node in ast.walk(called)
     )
 
 
 def _condition(mode: Site) -> str:
-    """The condition under which gradients are off, where the program computes it."""
+    """The condition under which gradients are off, if the program computes it."""
     node = mode.node
     if not isinstance(node, ast.Call):
         return ""
@@ -135,7 +135,6 @@ def _condition(mode: Site) -> str:
 
 
 def _sets(task: TaskRun, mode: str) -> bool:
-    """Whether the task sets that mode itself."""
     return any(effect.payload.use == mode for effect in of_kinds(task.effects, LibraryUse))
 
 
@@ -148,7 +147,7 @@ _GRAD, _AUTOCAST = attrgetter("modes.grad_site"), attrgetter("modes.autocast")
 def _decorated(
     program: Program, call: ParallelCall, mode_of: Callable[[ParallelCall], Site]
 ) -> Fix | None:
-    """A decorator with the mode on the tasks' functions, if only calls in that mode run them."""
+    """A decorator with the mode for the tasks' functions, if only calls in that mode run them."""
     functions = dict.fromkeys(function_of(task) for task in call.tasks)
     changes: list[Change] = []
     for function in functions:
@@ -179,12 +178,12 @@ def _decorated(
 
 
 def _inside_mode(call: ParallelCall, mode: Site | None) -> list[Function] | None:
-    """The functions between where `mode` is set and the call; others may call them without it.
+    """Functions between the place that sets `mode` and the call, which others may call without it.
 
-    None if the program decides at run time which mode it is.
+    None if the mode is chosen at run time.
     """
     sites = sites_to(call)
-    if mode in sites:  # the decorated function is called there
+    if mode in sites:  # the call of the decorated function
         first = sites.index(mode) + 2
     elif mode is not None and _is_library_call(mode):
         first = max((i + 1 for i, site in enumerate(sites) if _is_around(mode, site)), default=0)
@@ -199,7 +198,7 @@ def _is_library_call(mode: Site) -> bool:
 
 
 def _is_around(mode: Site, site: Site) -> bool:
-    """Whether `site` stands in the ``with`` block of `mode`, in one function."""
+    """Whether `site` is in the ``with`` block of `mode`, in one function."""
     block = mode.statement
     return (
         isinstance(block, (ast.With, ast.AsyncWith))
@@ -210,7 +209,6 @@ def _is_around(mode: Site, site: Site) -> bool:
 
 
 def _in_same_mode(call: ParallelCall, other: ParallelCall) -> bool:
-    """Whether both calls are made in the same mode."""
     one, two = call.modes, other.modes
     return one.grad == two.grad and one.autocast == two.autocast
 
@@ -218,7 +216,7 @@ def _in_same_mode(call: ParallelCall, other: ParallelCall) -> bool:
 def _written(
     call: ParallelCall, mode: Site, module: Module
 ) -> tuple[str, tuple[Change, ...]] | None:
-    """The decorator that sets `mode` in a function of `module`, and the import that it needs."""
+    """The decorator that sets `mode` in a function of `module`, with its import."""
     if call.modes.autocast is None:
         return _without_gradients(module)
     for written, node in _spellings(call, mode):
@@ -235,7 +233,7 @@ def _written(
 
 
 def _without_gradients(module: Module) -> tuple[str, tuple[Change, ...]] | None:
-    """A ``no_grad`` decorator, also under ``inference_mode``, whose tensors backward refuses."""
+    """A ``no_grad`` decorator; also for ``inference_mode``, whose tensors backward refuses."""
     name = spelled(module, "torch.no_grad")
     if name is not None:
         return f"{name}()", ()
@@ -244,7 +242,7 @@ def _without_gradients(module: Module) -> tuple[str, tuple[Change, ...]] | None:
 
 
 def _spellings(call: ParallelCall, mode: Site) -> Iterator[tuple[Module, ast.expr]]:
-    """The expressions of the mode: where it is set, and the decorators around the call."""
+    """Expressions of the mode: where it is set, and decorators around the call."""
     if isinstance(mode.node, ast.expr):
         yield mode.module, mode.node
     for node in ast.walk(call.site.module.tree):
@@ -256,12 +254,12 @@ def _spellings(call: ParallelCall, mode: Site) -> Iterator[tuple[Module, ast.exp
 
 
 def _imports(source: Module, module: Module, node: ast.expr) -> tuple[Change, ...] | None:
-    """The imports by which `node` means in `module` what it means in `source`."""
+    """The imports that give the names of `node` their meaning in `module`."""
     changes: list[Change] = []
     for name in sorted({part.id for part in ast.walk(node) if isinstance(part, ast.Name)}):
         full = imported(source).get(name)
         if full is None:
-            return None  # its value may depend on the place
+            return None  # a local name
         if source is module:
             continue
         package, _, last = full.rpartition(".")

@@ -46,9 +46,9 @@ def _writes(effects: Iterable[Effect]) -> Iterator[Effect]:
 
 
 def _meanwhile(program: Program, call: ParallelCall) -> list[Effect]:
-    """The writes while `call` may run: of other calls in its loop iteration, and of the program.
+    """Writes while `call` may run: of calls in the same iteration, and of the program.
 
-    Tasks that wait for others do not count.
+    Tasks that wait for others don't count.
     """
     calls = [
         it
@@ -79,7 +79,7 @@ def _concurrent_write(effect: Effect, call: ParallelCall, meanwhile: list[Effect
 
 
 def _changed_idents(effect: Effect) -> set[int]:
-    """The identities of what the effect changes; of a tensor only its own, not its origins."""
+    """The identities of what is changed; of a tensor only its own, not its origins."""
     tensors = [*effect.target.of(Tensor)]
     return {atom.ident for atom in tensors if atom.ident > 0} if tensors else idents(effect.target)
 
@@ -93,14 +93,14 @@ def _is_write(effect: Effect) -> bool:
 
 
 def _changes(effect: Effect) -> bool:
-    """Whether other threads may see what it is about as it changes."""
+    """Whether other threads may see the target change."""
     written = effect.payload
     exact = isinstance(written, Write) and written.exact
     return isinstance(written, (Backward, *_WRITES)) and not exact
 
 
 def _is_shared(effect: Effect, task: TaskRun) -> bool:
-    """Whether the task did not create the target, or the parameters in it, itself."""
+    """Whether the target, or a parameter in it, wasn't created by the task itself."""
     for atom in effect.target.atoms:
         if not isinstance(atom, (Instance, Tensor, Thing)):
             continue

@@ -1,4 +1,4 @@
-"""A fork while the parent's threads are up: the workers wait for them forever, or fail."""
+"""A fork while the parent's threads run: workers wait for them forever, or fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradguard_lint.rules.base import Report, before_fork, come_to
 CODE = "GG303"
 
 _STARTED_AT_ONCE = frozenset({"tensorflow", "jax"})
-"""The frameworks that start their threads with their first operation, however small it is."""
+"""Frameworks that start threads with their first operation, however small."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -51,7 +51,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _autograd_after_fork(call: ParallelCall) -> Iterator[Report]:
-    """The report of gradients before and after the fork in a program with a GPU."""
+    """The report of gradients before and after the fork, in a program with a GPU."""
     for first in call.certain(Autograd):
         for task in call.tasks:
             work = next(filter(partial(_takes_gradients, task, first), task.effects), None)
@@ -108,7 +108,7 @@ def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
 def _computes_after_fork(
     call: ParallelCall,
 ) -> tuple[Effect[Compute], TaskRun, Effect[Compute]] | None:
-    """The parent's computation before the fork, and a task with its own after it."""
+    """The parent's computation before the fork, and a task that computes after it."""
     set_before = [effect.payload for effect in call.earlier(ComputeThreads)]
     limited = {it.framework for it in set_before if not it.several}
     if call.traits.prepared and not any(
@@ -123,7 +123,7 @@ def _computes_after_fork(
         if framework in limited or (small and framework not in _STARTED_AT_ONCE):
             continue
         if framework == "torch" and first.worker is not call.worker:
-            continue  # each thread that computes has compute threads of its own
+            continue  # each computing thread has its own compute threads
         done = _compiled(call) if framework == "jax" else frozenset()
         for task in call.tasks:
             for work in _large_computations(task, framework):
@@ -133,7 +133,7 @@ def _computes_after_fork(
 
 
 def _compiled(call: ParallelCall) -> frozenset[str]:
-    """The JAX computations of the parent, which a worker may repeat if they are small."""
+    """The parent's JAX computations, which a worker can repeat if they are small."""
     return frozenset(it.what for it in call.earlier(Compute) if it.payload.framework == "jax")
 
 
@@ -142,7 +142,7 @@ def _leaves_threads(effect: Effect) -> bool:
 
 
 def _large_computations(task: TaskRun, framework: str) -> Iterator[Effect[Compute]]:
-    """The large computations of the task before it limits its threads."""
+    """The large computations of the task, before it limits its threads."""
     before = takewhile(_leaves_threads, task.effects)
     for effect in of_kinds(before, Compute):
         if effect.payload.heavy and effect.payload.framework == framework:

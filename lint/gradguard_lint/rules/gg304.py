@@ -1,4 +1,4 @@
-"""Workers draw from a global generator in the same state: all of them draw the same numbers."""
+"""Workers draw the same numbers, from global generators in the same state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CODE = "GG304"
 
 Why = tuple[str, tuple[Step, ...]]
-"""Why a generator is in the same state in all workers, and the steps to it."""
+"""The reason for equal states in all workers, and its steps."""
 
 _TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
 """Names of frameworks in messages, if they differ from the module's."""
@@ -66,7 +66,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _seeded_otherwise(task: TaskRun, draw: Effect[Draw]) -> Iterator[Effect[Seed]]:
-    """The first seed of each other generator that a task sets to its own before `draw`."""
+    """The first task-specific seed of each other generator before `draw`."""
     seen = {"", draw.payload.framework}
     for effect in of_kinds(task.effects[: task.effects.index(draw)], Seed):
         framework = effect.payload.framework
@@ -97,7 +97,7 @@ def _draws(draw: Effect[Draw]) -> str:
 def _draws_in_same_state(
     program: Program, task: TaskRun
 ) -> Iterator[tuple[Effect[Draw], str, tuple[Step, ...]]]:
-    """The first draw from each generator that is in the same state in all workers, and why."""
+    """The first draw from each generator with equal states in all workers, and the reason."""
     seeded: set[str] = set()
     alike: set[str] = set()
     since: set[str] = set()
@@ -109,7 +109,7 @@ def _draws_in_same_state(
             by_initializer = number < task.initialised
             same = by_initializer and done.value.constant is not None
             same = same and _seeds_the_worker(task, done.framework)
-            if task.call.traits.prepared:  # the library seeds each worker; this may be for all
+            if task.call.traits.prepared:  # the library seeds each worker; this seed may be for all
                 same = same and task.task.repeated and effect.when <= task.call.when
             if not same:
                 seeded.add(done.framework)
@@ -126,7 +126,7 @@ def _draws_in_same_state(
         if framework in seeded or ("" in seeded and framework not in since):
             continue
         if _is_part_of_seed(task, draw.site) or is_replaced(task, number):
-            continue  # each task makes its own seed of it, or it is overwritten
+            continue  # part of the task's own seed, or overwritten
         why: Why | None
         if framework in alike:
             why = f"the initializer seeds it alike in all {task.call.workers}", ()
@@ -142,16 +142,16 @@ def _draws_in_same_state(
 
 
 def _inherited(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | None:
-    """Why a generator is in the same state in all forked workers."""
+    """The reason for equal states in all forked workers."""
     call, framework = task.call, draw.payload.framework
     if framework == "random":
         return None  # Python reseeds it in each forked process
     if not call.channel.answers and _moves_on(program, call, draw):
         return None
     if not _may_be_loaded(program, call, framework):
-        return None  # each worker makes its own, seeded at random
+        return None  # each worker creates its own, with a random seed
     if _on_gpu(draw):
-        # The worker makes it, with the parent's seed if there is one.
+        # The worker creates it, with the parent's seed if there is one.
         seeds = [it for it in call.earlier(Seed) if it.payload.framework == framework]
         seed = next((it for it in reversed(seeds) if task.same_path(draw, it)), None)
         if seed is None:
@@ -182,7 +182,7 @@ def _is_in_test(call: ParallelCall) -> bool:
 
 
 _TESTS = ("Test", "Tests", "TestCase")
-"""Endings of the names of test classes."""
+"""Suffixes of test class names."""
 
 
 def _may_be_loaded(program: Program, call: ParallelCall, framework: str) -> bool:
@@ -195,7 +195,7 @@ def _may_be_loaded(program: Program, call: ParallelCall, framework: str) -> bool
 
 
 def _loaded(program: Program, call: ParallelCall, framework: str) -> Iterator[Loaded]:
-    """The parent's imports before the fork that bring the generator of `framework`, or may."""
+    """Imports of the parent before the fork that create the generator of `framework`, or may."""
     for effect in _before_fork(program, call, Loaded):
         if effect.payload.framework == framework:
             yield effect.payload
@@ -215,7 +215,7 @@ def _creates_generator(done: Payload) -> bool:
 
 
 def _before_fork(program: Program, call: ParallelCall, *kinds: type[P]) -> Iterator[Effect[P]]:
-    """The parent's effects before the workers are forked, and those of its imports."""
+    """The parent's effects before the fork, including those of its imports."""
     imported = _imported_before(program, call)
     yield from call.earlier(*kinds)
     for effect in program.effects_of(*kinds):
@@ -224,7 +224,7 @@ def _before_fork(program: Program, call: ParallelCall, *kinds: type[P]) -> Itera
 
 
 def _imported_before(program: Program, call: ParallelCall) -> set[str]:
-    """The modules of the project that the parent imports before the workers are forked."""
+    """Project modules that the parent imports before the fork."""
     parts = program.entry.split(".")
     around = {".".join(parts[:count]) for count in range(1, len(parts))}
     asked = {it.payload.module for it in call.earlier(Loaded) if it.payload.module} | around
@@ -232,7 +232,7 @@ def _imported_before(program: Program, call: ParallelCall) -> set[str]:
 
 
 def _seeded_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | None:
-    """Why a generator is in the same state in all fresh worker processes."""
+    """The reason for equal states in all fresh worker processes."""
     seed = _seed_on_import(program, task, draw)
     if seed is None:
         return None
@@ -242,9 +242,9 @@ def _seeded_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Wh
 
 
 def _seeds_the_worker(task: TaskRun, framework: str) -> bool:
-    """Whether the initializer seeds the worker's own generator.
+    """Whether the initializer seeds the worker's generator.
 
-    `random.seed` is a method of the parent's generator, and pickled with a copy of it.
+    `random.seed` is a bound method, pickled with a copy of the parent's generator.
     """
     if task.call.start == "fork" or framework != "random":
         return True
@@ -261,7 +261,7 @@ _ONCE_LOADED = (
 
 
 def _seed_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Effect | None:
-    """The constant seed that the workers run again on import before that draw."""
+    """The constant seed that workers repeat on import before that draw."""
     if draw.payload.framework == "random" and task.call.start == "forkserver":
         return None  # Python reseeds it in each child of the fork server
     seeds = seeds_on_import(program, task, draw)
@@ -271,7 +271,7 @@ def _seed_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> Effe
 
 
 def _is_part_of_seed(task: TaskRun, draw: Site) -> bool:
-    """Whether the drawn value is part of the task's seed, with a value of its own."""
+    """Whether the drawn value is combined with a task-specific value into the seed."""
     for effect in of_kinds(task.effects, Seed):
         seed = effect.site.node
         if effect.site.module is not draw.module:

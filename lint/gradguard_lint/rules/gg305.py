@@ -1,4 +1,4 @@
-"""One generator object goes to several tasks: each gets a copy in the same state."""
+"""One generator object is sent to several tasks: each gets a copy in the same state."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _report(
 
 
 def _moves_on(program: Program, generator: Thing) -> bool:
-    """Whether the parent draws from it, perhaps between the forks."""
+    """Whether the parent draws from it, possibly between forks."""
     return any(
         effect.worker is None and effect.payload.generator == generator.ident
         for effect in program.effects_of(GeneratorDraw)
@@ -101,7 +101,7 @@ def _moves_on(program: Program, generator: Thing) -> bool:
 
 
 def _is_the_only_one(program: Program, task: TaskRun, path: str, generator: Thing) -> bool:
-    """Whether the own arguments of all tasks are this generator, which is made once."""
+    """Whether the task-specific arguments of all tasks are this one generator."""
     site, call = generator.site, task.call.site
     if site is None or generator.part("once") is None:
         return False
@@ -115,7 +115,7 @@ def _is_the_only_one(program: Program, task: TaskRun, path: str, generator: Thin
 
 
 def _one_each(task: TaskRun, path: str, generator: Thing) -> Fix | None:
-    """A generator for each task, made from the shared one."""
+    """A generator for each task, derived from the shared one."""
     site = task.task.site
     node = argument(site, path)
     if node is None:
@@ -142,7 +142,7 @@ def _one_each(task: TaskRun, path: str, generator: Thing) -> Fix | None:
 
 
 def _holders(task: TaskRun, ident: int) -> int:
-    """The number of tasks in the same call with the generator."""
+    """The number of tasks of the call with the generator."""
     return sum(
         any(isinstance(atom, Thing) and atom.ident == ident for _, atom, _ in other.given)
         for other in task.call.tasks

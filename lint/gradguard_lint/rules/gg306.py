@@ -1,4 +1,4 @@
-"""A task writes, through torch, into the memory map that joblib made of an argument."""
+"""A task writes, through torch, into joblib's memory map of an argument."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def _report(program: Program, task: TaskRun, effect: Effect[MemoryUse]) -> Repor
 
 
 def _memory(effect: Effect) -> Key:
-    """The array whose memory the effect writes to, if it is one."""
+    """The array whose memory the effect writes to, if there is one."""
     found = {atom.memory for atom in effect.target.atoms if isinstance(atom, Tensor)}
     return found.pop() if len(found) == 1 else None
 
 
 def _mapped_argument(program: Program, task: TaskRun, memory: Key) -> str | None:
-    """The name of the mapped argument; None if it may be small or no argument."""
+    """The name of the mapped argument; None if it may be small, or isn't an argument."""
     assert task.call.channel.maps is not None
     limit, mode = task.call.channel.maps
     found: list[tuple[str, tuple[int, ...], bool]] = []
@@ -99,14 +99,14 @@ def _parameter(task: TaskRun, name: object) -> str:
 
 
 def _copied(task: TaskRun, memory: Key) -> Fix | None:
-    """A copy of the array for the task to write to."""
+    """A copy of the array for the task's writes."""
     made = [
         effect
         for effect in of_kinds(task.effects, MemoryUse)
         if effect.payload.does == "shared" and _memory(effect) == memory
     ]
     if not made or any(
-        reads_again(site)  # and would see the written values
+        reads_again(site)  # a later read would see the written values
         for effect in made
         for site in sites_to(effect)
         if site != task.task.site

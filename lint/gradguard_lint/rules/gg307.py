@@ -43,7 +43,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _unseeded(task: TaskRun, framework: str) -> Effect[Draw] | None:
-    """The first draw of the task from that generator, unless the task seeds it before."""
+    """The task's first draw from that generator, unless it seeds it earlier."""
     unseeded = takewhile(lambda it: not _seeds(it, framework), task.effects)
     drawn = (it for it in of_kinds(unseeded, Draw) if it.payload.framework == framework)
     return next(drawn, None)

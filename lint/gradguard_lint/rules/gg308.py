@@ -47,19 +47,19 @@ def _uses_generator(effect: Effect) -> bool:
 
 
 def _shared_seeds(task: TaskRun) -> Iterator[Effect[Seed]]:
-    """The seeds of the task for generators that other threads seed or draw from."""
+    """The task's seeds of generators that other threads seed or draw from."""
     for effect in of_kinds(task.effects[task.initialised :], Seed):
         framework = effect.payload.framework
         if effect.modes.locked or not framework:
             continue
         if effect.payload.value.is_none:
-            continue  # not meant to repeat the same numbers
+            continue  # not meant to be reproducible
         if task.task.repeated or _meets_another(task, framework):
             yield effect
 
 
 def _by_function_call(effects: Iterable[Effect[Seed]]) -> list[list[Effect[Seed]]]:
-    """The effects grouped by function call: seeding all generators is one."""
+    """The effects grouped by function call, as several seeds there belong together."""
     groups: dict[tuple[object, ...], list[Effect[Seed]]] = {}
     for effect in effects:
         way = tuple(step.site for step in effect.chain)
@@ -68,7 +68,7 @@ def _by_function_call(effects: Iterable[Effect[Seed]]) -> list[list[Effect[Seed]
 
 
 def _drawn_frameworks(call: ParallelCall) -> set[str]:
-    """The frameworks from whose global generators the tasks visibly draw."""
+    """Frameworks whose global generators the tasks draw from."""
     return {
         effect.payload.framework
         for task in call.tasks
@@ -77,7 +77,7 @@ def _drawn_frameworks(call: ParallelCall) -> set[str]:
 
 
 def _meets_another(task: TaskRun, framework: str) -> bool:
-    """Whether another task of the call seeds the same generator, or draws from it."""
+    """Whether another task of the call seeds or draws from the same generator."""
     return any(
         isinstance(effect.payload, (Draw, Seed)) and effect.payload.framework == framework
         for other in task.call.tasks

@@ -109,7 +109,7 @@ def _names(node: ast.ImportFrom) -> str:
 
 
 def _naming(module: Module, call: ast.Call) -> Naming | None:
-    """The new names of the arguments of `call`; None if they are unknown."""
+    """The new argument names of `call`; None if they are unknown."""
     builder = call.args[0] if call.args else None
     given = keyword(call, "build_fn")
     if given is not None:

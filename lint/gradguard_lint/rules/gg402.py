@@ -1,4 +1,4 @@
-"""A dask array is given to a Keras model: it is computed whole, in this process."""
+"""A dask array is passed to a Keras model: it is computed whole, in this process."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _GRAPH = {
     "disable_eager_execution",
     "disable_v2_behavior",
 }
-"""Names that fail in eager mode, or end it."""
+"""Names that fail in eager mode, or disable it."""
 
 _GONE = _GRAPH | {
     "app",
@@ -37,7 +37,7 @@ _GONE = _GRAPH | {
     "variable_scope",
     "ConfigProto",
 }
-"""Names that only TensorFlow 1 has, which makes graphs."""
+"""Names that only TensorFlow 1, with its graph mode, has."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -78,7 +78,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _makes_graphs(module: Module) -> bool:
-    """Whether `module` needs TensorFlow's graph mode, as TensorFlow 1 has it."""
+    """Whether `module` needs TensorFlow 1's graph mode."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Attribute) and node.attr in _GONE:
             package = dotted(module, node).rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""A Python loop takes the gradient of one example at a time."""
+"""A Python loop computes the gradient of one example at a time."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def check(program: Program) -> Iterator[Report]:
             continue
         inside = [other for other in taken if _inside(loop, other)]
         if not inside:
-            continue  # gradients that are there already
+            continue  # gradients computed before
         if _in_batches(loop):
             continue
         kept = [other for other in inside if _keeps_graph(other)]
         if any(other.site.node not in elements for other in kept):
             continue
         if kept and not _of_parameters(loop, every, kept):
-            continue  # the rows of a Jacobian
+            continue  # rows of a Jacobian
         yield Report(
             loop,
             "This loop collects gradients one example at a time: the result is right, but one "
@@ -48,12 +48,12 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _inside(loop: Site, effect: Effect) -> bool:
-    """Whether `effect` happens in the loop or in a function that it calls."""
+    """Whether `effect` happens in the loop, or in a function called there."""
     return any(site.path == loop.path and site.stands_in(loop.node) for site in sites_to(effect))
 
 
 def _by_example(effect: Effect) -> bool:
-    """Whether the element of a tensor is called a loss, so that of one example."""
+    """Whether a tensor's element is called a loss, that is, of one example."""
     node = effect.site.node
     if not isinstance(node, ast.Call):
         return False
@@ -63,7 +63,7 @@ def _by_example(effect: Effect) -> bool:
 
 
 def _of_parameters(loop: Site, every: Sequence[Effect], kept: list[Effect]) -> bool:
-    """Whether all gradients are of a model's parameters."""
+    """Whether all gradients are those of a model's parameters."""
     asked = [atom for effect in kept for atom in inner(_asked(effect.payload))]
     read = [
         atom
@@ -76,7 +76,7 @@ def _of_parameters(loop: Site, every: Sequence[Effect], kept: list[Effect]) -> b
 
 
 def _asked(taken: Payload) -> Value:
-    """What the gradients are taken by."""
+    """The values with respect to which gradients are computed."""
     if isinstance(taken, Backward):
         return taken.inputs
     return taken.sources if isinstance(taken, TapeGradient) else UNKNOWN
@@ -93,7 +93,7 @@ def _keeps_graph(effect: Effect) -> bool:
 
 
 def _in_batches(loop: Site) -> bool:
-    """Whether the loop iterates batches, by a method or by the name of an item."""
+    """Whether the loop iterates over batches, by a method or an item's name."""
     node = loop.node
     parts = node.generators if isinstance(node, _COMPREHENSIONS) else [node]
     for part in parts:

@@ -56,7 +56,7 @@ def _by_context(program: Program, site: Site) -> Fix | None:
     below: list[ast.AST] = [statement]
     own: str | None = None
     if isinstance(statement, (ast.With, ast.AsyncWith)):
-        items = statement.items  # it asks for the client, which an item before may be
+        items = statement.items  # it needs the client, which an earlier item may create
         index = next((i for i, it in enumerate(items) if node in ast.walk(it.context_expr)), 0)
         name = items[index].optional_vars
         below, own = [*items[index:], *statement.body], "" if name is None else ast.unparse(name)
@@ -76,11 +76,11 @@ _SUSPENDS = (ast.Await, ast.Yield, ast.YieldFrom, ast.AsyncFor, ast.AsyncWith)
 """Nodes at which other code may run inside the block, with its backend."""
 
 _CHOOSING = words("joblib sklearn dask distributed")
-"""Packages whose functions use the backend of a context."""
+"""Packages whose functions use a context manager's backend."""
 
 
 def _changes_others(program: Program, site: Site, parts: Sequence[ast.AST]) -> bool:
-    """Whether the block changes the backend of another call than the one at `site`."""
+    """Whether the block changes the backend of a call other than that at `site`."""
     inside = {id(part) for part in parts}
     makers = [
         call.traits.maker.node

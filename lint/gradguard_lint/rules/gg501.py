@@ -1,4 +1,4 @@
-"""A collective gives tensors without history, and a loss is made of them."""
+"""A loss is computed from the outputs of a collective, which have no graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model is trained past the wrapper that averages its gradients."""
+"""A model is trained without the wrapper that averages its gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CODE = "GG502"
 
 def check(program: Program) -> Iterator[Report]:
     if any(it.payload.does == "reduce" for it in program.effects_of(Collective)):
-        return  # gradients, or parameters, are averaged by hand somewhere
+        return  # gradients, or parameters, are averaged by hand
     effects = program.effects_of(WrapperBypass)
     forwards = {it.payload.forward: it for it in effects if not it.payload.stepped}
     for effect in effects:
@@ -55,7 +55,7 @@ def _case(forward: Effect[WrapperBypass], step: Effect) -> str:
 
 
 def _entered(forward: Effect[WrapperBypass]) -> tuple[Sequence[Step], Site, str]:
-    """The steps to the module, the place of its call, and the called expression."""
+    """The steps to the module, the site of its call, and the called expression."""
     site = forward.payload.place
     if site is None or not isinstance(site.node, ast.Call):
         return forward.chain, forward.site, forward.what

@@ -1,4 +1,4 @@
-"""A distributed sampler shuffles, and gives the order of the first epoch in each."""
+"""A distributed sampler shuffles, but repeats the first epoch's order."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _advice(effect: Effect[EpochRepeated], loop: Site) -> str:
-    """What to do, in the program's own names."""
+    """The advice with the program's names."""
     from pytest_gradguard.pitfalls import get
 
     found = _sampler(effect, loop)
@@ -70,7 +70,7 @@ def _advice(effect: Effect[EpochRepeated], loop: Site) -> str:
 
 
 def _at_its_end(effect: Effect, loop: Site) -> bool:
-    """Whether a loop over single batches begins a pass where the one before has ended."""
+    """Whether a loop over single batches starts a new pass when the last one ends."""
     return any(
         isinstance(node, ast.ExceptHandler) and site.module is loop.module and site.stands_in(node)
         for node in ast.walk(loop.node)
@@ -79,8 +79,8 @@ def _at_its_end(effect: Effect, loop: Site) -> bool:
 
 
 def _at_times(effect: Effect, loop: Site) -> bool:
-    """Whether a loop that does not say how often it runs begins a pass in some iterations only: it
-    may serve commands, or go over single batches."""
+    """Whether a loop without a known count starts a pass in some iterations only: it may serve
+    commands, or iterate over single batches."""
     if not isinstance(loop.node, ast.While):
         return False
     sites = sites_to(effect)
@@ -96,7 +96,7 @@ def _at_times(effect: Effect, loop: Site) -> bool:
 
 
 def _trains(program: Program, effect: Effect, loop: Site) -> bool:
-    """Whether the data is for training, where anything of the program is."""
+    """Whether the data is for training, if anything in the program is."""
     sites = sites_to(effect)
     while len(sites) > 1 and _hands_on(sites[-1].statement, sites[-2]):
         sites.pop()
@@ -107,9 +107,9 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
         return True
     if isinstance(loop.node, ast.While) and _gives(loop.node):
         return True
-    # A loop over batches may be that of an epoch and of an evaluation: it trains in this call.
+    # A loop over batches may serve training and evaluation: it trains in this call.
     links = [site.node for site in sites]
-    if place is not around:  # so may what an epoch calls that iterates a loader by hand
+    if place is not around:  # so may a function that iterates a loader by hand
         called = next((at for at, node in enumerate(links, 1) if id(node) in inside), len(links))
         links = links[:called] if called < len(links) else []
     epochs = {it.payload.loop for it in program.effects_of(EpochRepeated)}
@@ -121,7 +121,7 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
         elif possible.does == "given":
             continue
         elif possible.does == "step":
-            # Once in each epoch, as a learning rate is changed, nothing is trained.
+            # A step once per epoch is that of a scheduler.
             by_epoch |= {id(other.site.node)} if possible.loop in epochs else set()
             continue
         elif place is not around:
@@ -136,7 +136,7 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
 
 
 def _hands_on(loop: ast.AST | None, taker: Site) -> bool:
-    """Whether a generator gives in `loop` what it takes, for a loop that iterates it at `taker`."""
+    """Whether a generator yields in `loop` to a loop that iterates over it at `taker`."""
     around = taker.statement
     return (
         isinstance(loop, (ast.For, ast.AsyncFor))
@@ -147,7 +147,7 @@ def _hands_on(loop: ast.AST | None, taker: Site) -> bool:
 
 
 def _gives(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
-    """Whether a generator gives items in this loop."""
+    """Whether a generator yields in this loop."""
     return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(loop))
 
 
@@ -190,7 +190,7 @@ def _set_epoch(effects: Sequence[Effect[EpochRepeated]], loop: Site) -> Fix | No
 
 
 def _counter(loop: Site) -> str | None:
-    """The variable that a loop gives a value, where it is one."""
+    """The loop variable that counts, if there is one."""
     node = loop.node
     target = node.target if isinstance(node, ast.For) else None
     if isinstance(node, ast.For) and isinstance(target, ast.Tuple) and _enumerates(node.iter):
@@ -199,7 +199,7 @@ def _counter(loop: Site) -> str | None:
 
 
 def _enumerates(source: ast.expr) -> bool:
-    """Whether a loop over `source` counts beside what it gives."""
+    """Whether a loop over `source` enumerates."""
     return isinstance(source, ast.Call) and ast.unparse(source.func) == "enumerate"
 
 
@@ -217,11 +217,11 @@ def _counts(source: ast.expr) -> bool:
 
 @fields
 class _Sampler:
-    """What a sampler is called where the loop over epochs stands.
+    """An expression for a sampler at the loop over epochs.
 
     Attributes:
-        condition: where it is one that has epochs; empty where it always is.
-        needs: what the condition needs.
+        condition: the condition for it to have epochs; empty if it always has.
+        needs: the imports for the condition.
     """
 
     name: str
@@ -230,7 +230,7 @@ class _Sampler:
 
 
 def _sampler(effect: Effect[EpochRepeated], loop: Site) -> _Sampler | None:
-    """The sampler, by the variable that it was put into, or as a part of its loader."""
+    """The sampler by its variable, or as an attribute of its loader."""
     for name, value in effect.payload.names:
         if not all(_is_sampler(atom) or atom == _NONE for atom in value.atoms):
             continue

@@ -1,4 +1,4 @@
-"""Ranks wrap one module in shared memory, and each of them steps it."""
+"""Ranks wrap one module in shared memory, and each rank steps it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _in_shared_memory(program: Program, task: TaskRun) -> dict[int, str]:
-    """The modules that the ranks share with each other: the identity and the path of each."""
+    """The modules that the ranks share: identity and path."""
     channel = task.call.channel
     pickled = channel.ships and channel.forking_pickler
     return {
@@ -61,7 +61,7 @@ def _in_shared_memory(program: Program, task: TaskRun) -> dict[int, str]:
 
 
 def _in_every_rank(task: TaskRun, kind: type[Q]) -> Iterator[Effect[Q]]:
-    """The effects of this kind that do not depend on the rank."""
+    """Effects of this kind that don't depend on the rank."""
     ranks = {atom.key for _, atom, own in task.given if own and isinstance(atom, Unknown)}
     for effect in of_kinds(task.effects, kind):
         if not any(_asks_for(key, {*ranks, RANK} - {None}) for key, _ in effect.when):
@@ -69,7 +69,7 @@ def _in_every_rank(task: TaskRun, kind: type[Q]) -> Iterator[Effect[Q]]:
 
 
 def _asks_for(key: Key, ranks: set[Key]) -> bool:
-    """Whether a condition is about one of `ranks`, or about the main process by its name."""
+    """Whether a condition depends on one of `ranks`, or is about the main process by its name."""
     if key in ranks:
         return True
     if isinstance(key, str):

@@ -1,4 +1,4 @@
-"""Which processes of a program use a GPU, and which have one of their own."""
+"""Which processes of a program use a GPU, and which have their own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.rules.exclusive import excludes
 
 _USING = ("context", "work", "hinted", "implied")
-"""How a process uses a GPU."""
+"""The kinds of effects that use a GPU."""
 
 
 def first_uses(task: TaskRun) -> list[Effect[GpuUse]]:
-    """The first use of a GPU on each way through the task, the plainest kind alone."""
+    """The first GPU use on each path through the task, of the most direct kind."""
     for kind in ("context", "hinted", "implied"):
         found: list[Effect[GpuUse]] = []
         for effect in of_kinds(task.effects, GpuUse):
@@ -41,7 +41,7 @@ def calls_with_lone_process(program: Program, tasks: list[TaskRun]) -> list[Para
 
 
 def _is_alone(call: ParallelCall, calls: list[ParallelCall]) -> bool:
-    """Whether the process of `call` lives at no time with workers of the other `calls`."""
+    """Whether the process of `call` never runs at the same time as workers of other `calls`."""
     if (
         not call.traits.single
         or not call.schedule.awaited
@@ -60,13 +60,13 @@ def _is_alone(call: ParallelCall, calls: list[ParallelCall]) -> bool:
 
 
 def _ended(other: ParallelCall, call: ParallelCall) -> bool:
-    """Whether the workers of `other` have certainly ended when `call` starts its own."""
+    """Whether the workers of `other` have certainly ended when `call` starts."""
     waits = (call.before.get(Waited(ident)) for ident in other.schedule.until)
     return any(when is not None and when <= call.when for when in waits)
 
 
 def is_one_process(tasks: list[TaskRun]) -> bool:
-    """Whether all `tasks` run in one process, which is started for them alone."""
+    """Whether all `tasks` run in one process of their own."""
     call = tasks[0].call
     return call.traits.single and not call.many and all(task.call is call for task in tasks)
 
@@ -80,7 +80,7 @@ def uses_gpu_in_parent(program: Program) -> bool:
 
 
 def has_gpu_of_its_own(task: TaskRun, chosen: dict[ast.AST, set[Atom]]) -> bool:
-    """Whether the task joins a process group, or chooses or gets a GPU for its process."""
+    """Whether the task joins a process group, or selects or receives a GPU for its process."""
     if task.call.traits.single and any(
         private and _names_gpu(atom) for _, atom, private in task.given
     ):
@@ -99,7 +99,7 @@ def _is_own_choice(device: Value | None) -> bool:
 
 
 def chosen_gpus(program: Program) -> dict[ast.AST, set[Atom]]:
-    """The GPUs that each place chooses for the process of a task."""
+    """The GPUs that each site selects for a task's process."""
     chosen: dict[ast.AST, set[Atom]] = {}
     for task in program.process_tasks():
         for node, device in _chosen_by(task):
@@ -116,7 +116,7 @@ def _device_of(effect: Effect) -> Value | None:
 
 
 def _chosen_by(task: TaskRun) -> Iterator[tuple[ast.AST, Value]]:
-    """The places that choose a GPU for the whole process of `task`, with the GPU."""
+    """The sites that select a GPU for the whole process of `task`, with the GPU."""
     for effect in task.effects if task.call.traits.single else task.effects[: task.initialised]:
         device = _device_of(effect)
         if device is not None:
@@ -133,7 +133,7 @@ def _may_differ(devices: set[Atom]) -> bool:
 
 
 def uses_another_gpu(program: Program, task: TaskRun) -> bool:
-    """Whether the process of `task` uses a GPU by number that no other process uses."""
+    """Whether the process of `task` uses a numbered GPU that no other process uses."""
     if not task.call.traits.single or task.call.many:
         return False
     own = _gpu_numbers(_certain_effects(task))
@@ -154,13 +154,13 @@ def uses_another_gpu(program: Program, task: TaskRun) -> bool:
 
 
 def _certain_effects(task: TaskRun) -> list[Effect]:
-    """The effects of `task` that come with its first use of a GPU."""
+    """The effects of `task` that accompany its first GPU use."""
     first = first_uses(task)
     return [it for it in task.effects if any(it.when <= one.when for one in first)]
 
 
 def _gpu_numbers(effects: list[Effect]) -> set[str]:
-    """The known numbers of the GPUs that a process uses with these effects; 0 by default."""
+    """The known numbers of GPUs that these effects use; 0 by default."""
     in_environment: set[str] = set()
     in_code: set[str] = set()
     for effect in effects:
@@ -177,7 +177,7 @@ def _gpu_numbers(effects: list[Effect]) -> set[str]:
 
 
 def _names_gpu(atom: Atom) -> bool:
-    """Whether `atom` is a GPU, or the name of one, that may differ from task to task."""
+    """Whether `atom` is a GPU, or its name, that may differ between tasks."""
     if isinstance(atom, Thing):
         return atom.kind == "device" and atom.gpu and not atom.name[-1:].isdigit()
     return isinstance(atom, Const) and isinstance(atom.value, str) and names_gpu(atom.value)

@@ -14,7 +14,7 @@ from gradguard_lint.rules.base import sites_to
 
 
 def is_replaced(task: TaskRun, number: int) -> bool:
-    """Whether that draw initializes a module whose whole state the task later replaces."""
+    """Whether that draw initializes a module whose whole state the task replaces later."""
     draw = next(of_kinds(task.effects[number:], Draw))
     filled = {owner.ident for owner in _initialized_modules(draw)}
     if not filled:
@@ -28,7 +28,7 @@ def is_replaced(task: TaskRun, number: int) -> bool:
 
 
 def _has_items(condition: Condition) -> bool:
-    """Whether the condition only says that a collection is not empty."""
+    """Whether the condition only requires a collection to be non-empty."""
     key, truth = condition
     return (
         not truth
@@ -48,14 +48,14 @@ def _replaced_modules(effect: Effect, *, parameters: bool) -> Iterator[int]:
 
 
 def _is_for_buffer(site: Site) -> bool:
-    """Whether the value made at `site` is registered as a buffer."""
+    """Whether the value created at `site` is registered as a buffer."""
     statement = site.statement
     made = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(made, ast.Call) and getattr(made.func, "attr", "") == "register_buffer"
 
 
 def _initialized_modules(draw: Effect[Draw]) -> Iterator[Instance]:
-    """The modules under construction whose state alone keeps what is drawn."""
+    """Modules under construction that keep what is drawn only in their state."""
     path = sites_to(draw)
     nodes = [site.node for site in path]
     inside: set[ast.AST] = set()
@@ -73,7 +73,7 @@ _STATE = ("bias", "data", "weight")
 
 
 def _is_kept_elsewhere(site: Site) -> bool:
-    """Whether the value made at `site` becomes an attribute outside a module's state."""
+    """Whether the value created at `site` becomes an attribute outside a module's state."""
     statement = site.statement
     targets: list[ast.expr] = []
     if isinstance(statement, ast.AnnAssign):

@@ -1,4 +1,4 @@
-"""What process workers train of the parent's, and whether any of it comes back as a result."""
+"""What process workers train of the parent's objects, and whether results return any of it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def trained_objects(task: TaskRun) -> Iterator[tuple[str, set[int]]]:
-    """The trainable objects of the parent in a task, by path: its arguments and captures.
+    """Trainable objects of the parent in a task's arguments and captures, by path.
 
-    A worker has a copy of a capture too, whether pickled, inherited or imported.
+    A worker has a copy of each capture, whether pickled, inherited or imported.
     """
     for path, atom, _ in task.given:
         if _trainable(atom):
@@ -45,7 +45,7 @@ def trained_objects(task: TaskRun) -> Iterator[tuple[str, set[int]]]:
 
 
 def stepped(step: Effect[OptimizerStep]) -> set[int]:
-    """What the optimizer steps, by identity; nothing if its parameters are not known."""
+    """Identities of what the optimizer steps; empty if its parameters are unknown."""
     parts = [atom.part("parameters") for atom in step.target.of(Thing)]
     known = [part for part in parts if part is not None and not part.is_unknown]
     return set().union(*map(idents, known)) if len(known) == len(step.target.choices) else set()
@@ -73,12 +73,12 @@ def is_module(atom: Atom) -> TypeGuard[Instance | Thing]:
 
 
 def returns_numbers(task: TaskRun) -> bool:
-    """Whether the result certainly has no gradient, parameter or model."""
+    """Whether the result certainly contains no gradient, parameter or model."""
     return task.result is not None and all(map(has_no_part, inner(task.result)))
 
 
 def has_no_part(atom: Atom) -> bool:
-    """Whether `atom`, of a result, is certainly no gradient, parameter or model."""
+    """Whether `atom` in a result is certainly no gradient, parameter or model."""
     if isinstance(atom, Tensor):
         made_from = origins(atom)
         plain = not made_from.isdisjoint((OUTPUT, FIGURE)) or (
@@ -89,7 +89,7 @@ def has_no_part(atom: Atom) -> bool:
 
 
 def _is_figure(atom: Atom) -> bool:
-    """Whether `atom` is a count, a size, a type or a text, of unknown value."""
+    """Whether `atom` is an unknown count, size, type or text."""
     key = atom.key if isinstance(atom, Unknown) else None
     for wrapper in ("item", "call"):
         if isinstance(key, tuple) and key[0] == wrapper:

@@ -1,7 +1,7 @@
 """Draws that all workers should share, as each worker takes its own part of them.
 
-Computed numbers are unknown to the engine, and the part is taken far from the draw. So this
-reads the source of a worker's modules, for the few draws that order something.
+The engine doesn't know computed numbers, and the part is selected far from the draw. So this reads
+the source of a worker's modules, for the few draws that permute.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gradguard_lint.engine.tree import last_name
 from gradguard_lint.rules.base import sites_to
 
 _ORDERING = ("permutation", "permuted", "randperm", "shuffle")
-"""Names of the draws that order something."""
+"""Names of draws that permute."""
 
 Name = tuple[object, str]
-"""A variable with the function around it, or an attribute of any object."""
+"""A variable with its enclosing function, or an attribute of any object."""
 
 
 def takes_its_own_part(task: TaskRun, draw: Effect) -> bool:
-    """Whether the worker takes items of what `draw` orders, by a number of its own."""
+    """Whether the worker selects its part of the permutation `draw` by its own number."""
     call = draw.site.node
     if not isinstance(call, ast.Call) or getattr(call.func, "attr", "") not in _ORDERING:
         return False
@@ -53,7 +53,7 @@ def takes_its_own_part(task: TaskRun, draw: Effect) -> bool:
 
 
 def _parts(node: ast.AST, scope: object) -> Iterator[tuple[object, ast.AST]]:
-    """All nodes in `node`, each with the function around it."""
+    """All nodes in `node`, with their enclosing function."""
     for child in ast.iter_child_nodes(node):
         yield scope, child
         inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
@@ -74,7 +74,7 @@ def _reads(scope: object, node: ast.AST, names: set[Name]) -> bool:
 
 
 def _numbers_of(task: TaskRun) -> set[Name]:
-    """The parameters of the task's function that may be numbers and differ from task to task."""
+    """Parameters of the task's function that may be numbers and differ between tasks."""
     found: set[Name] = set()
     sent = task.task
     for atom in sent.function.atoms:
@@ -96,7 +96,7 @@ def _numbers_of(task: TaskRun) -> set[Name]:
 def _bound_to_own(
     parts: list[tuple[object, ast.AST]], scope: object, node: ast.AST, own: set[Name]
 ) -> Iterator[Name]:
-    """The names to which `node` binds a worker's own number, or a value computed from it."""
+    """Names that `node` binds to a worker's own number, or a value computed from it."""
     if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         if node.value is not None and _reads(scope, node.value, own):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

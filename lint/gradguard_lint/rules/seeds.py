@@ -1,4 +1,4 @@
-"""The modules that fresh worker processes import again, and the seeds in them."""
+"""Modules that fresh worker processes import again, and seeds in them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ FRESH = ("loky", "spawn", "forkserver")
 
 
 def seeds_on_import(program: Program, task: TaskRun, draw: Effect[Draw]) -> list[Effect[Seed]]:
-    """The seeds of the generator of `draw` in the modules that the worker of `task` imports."""
+    """Seeds of the generator of `draw` in modules that the worker of `task` imports."""
     homes = imported(program, task, draw)
     return [
         seed
         for seed in program.effects_of(Seed)
         if seed.on_import in homes and seed.payload.framework == draw.payload.framework
-        # nobody imports a notebook
+        # notebooks are never imported
         if not seed.site.module.is_notebook
     ]
 
 
 def may_import(program: Program, task: TaskRun, seed: Effect) -> bool:
-    """Whether the worker may import the program with `seed`, if others import the program."""
+    """Whether the worker may import the program with `seed`, if others import it."""
     return seed.on_import == program.entry and task.call.root != 1
 
 
 def repeats(value: Value) -> bool:
-    """Whether a seed of that `value` is equal in all processes of one run."""
+    """Whether a seed of that `value` is equal in all processes of a run."""
     return all(
         atom.value is not None
         if isinstance(atom, Const)
@@ -52,19 +52,19 @@ def _is_given(key: Key | None) -> bool:
 
 
 def imported(program: Program, task: TaskRun, effect: Effect) -> set[str]:
-    """The modules that are certainly imported when the task has `effect`."""
+    """Modules that are certainly imported when the task has `effect`."""
     called = [getattr(atom, "function", atom) for atom in task.task.function.atoms]
     homes = {atom.module.name for atom in called if isinstance(atom, Function)}
     homes |= {site.module.name for site in (effect.site, *(it.site for it in effect.chain[1:]))}
     if task.call.start in IMPORTING:
         homes.add(program.entry)
     elif program.guarded or task.call.root == 1:
-        homes.discard(program.entry)  # what it defines is pickled by value
+        homes.discard(program.entry)  # its definitions are pickled by value
     return imports_of(program, homes)
 
 
 def imports_of(program: Program, modules: set[str]) -> set[str]:
-    """The `modules`, and all that they import in turn."""
+    """`modules`, and all that they import transitively."""
     left, found = set(modules), set[str]()
     while left:
         module = left.pop()
