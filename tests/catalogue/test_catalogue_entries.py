@@ -67,7 +67,7 @@ def test_codes_names_severities_and_sides_are_those_of_the_contract():
         f"{'runtime' if p.runtime else '-'}"
         for p in catalogue()
     ]
-    assert table == CONTRACT.split("\n")[1:-1]
+    assert table == CONTRACT.split("\n")[1:-1], "CONTRACT (above) and the entries differ"
 
 
 def test_names_are_unique():

@@ -82,6 +82,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 LIMIT = 600
 SKIPPED_ON_PURPOSE = ("nothing to do here", "enough")
 """Reasons of tests about skipping itself; every other skipped test lacks a library or a device."""
+HOW_TO_SKIP = "to skip a file, mark it (`pytestmark`); `importorskip` leaves no test to compare"
 TENSORFLOW = "case_tf_"
 GPU = "case_gpu_"
 """Files that begin so run with two simulated GPUs, and only so: without, they have none."""
@@ -174,6 +175,7 @@ def run_child(group: tuple[str, ...], guarded: bool) -> Run:
             forked = ""
         done = run_python(*command, folder=folder, limit=LIMIT, forked=forked, environment=FORKS)
         output = done.stdout + done.stderr
+        assert done.returncode != 5, f"no test ran; {HOW_TO_SKIP}\n{output}"
         assert done.returncode in (0, 1), output
         outcomes = outcomes_of(Path(folder, "junit.xml"))
         findings: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -254,7 +256,7 @@ def cases_with_known_misses() -> list[Any]:
 def test_findings(name: str, test: str) -> None:
     program, key = ALL_PROGRAMS[name], f"{name}::{test}"
     guarded = run(name)
-    assert key in guarded.outcomes, f"{key} did not run\n{guarded.output}"
+    assert key in guarded.outcomes, f"{key} did not run; {HOW_TO_SKIP}\n{guarded.output}"
     outcome = guarded.outcomes[key]
     if outcome.startswith("skipped") and not outcome.endswith(SKIPPED_ON_PURPOSE):
         pytest.skip(outcome)

@@ -51,8 +51,9 @@ def test_every_rule_has_programs_of_both_kinds(code):
     own = [program for program in PROGRAMS if program.code == code]
     reported = [{found[2] for found in marked(program.files)} for program in own]
     assert all(code in codes for codes in reported if codes), "a finding of another rule alone"
-    assert any(reported)
-    assert not all(reported)
+    page = f"lint/gradguard_lint/rules/{code.lower()}.md"
+    assert any(reported), f"{page} needs a program with a line marked `# {code}`"
+    assert not all(reported), f"{page} needs a program without a finding"
     assert RULES[code].__doc__
 
 
