@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,8 +15,8 @@ from pytest_gradguard import keras_variables
 from pytest_gradguard.details import Details
 from pytest_gradguard.runtime.frameworks.tensorflow import FRAMEWORK
 from pytest_gradguard.runtime.kernel import locate, transfer
-from pytest_gradguard.runtime.kernel.faults import fault
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 
 locate.WRAPPERS.update(
     {
@@ -28,47 +27,23 @@ locate.WRAPPERS.update(
 )
 
 
-def _watched_tensor(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    active = transfer.active
-
-    @functools.wraps(original)
-    def __reduce__(self: Any) -> Any:
-        current = active.transfer
-        reduction = original(self)
-        if current is not None:
-            try:
-                reduction = current.tensor(self, reduction, FRAMEWORK)
-                if on_gpu(self):
-                    return current.on_gpu(self, reduction, FRAMEWORK)
-            except Exception as error:
-                fault(error)
-        return reduction
-
-    return __reduce__
+def _tensor(reduction: Any, tensor: Any) -> Any:
+    current = transfer.active.transfer
+    if current is None:
+        return None
+    reduction = current.tensor(tensor, reduction, FRAMEWORK)
+    return current.on_gpu(tensor, reduction, FRAMEWORK) if on_gpu(tensor) else reduction
 
 
-def _watched_variable(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    active = transfer.active
+def _begins(variable: Any) -> transfer.Transfer | None:
+    current = transfer.active.transfer
+    if current is not None and variable.trainable and differentiable(variable):
+        current.parameter(variable, FRAMEWORK)
+    return current
 
-    @functools.wraps(original)
-    def __reduce__(self: Any) -> Any:
-        current = active.transfer
-        if current is not None:
-            try:
-                if self.trainable and differentiable(self):
-                    current.parameter(self, FRAMEWORK)
-            except Exception as error:
-                fault(error)
-        reduction = original(self)
-        if current is not None:
-            try:
-                if on_gpu(self):
-                    return current.on_gpu(self, reduction, FRAMEWORK)
-            except Exception as error:
-                fault(error)
-        return reduction
 
-    return __reduce__
+def _variable(current: transfer.Transfer, reduction: Any, variable: Any) -> Any:
+    return current.on_gpu(variable, reduction, FRAMEWORK) if on_gpu(variable) else None
 
 
 _GPU = ":GPU:"
@@ -81,8 +56,13 @@ def on_gpu(item: Any) -> bool:
 
 reductions = Patches(
     [
-        Patch(ops._EagerTensorBase, "__reduce__", _watched_tensor),
-        Patch(resource_variable_ops.BaseResourceVariable, "__reduce__", _watched_variable),
+        observe(ops._EagerTensorBase, "__reduce__", result=_tensor),
+        observe(
+            resource_variable_ops.BaseResourceVariable,
+            "__reduce__",
+            before=_begins,
+            result=_variable,
+        ),
     ]
 )
 

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext, _device_constructors
 
 from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches, on_class
 
 _DEVICES = ("cpu", "cuda")
@@ -243,30 +244,19 @@ def _switching(original: Callable[[bool], None]) -> Callable[[bool], None]:
     return _set_grad_enabled
 
 
-def _entering(original: Any) -> Any:
-    @functools.wraps(original)
-    def __enter__(self: Any) -> Any:
-        watch = _thread.watch
-        if watch is not None and not _compiling():
-            attempt(watch.entered, self)
-        return original(self)
-
-    return __enter__
+def _enters(mode: Any) -> None:
+    watch = _thread.watch
+    if watch is not None and not _compiling():
+        watch.entered(mode)
 
 
-def _leaving(original: Any) -> Any:
-    @functools.wraps(original)
-    def __exit__(self: Any, *error: Any) -> Any:
-        result = original(self, *error)
-        watch = _thread.watch
-        if watch is not None and not _compiling():
-            attempt(watch.left)
-        return result
-
-    return __exit__
+def _has_left(*_: Any) -> None:
+    watch = _thread.watch
+    if watch is not None and not _compiling():
+        watch.left()
 
 
-def _entering_autocast(original: Any) -> Any:
+def _entering_autocast(original: Any) -> Any:  # written out: each forward pass may come by here
     @functools.wraps(original)
     def __enter__(self: Any) -> Any:
         if _thread.watch is not None:
@@ -312,8 +302,8 @@ def _applying(original: Any) -> Any:
 switches = Patches(
     [
         Patch(torch._C, "_set_grad_enabled", _switching),
-        Patch(torch.autograd.grad_mode.inference_mode, "__enter__", _entering),
-        Patch(torch.autograd.grad_mode.inference_mode, "__exit__", _leaving),
+        observe(torch.autograd.grad_mode.inference_mode, "__enter__", before=_enters),
+        observe(torch.autograd.grad_mode.inference_mode, "__exit__", after=_has_left),
         Patch(_Autocast, "__enter__", _entering_autocast),
         Patch(_Autocast, "__exit__", _leaving_autocast),
         Patch(_Function, "apply", _applying),

@@ -9,7 +9,6 @@ metric lacks nothing.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections.abc import Callable, Container, Iterable
@@ -28,7 +27,8 @@ from pytest_gradguard.runtime.frameworks.torch.following import (
 )
 from pytest_gradguard.runtime.frameworks.torch.tensors import has_tangent
 from pytest_gradguard.runtime.kernel import watching
-from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
+from pytest_gradguard.runtime.kernel.faults import fault
+from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 
@@ -277,39 +277,15 @@ def _stop_following() -> None:
     take_off(mode)
 
 
-def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def end_of_level(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if not _compiling() and _caller.mode is not None:
-            try:
-                if none_active():
-                    _stop_following()
-            except Exception as error:
-                fault(error)
-        return result
-
-    return end_of_level
+def _level_ended(*_: Any, **__: Any) -> None:
+    if not _compiling() and _caller.mode is not None and none_active():
+        _stop_following()
 
 
-def _differentiating(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _autograd_grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            gradients = original(outputs, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        if not _compiling():
-            try:
-                if _lost:
-                    for loss in _NONE.union(*map(losses_of, outputs)):
-                        loss.reaches((GRAD,))
-            except Exception as error:
-                fault(error)
-        return gradients
-
-    return _autograd_grad
+def _differentiated(gradients: Any, outputs: Any, *_: Any, **__: Any) -> None:
+    if not _compiling() and _lost:
+        for loss in _NONE.union(*map(losses_of, outputs)):
+            loss.reaches((GRAD,))
 
 
 def _make() -> list[Patch]:
@@ -318,11 +294,11 @@ def _make() -> list[Patch]:
     if eager is None or vmap is None:
         return []
     return [
-        Patch(eager, "_autograd_grad", _differentiating),
-        Patch(eager, "_grad_decrement_nesting", _ending),
-        Patch(eager, "_jvp_decrement_nesting", _ending),
-        Patch(vmap, "_vmap_decrement_nesting", _ending),
-        Patch(_forward_ad, "exit_dual_level", _ending),
+        observe(eager, "_autograd_grad", after=_differentiated),
+        observe(eager, "_grad_decrement_nesting", after=_level_ended),
+        observe(eager, "_jvp_decrement_nesting", after=_level_ended),
+        observe(vmap, "_vmap_decrement_nesting", after=_level_ended),
+        observe(_forward_ad, "exit_dual_level", after=_level_ended),
     ]
 
 

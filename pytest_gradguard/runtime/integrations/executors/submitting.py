@@ -16,7 +16,7 @@ from pytest_gradguard.runtime.kernel.dispatch.methods import maps, submits
 from pytest_gradguard.runtime.kernel.dispatch.remote import Chunk
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.registry import Workers
-from pytest_gradguard.runtime.pitfalls.lost.pickling_errors import watch_dump
+from pytest_gradguard.runtime.pitfalls.lost.pickling_errors import watched_dump
 
 
 def patches(name: str, workers: Workers, module: ModuleType) -> list[Patch]:
@@ -71,7 +71,7 @@ def chunk_of(function: Any, args: Any, kwargs: Any) -> Chunk | None:
 
 def pickling(module: ModuleType) -> list[Patch]:
     """Watch what loky pickles by."""
-    return [watch_dump(module)]
+    return [Patch(module, "dump", watched_dump)]
 
 
 def answer(frame: FrameType, error: BaseException) -> None:

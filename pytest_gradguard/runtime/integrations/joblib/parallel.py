@@ -31,7 +31,7 @@ from pytest_gradguard.runtime.kernel.shipment import Shipment
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.transfer import bracketed
 from pytest_gradguard.runtime.kernel.travelling import PLAIN
-from pytest_gradguard.runtime.pitfalls.lost.pickling_errors import watch_dump
+from pytest_gradguard.runtime.pitfalls.lost.pickling_errors import watched_dump
 
 CALL = "_gradguard_call"
 """The attribute of a `Parallel` that holds its call while it runs."""
@@ -282,4 +282,4 @@ def _know(batch: Any, call: Call) -> None:
 
 def pickling(module: ModuleType) -> list[Patch]:
     """Watch what the pools of joblib pickle by."""
-    return [watch_dump(module.CustomizablePickler)]
+    return [Patch(module.CustomizablePickler, "dump", watched_dump, inherited=True)]

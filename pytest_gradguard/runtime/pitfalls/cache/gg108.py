@@ -7,11 +7,10 @@ function: if it creates no leaves itself, a tensor that requires grad had a grap
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from pytest_gradguard.details import Details
@@ -20,12 +19,12 @@ from pytest_gradguard.runtime.kernel import callsite, collector, evidence, frame
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.collector import Collector
 from pytest_gradguard.runtime.kernel.evidence import SAMPLES, Object
-from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.kernel.faults import attempt
 from pytest_gradguard.runtime.kernel.framework import Appends, Framework
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.kernel.tasks import Task, code_of, task_of
-from pytest_gradguard.runtime.kernel.transfer import active
+from pytest_gradguard.runtime.kernel.transfer import Transfer, active
 from pytest_gradguard.runtime.kernel.travelling import PLAIN
 from pytest_gradguard.runtime.pitfalls.cache import makes_leaves
 
@@ -44,10 +43,11 @@ def _make() -> list[Patch]:
     memory, store = map(sys.modules.get, ("joblib.memory", "joblib._store_backends"))
     if memory is None or store is None:
         return []
+    backend = store.StoreBackendMixin
     return [
-        Patch(memory.MemorizedFunc, "__call__", _calling),
-        Patch(store.StoreBackendMixin, "dump_item", _storing),
-        observe(store.StoreBackendMixin, "load_item", after=_loaded),
+        observe(memory.MemorizedFunc, "__call__", before=_calls, after=_called, failed=_leave),
+        observe(backend, "dump_item", before=_stores, after=_has_stored, failed=_not_stored),
+        observe(backend, "load_item", after=_loaded),
     ]
 
 
@@ -61,12 +61,14 @@ class _Call:
     Attributes:
         function: the cached function.
         keywords: the names of the keyword arguments.
+        outer: the call that runs it.
         read: evidence found in results read from a store, with its collector.
     """
 
-    def __init__(self, function: Any, keywords: Iterable[str]) -> None:
+    def __init__(self, function: Any, keywords: Iterable[str], outer: _Call | None) -> None:
         self.function = function
         self.keywords = keywords
+        self.outer = outer
         self.read: list[tuple[Collector, Evidence]] = []
 
 
@@ -77,62 +79,45 @@ class _Running(threading.local):
 _running = _Running()
 
 
-def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        listens = attempt(collector.innermost) is not None
-        call = attempt(_Call, getattr(self, "func", None), kwargs) if listens else None
-        if call is None:
-            return original(self, *args, **kwargs)
-        before, _running.call = _running.call, call
-        try:
-            output = original(self, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        finally:
-            _running.call = before
-        for home, found in call.read:  # joblib handles errors raised while it reads as its own
-            attempt(collector.announce, home, [found])
-        return output
-
-    return __call__
+def _calls(cached: Any, /, *args: Any, **kwargs: Any) -> _Call | None:
+    if collector.innermost() is None:
+        return None
+    _running.call = _Call(getattr(cached, "func", None), kwargs, _running.call)
+    return _running.call
 
 
-def _storing_of(item: Any) -> Storing | None:
-    """The transfer that records the pickling of a result; None if no collector is active."""
+def _leave(call: _Call, *_: Any, **__: Any) -> None:
+    _running.call = call.outer
+
+
+def _called(call: _Call, /, *_: Any, **__: Any) -> None:
+    _running.call = call.outer
+    for home, found in call.read:  # joblib handles errors raised while it reads as its own
+        attempt(collector.announce, home, [found])
+
+
+def _stores(store: Any, call_id: Any, item: Any, *args: Any, **kwargs: Any) -> Storing | None:
     if collector.innermost() is None or not (frameworks.loaded() or _tensorflow()):
         return None
     frameworks.watch_reductions()
-    return Storing(item)
+    active.transfer = storing = Storing(item, active.transfer)
+    return storing
 
 
-def _storing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def dump_item(self: Any, call_id: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
-        storing = attempt(_storing_of, item)
-        if storing is None:
-            return original(self, call_id, item, *args, **kwargs)
-        before, active.transfer = active.transfer, storing
-        try:
-            outcome = original(self, call_id, item, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        finally:
-            active.transfer = before
-        try:
-            _stored.pop(_key(self, call_id), None)
-            # If pickling failed, the item is missing and joblib has already reported that.
-            if storing.found and self.contains_item(call_id):
-                samples = storing.samples()
-                if _note(samples, "stores") and len(_stored) < _KEPT:
-                    _stored[_key(self, call_id)] = samples[0]
-        except Exception as error:
-            fault(error)
-        return outcome
+def _not_stored(storing: Storing, *_: Any, **__: Any) -> None:
+    active.transfer = storing.outer
 
-    return dump_item
+
+def _has_stored(
+    storing: Storing, outcome: Any, store: Any, call_id: Any, *_: Any, **__: Any
+) -> None:
+    active.transfer = storing.outer
+    _stored.pop(_key(store, call_id), None)
+    # If pickling failed, the item is missing and joblib has already reported that.
+    if storing.found and store.contains_item(call_id):
+        samples = storing.samples()
+        if _note(samples, "stores") and len(_stored) < _KEPT:
+            _stored[_key(store, call_id)] = samples[0]
 
 
 def _tensorflow() -> bool:
@@ -179,12 +164,13 @@ def _key(store: Any, call_id: Any) -> tuple[str, ...]:
 
 
 class Storing:
-    """Records the tensors in one result as it is pickled into a store."""
+    """Records the tensors in one result as it is pickled into a store, in place of `outer`."""
 
     inside = None
 
-    def __init__(self, item: Any) -> None:
+    def __init__(self, item: Any, outer: Transfer | None) -> None:
         self._item = item
+        self.outer = outer
         self.parameters: Appends = deque(maxlen=0)  # they are leaves: no graph to lose
         self.found: list[tuple[Any, Framework]] = []
 

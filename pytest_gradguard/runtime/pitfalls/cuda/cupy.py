@@ -12,7 +12,6 @@ NumPy array, is detected from the error of the task (see `errors`).
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,8 @@ from pytest_gradguard.runtime.frameworks.cupy import FRAMEWORK
 from pytest_gradguard.runtime.kernel import watching
 from pytest_gradguard.runtime.kernel.faults import fault, without_this_frame
 from pytest_gradguard.runtime.kernel.locks import Lock
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.pitfalls.cuda import attempts, errors
 
 _NAME = "cupy"
@@ -40,8 +40,8 @@ class _Watch:
         if getattr(package, "set_allocator", None) is self.set:
             holders.append(package)
         self._patches = Patches(
-            [Patch(holder, "set_allocator", self._watched_set) for holder in holders]
-            + [Patch(holder, "get_allocator", self._watched_get) for holder in holders]
+            [observe(holder, "set_allocator", after=self._is_set) for holder in holders]
+            + [observe(holder, "get_allocator", result=self._in_place_of) for holder in holders]
         )
         self.set(self.allocate)  # raises within `using_allocator`
         self._patches.apply()
@@ -67,23 +67,13 @@ class _Watch:
             _came_up(self)
         return memory
 
-    def _watched_set(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def set_allocator(allocator: Any = None) -> None:
-            original(allocator)
-            if _watch is self:
-                self.program = self.get()
-                original(self.allocate)
+    def _is_set(self, *_: Any, **__: Any) -> None:
+        if _watch is self:
+            self.program = self.get()
+            self.set(self.allocate)
 
-        return set_allocator
-
-    def _watched_get(self, original: Callable[[], Any]) -> Callable[[], Any]:
-        @functools.wraps(original)
-        def get_allocator() -> Any:
-            allocator = original()
-            return self.program if allocator == self.allocate else allocator
-
-        return get_allocator
+    def _in_place_of(self, allocator: Any) -> Any:
+        return self.program if allocator == self.allocate else None
 
 
 _watch: _Watch | None = None

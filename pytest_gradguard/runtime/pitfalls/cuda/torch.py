@@ -6,12 +6,11 @@ so an attempt is detected even without a GPU. `loading` and `errors` detect what
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.kernel.faults import attempt, without_this_frame
+from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.observing import observed
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.pitfalls.cuda import attempts
 
@@ -25,7 +24,7 @@ def _make() -> list[Patch]:
         for name in ("torch.cuda", "torch.cuda.memory", "torch.cuda.random")
         if getattr(sys.modules.get(name), "_lazy_init", None) is torch._lazy_init
     ]
-    wrapper = _watched(torch._lazy_init)
+    wrapper = observed(before=_begins, after=_initialised, failed=_failed)(torch._lazy_init)
     return [Patch(holder, "_lazy_init", lambda _: wrapper) for holder in holders]
 
 
@@ -34,33 +33,22 @@ apply = _patches.apply
 """Record attempts from now on, if torch is loaded."""
 
 
-def _watched(original: Callable[[], None]) -> Callable[[], None]:
+def _begins() -> Any:
+    """The module that is about to be initialised, where that is to be noted."""
     torch: Any = sys.modules["torch.cuda"]
-
-    @functools.wraps(original)
-    def _lazy_init() -> None:
-        if torch.is_initialized():
-            attempt(_used_again)
-            return original()
-        is_noted = attempt(attempts.lost_by_fork, torch, instead=True)
-        try:
-            original()
-        except BaseException as error:
-            without_this_frame(error)
-            if not is_noted:
-                attempt(attempts.note, "torch", error)
-            raise
-        if is_noted:
-            return None
-        if torch.is_initialized():
-            attempt(attempts.note, "torch", None)
-            if not attempts.up:
-                attempt(attempts.remember_children)
-        return None
-
-    return _lazy_init
-
-
-def _used_again() -> None:
+    if not torch.is_initialized():
+        return None if attempts.lost_by_fork(torch) else torch
     if attempts.is_renewed():
         attempts.note("torch", None)
+    return None
+
+
+def _initialised(torch: Any, _: None) -> None:
+    if torch.is_initialized():
+        attempt(attempts.note, "torch", None)
+        if not attempts.up:
+            attempts.remember_children()
+
+
+def _failed(torch: Any, error: BaseException) -> None:
+    attempts.note("torch", error)

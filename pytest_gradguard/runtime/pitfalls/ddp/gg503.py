@@ -6,7 +6,6 @@ it. If no optimizer of torch steps at all, every complete pass counts.
 
 from __future__ import annotations
 
-import functools
 import operator
 import sys
 import weakref
@@ -17,7 +16,6 @@ from typing import Any
 from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.kernel import callsite, collector, evidence
 from pytest_gradguard.runtime.kernel.callsite import Site
-from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame, theirs_only
 from pytest_gradguard.runtime.kernel.observing import observe
 from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
@@ -34,7 +32,7 @@ def _make() -> list[Patch]:
         return []
     return [
         observe(kind, "__init__", after=_constructed),
-        Patch(kind, "__iter__", _iterating),
+        observe(kind, "__iter__", after=_iterates),
         observe(kind, "set_epoch", after=_set),
     ]
 
@@ -181,27 +179,15 @@ def _set(result: None, sampler: Any, *args: Any, **kwargs: Any) -> None:
         _samplers[id(sampler)].sets_epoch = True
 
 
-def _iterating(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    @functools.wraps(original)
-    def __iter__(self: Any) -> Iterator[Any]:
-        with hidden_frame:
-            indices = original(self)
-        # A subclass with its own `__iter__` may change the order that it gets from here.
-        if self.shuffle and type(self).__iter__ is __iter__:
-            with theirs_only:
-                attempt(_begins, self, indices)
-        return indices
-
-    return __iter__
-
-
-def _begins(sampler: Any, indices: Iterator[Any]) -> None:
+def _iterates(indices: Iterator[Any], sampler: Any) -> None:
     """Begin a pass of `sampler`.
 
     Raises:
         GradGuardError, GradGuardWarning: a finding that the user asked to have raised.
     """
-    if collector.innermost() is None:
+    # One with an `__iter__` of its own may change the order that it gets from here.
+    own = type(sampler).__iter__ is not sys.modules[_MODULE].DistributedSampler.__iter__
+    if own or not sampler.shuffle or collector.innermost() is None:
         return
     known = _known(sampler)
     if known.last is not None and (known.last.trains or not known.last.is_first_look):

@@ -7,12 +7,11 @@ makes it a rank, if it launches ranks, or if it is the guarded program itself.
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest_gradguard
@@ -20,9 +19,9 @@ from pytest_gradguard.runtime.kernel import collector, simulated_devices
 from pytest_gradguard.runtime.kernel.by_identity import ByIdentity
 from pytest_gradguard.runtime.kernel.callsite import is_user_file
 from pytest_gradguard.runtime.kernel.collector import Collector
-from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame, theirs_only
-from pytest_gradguard.runtime.kernel.observing import observe
-from pytest_gradguard.runtime.kernel.patching import LatePatches, Patch
+from pytest_gradguard.runtime.kernel.faults import attempt, theirs_only
+from pytest_gradguard.runtime.kernel.observing import Arguments, observe
+from pytest_gradguard.runtime.kernel.patching import LatePatches
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.severity import Severity
 
@@ -194,25 +193,13 @@ _running: ByIdentity[_Programs] = dropped_at_end(ByIdentity())
 """By `Popen`: the group of programs that it belongs to."""
 
 
-def _starting(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, args: Any, *rest: Any, **options: Any) -> None:
-        guarded = None if rest else attempt(_guarded, args, options)
-        with hidden_frame:
-            if guarded is None:
-                original(self, args, *rest, **options)
-                return
-            programs, command, environment = guarded
-            original(self, command, **{**options, "env": environment})
-        self.args = args
-        attempt(_running.__setitem__, self, programs)
-
-    return __init__
+_Guarded = tuple[_Programs, Any, list[str], Mapping[str, str]]
+"""The programs that one will be of, its command as the program gives it, and how it is started."""
 
 
-def _guarded(args: Any, options: Mapping[str, Any]) -> tuple[_Programs, list[str], Any] | None:
+def _starts(process: Any, args: Any, *rest: Any, **options: Any) -> _Guarded | None:
     home = collector.innermost()
-    command = None if home is None else _guarded_command(args, options)
+    command = None if rest or home is None else _guarded_command(args, options)
     if home is None or command is None:
         return None
     from pytest_gradguard.runtime.kernel import inline  # only now: most programs start none
@@ -224,7 +211,17 @@ def _guarded(args: Any, options: Mapping[str, Any]) -> tuple[_Programs, list[str
     if programs is None:
         programs = of_home[ignore] = _Programs(home, ignore)
     given = options.get("env")
-    return programs, command, {**(os.environ if given is None else given), **programs.environment}
+    environment = {**(os.environ if given is None else given), **programs.environment}
+    return programs, args, command, environment
+
+
+def _guarded(guarded: _Guarded, process: Any, args: Any, **options: Any) -> Arguments:
+    return (process, guarded[2]), {**options, "env": guarded[3]}
+
+
+def _started(guarded: _Guarded, result: None, process: Any, *args: Any, **options: Any) -> None:
+    programs, process.args, *_ = guarded
+    _running[process] = programs
 
 
 def _waited(result: Any, process: Any, *args: Any, **kwargs: Any) -> None:
@@ -236,7 +233,7 @@ def _waited(result: Any, process: Any, *args: Any, **kwargs: Any) -> None:
 
 apply = LatePatches(
     lambda: [
-        Patch(subprocess.Popen, "__init__", _starting),
+        observe(subprocess.Popen, "__init__", before=_starts, arguments=_guarded, after=_started),
         observe(subprocess.Popen, "wait", after=_waited),
     ]
 ).apply

@@ -7,6 +7,7 @@ to the error as a note.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import re
 import sys
@@ -19,8 +20,7 @@ from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import display_place
 from pytest_gradguard.runtime.kernel import callsite, error_notes, locate, transfer
 from pytest_gradguard.runtime.kernel.calls import UNPICKLED
-from pytest_gradguard.runtime.kernel.faults import attempt, fault
-from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.kernel.patching import Patch, Patches
 from pytest_gradguard.runtime.kernel.quoting import quoted
 from pytest_gradguard.runtime.kernel.tasks import parameter_of, roots_of, task_of
@@ -57,25 +57,27 @@ _HISTORY_RETURNED = (
 )
 
 
-def watch_dump(owner: Any) -> Patch:
-    """Observe a pickler's method `dump`, or a module's function of that name."""
-    return observe(owner, "dump", before=_begins, failed=_failed, inherited=True)
+def watched_dump(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a pickler's method `dump`, or a function of that name."""
 
+    @functools.wraps(original)
+    def dump(*args: Any, **kwargs: Any) -> Any:  # by hand: each pickling calls it
+        if _unsent:
+            attempt(_send_why, args)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            current, transfer.active.transfer = transfer.active.transfer, None
+            attempt(explain, error, current, args)
+            raise
 
-def _begins(*args: Any, **kwargs: Any) -> bool:
-    if _unsent:
-        attempt(_send_why, args)
-    return True
-
-
-def _failed(begun: bool, error: BaseException, *args: Any, **kwargs: Any) -> None:
-    current, transfer.active.transfer = transfer.active.transfer, None
-    explain(error, current, args)
+    return dump
 
 
 def patches(module: ModuleType) -> list[Patch]:
     """Watch the pickling of pools, executors, queues and spawned processes."""
-    return [watch_dump(module.ForkingPickler)]
+    return [Patch(module.ForkingPickler, "dump", watched_dump, inherited=True)]
 
 
 def watch_fresh_process() -> None:

@@ -7,7 +7,6 @@ that fails (`pickling_errors`).
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.runtime.kernel import callsite, collector, evidence, locate
 from pytest_gradguard.runtime.kernel.callsite import Site
 from pytest_gradguard.runtime.kernel.collector import Scope
-from pytest_gradguard.runtime.kernel.faults import attempt, hidden_frame
+from pytest_gradguard.runtime.kernel.observing import caller, observe
 from pytest_gradguard.runtime.kernel.patching import Patch
 from pytest_gradguard.runtime.kernel.quoting import QUEUE_PUT, Quoted, quoted
 from pytest_gradguard.runtime.kernel.registry import PROCESSES
@@ -84,7 +83,7 @@ reporters: list[Callable[[list[Finding]], object]] = []
 
 def patches(module: ModuleType) -> list[Patch]:
     """Watch the queues of `multiprocessing.queues` that pickle in a thread of their own."""
-    return [Patch(kind, "put", _putting) for kind in (module.Queue, module.JoinableQueue)]
+    return [observe(kind, "put", before=_puts) for kind in (module.Queue, module.JoinableQueue)]
 
 
 def may_receive(package: str, process: Any) -> bool:
@@ -105,28 +104,19 @@ def may_receive(package: str, process: Any) -> bool:
     return bool(locate.find([("", own)], carries, limit=_SEARCHED))
 
 
-def _putting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def put(self: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(obj) not in PLAIN and _TORCH in sys.modules:
-            attempt(_remember, obj)
-        with hidden_frame:
-            return original(self, obj, *args, **kwargs)
-
-    return put
-
-
-def _remember(item: Any) -> None:
-    if type(item) is tuple and PLAIN.issuperset(map(type, item)):
+def _puts(queue: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
+    if type(obj) in PLAIN or _TORCH not in sys.modules:
         return
-    frame: Any = sys._getframe(3)
+    if type(obj) is tuple and PLAIN.issuperset(map(type, obj)):
+        return
+    frame: Any = caller()
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_PASSED):
         frame = frame.f_back
     if frame is not None and callsite.is_users(frame):
         if len(_state.puts) >= _MOST:
             _state.puts, _state.earlier = {}, _state.puts
         scopes = collector.around()
-        _state.puts[id(item)] = Put(callsite.file_of(frame), frame.f_code, frame.f_lasti, scopes)
+        _state.puts[id(obj)] = Put(callsite.file_of(frame), frame.f_code, frame.f_lasti, scopes)
 
 
 def put_of(items: Iterable[Any]) -> Put | None:

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime.kernel import locate, probes, transfer, used_globals, watching
 from pytest_gradguard.runtime.kernel.checks import Probe, copied, forked_for_tasks, in_pools
 from pytest_gradguard.runtime.kernel.evidence import TaskEvidence
-from pytest_gradguard.runtime.kernel.faults import attempt, fault
-from pytest_gradguard.runtime.kernel.patching import Patch, Patches
+from pytest_gradguard.runtime.kernel.faults import attempt
+from pytest_gradguard.runtime.kernel.observing import observe
+from pytest_gradguard.runtime.kernel.patching import Patches
 from pytest_gradguard.runtime.kernel.probes import After
 from pytest_gradguard.runtime.kernel.state import dropped_at_end
 from pytest_gradguard.runtime.kernel.tasks import (
@@ -121,33 +122,20 @@ watching.at_end(_undo)
 def _reduce(generator: Any) -> Any:
     """Pickle a generator that reports it; called by pickling."""
     reduction = generator.__reduce_ex__(4)
-    return attempt(_reporting, generator, reduction, instead=reduction)
+    return attempt(_reporting, reduction, generator, instead=reduction)
 
 
-def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    @functools.wraps(original)
-    def __reduce__(self: Any) -> Any:
-        reduction = original(self)
-        return attempt(_reporting, self, reduction, instead=reduction)
-
-    return __reduce__
-
-
-_patches = Patches([Patch(random.Random, "__reduce__", _watched)])
-
-
-def _reporting(generator: Any, reduction: Any) -> Any:
+def _reporting(reduction: Any, generator: Any) -> Any:
     """The `reduction` of a generator, which reports its arrival."""
     current = transfer.active.transfer
     call = getattr(current, "call", None)
     if call is None or call.kind.carries == "copy" or not isinstance(reduction, tuple):
         return reduction
-    try:
-        rebuild, arguments, *rest = reduction
-        return (rebuild_generator, (number(call, generator), rebuild, arguments), *rest)
-    except Exception as error:
-        fault(error)
-        return reduction
+    rebuild, arguments, *rest = reduction
+    return (rebuild_generator, (number(call, generator), rebuild, arguments), *rest)
+
+
+_patches = Patches([observe(random.Random, "__reduce__", result=_reporting)])
 
 
 def ship(call: Any, items: Any) -> dict[str, int] | None:
