@@ -16,10 +16,10 @@ from pytest_gradguard.runtime.pitfalls.lost import gg115
 from pytest_gradguard.severity import Severity
 
 _NUMBERS = 6
-"""For how many parameters both numbers stand in the message; the details have all."""
+"""For how many parameters the message shows both numbers; the details have all."""
 
 _ALIKE = 1e-3
-"""Up to which relative difference two factors are one."""
+"""The relative difference up to which two factors count as equal."""
 
 
 class Cause(NamedTuple):
@@ -47,10 +47,10 @@ def findings_of(
     Args:
         wrong: the parameters whose gradient is wrong.
         names: all that were checked.
-        cause: what explains it.
-        precision: in which the loss was computed.
+        cause: its explanation.
+        precision: that of the loss.
         rtol: the relative difference that counts.
-        site: where the check was asked for.
+        site: the line of the check.
     """
     explaining = [one for one in cause.findings if one.severity >= Severity.WARNING]
     named = [one.name for one in wrong]
@@ -96,7 +96,7 @@ def _numbers(wrong: Sequence[Wrong]) -> str:
 
 
 def _factor(wrong: Sequence[Wrong]) -> float | None:
-    """By what all of these gradients are multiplied, where that is one number."""
+    """The common factor of all these gradients, if there is one."""
     if any(one.missing or not one.measured.loss for one in wrong):
         return None
     factors = [one.measured.gradient / one.measured.loss for one in wrong]

@@ -1,4 +1,4 @@
-"""Says which watched tensors received no gradient, and why.
+"""Reports which watched tensors received no gradient, and why.
 
 `watch_gradients` watches a block; `why_no_grad` answers for one tensor.
 """

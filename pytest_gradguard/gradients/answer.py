@@ -23,7 +23,7 @@ class Answer(str):
         return str(self)
 
     def _repr_html_(self) -> str:
-        from pytest_gradguard.reports.page import answer  # for notebooks alone
+        from pytest_gradguard.reports.page import answer  # only for notebooks
 
         return answer(*(self.parts or ("", self, (), "")))
 

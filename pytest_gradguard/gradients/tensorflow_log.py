@@ -1,6 +1,6 @@
 """The log of TensorFlow: gradients of tapes, reads of variables, values taken out of tapes.
 
-It holds call sites and weak references only; `tensorflow_patches` writes it.
+It holds only call sites and weak references; `tensorflow_patches` writes it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Listener(Protocol):
         """By id: the handles of watched variables, and watched tensors."""
 
     def gradients(self, tape: TapeNotes, sources: list[Any], gradients: list[Any]) -> None:
-        """Receive what a tape returned for its sources."""
+        """Receive the gradients that a tape returned for its sources."""
 
     def was_traced(self, graph: Any) -> None:
-        """Called after a function was traced, whose tapes were seen."""
+        """Called after a function was traced while its tapes were observed."""
 
     def ran_traced(self, graph: Any) -> None:
         """Called after a function ran that was traced before."""
@@ -64,7 +64,7 @@ class TapeNotes:
         automatic: the tape watches the variables that are read.
         watched: ids of the variables and tensors that it watches.
         threads: other threads ran meanwhile.
-        targets: what is differentiated; empty after the call.
+        targets: the differentiated tensors; empty after the call.
         hangs: ids of the sources without a gradient from which the target was computed through
             operations that have gradients.
         customs: the program's custom gradients, and where they were used.
@@ -116,7 +116,7 @@ class Exit(Record):
 
 
 class _Beside:
-    """A tape of the guard's beside one of the program's; it watches all watched tensors."""
+    """A tape of the guard alongside one of the program; it watches all watched tensors."""
 
     def __init__(self, tape: Any, known: dict[int, _Beside], watched: list[Any]) -> None:
         identity = id(tape)
@@ -126,7 +126,7 @@ class _Beside:
         self.tape.watch(watched)
 
     def fits(self, tape: Any) -> bool:
-        """Whether it belongs to `tape`, which was not reset since."""
+        """Whether it belongs to `tape`, which has not been reset since."""
         now: Any = tape._tape
         return self._reference() is tape and (now is None or now is self._handle)
 
@@ -376,7 +376,7 @@ def _written(site: Site) -> Site:
 
         mapper = tf_stack._source_mapper_stacks[tf_stack._get_thread_key()][-1]
         known = mapper.get_effective_source_map().get((site.path, site.line))
-    except (ImportError, AttributeError, LookupError):  # TensorFlow's own affairs: may change
+    except (ImportError, AttributeError, LookupError):  # TensorFlow's internals may change
         return site
     if known is None:
         return site
