@@ -51,11 +51,13 @@ class Ranks:
             return [own]
         number = next(_rounds)
         self._put(number, {"value": own})
-        told = [json.loads(self._store.get(f"{_ALL}/{number}/{rank}")) for rank in range(self.size)]
-        for rank, one in enumerate(told):
+        received = [
+            json.loads(self._store.get(f"{_ALL}/{number}/{rank}")) for rank in range(self.size)
+        ]
+        for rank, one in enumerate(received):
             if "error" in one:
                 raise RankFailed(f"check_gradients failed on rank {rank}: {one['error']}")
-        return [one["value"] for one in told]
+        return [one["value"] for one in received]
 
     def failed(self, error: BaseException) -> None:
         """Report to the waiting ranks that the check has failed here."""

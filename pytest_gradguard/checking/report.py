@@ -84,15 +84,15 @@ def findings_of(
 
 
 def _numbers(wrong: Sequence[Wrong]) -> str:
-    told = [
+    parts = [
         f"for `{one.name}` "
         + ("there is no gradient" if one.missing else f"it gives {one.measured.gradient:.6g}")
         + f", the loss gives {one.measured.loss:.6g}"
         for one in wrong[:_NUMBERS]
     ]
     if len(wrong) > _NUMBERS:
-        told.append(f"and {len(wrong) - _NUMBERS} more")
-    return "; ".join(told)
+        parts.append(f"and {len(wrong) - _NUMBERS} more")
+    return "; ".join(parts)
 
 
 def _factor(wrong: Sequence[Wrong]) -> float | None:
@@ -110,12 +110,12 @@ def _why(explaining: Sequence[Finding], reasons: Mapping[str, Reason]) -> str:
     for name, reason in reasons.items():
         if reason.kind != "unknown":
             groups.setdefault(reason, []).append(name)
-    told = [
+    parts = [
         f"{shown(names, list(reasons))}: " + in_number(f"{reason.text()}.", many=len(names) > 1)
         for reason, names in groups.items()
     ]
     codes = sorted({one.code for one in explaining})
     if codes:
         verb = "explains" if len(codes) == 1 else "explain"
-        told.append(f"{' and '.join(codes)}, below, {verb} it.")
-    return " ".join(told) or "No finding of the guard explains it."
+        parts.append(f"{' and '.join(codes)}, below, {verb} it.")
+    return " ".join(parts) or "No finding of the guard explains it."

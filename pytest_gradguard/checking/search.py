@@ -159,9 +159,9 @@ class Search:
         shares = self._point.shares(self._gradients, direction)
         whole = sum(shares[index] for index in members if not self._point.is_split(index))
         part = sum(shares[index] for index in members if self._point.is_split(index))
-        told = self._ranks.exchange([whole, part])
-        parts = sum(part for _, part in told)
-        return [whole + parts for whole, _ in told]
+        shares_of_ranks = self._ranks.exchange([whole, part])
+        parts = sum(part for _, part in shares_of_ranks)
+        return [whole + parts for whole, _ in shares_of_ranks]
 
     def _steps(self) -> tuple[float, ...]:
         if self._step is None:

@@ -74,5 +74,5 @@ def why_no_grad(tensor: Any) -> str:
     from pytest_gradguard.runtime.kernel.faults import checked, theirs_only
 
     with theirs_only:
-        told: str = checked((TypeError,), answer, tensor, instead=UNKNOWN)
-    return told
+        text: str = checked((TypeError,), answer, tensor, instead=UNKNOWN)
+    return text

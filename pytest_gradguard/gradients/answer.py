@@ -70,7 +70,7 @@ def said(reason: reasons.Reason) -> Answer:
     steps = tuple(
         (display_place(step.path, step.line), singular(step.message)) for step in reason.trace()
     )
-    lines = [f"{reason.kind}: {text}", *(f"  {place}: {told}" for place, told in steps)]
+    lines = [f"{reason.kind}: {text}", *(f"  {place}: {message}" for place, message in steps)]
     made = Answer("\n".join(map(shown, [*lines, f"fix: {fix}"])))
     made.parts = (reason.kind, text, steps, fix)
     return made

@@ -261,7 +261,7 @@ class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
             if key[0] == entry.identity and read.when > self.began
         ]
         other = [read for read in reads if read.thread != tape.thread and not read.recording]
-        if other and any(read.elsewhere for read in other):
+        if other and any(read.in_other_thread for read in other):
             return reasons.OtherThread(other[0].site, tape.site)
         outside = [read for read in reads if read.thread == tape.thread and not read.recording]
         if outside:

@@ -148,7 +148,7 @@ def _reason(
         or torch_cuts.reason_by_cut(cuts, tensor, backwards, watch, sure=bool(reached))
         or _not_asked(reached, backwards)
         or _frozen_earlier(log, since, tensor, backwards, watch)
-        or _elsewhere(log, since, backwards, watch)
+        or _only_other_tensors(log, since, backwards, watch)
         or _not_in_graph(log, since, cuts, backwards)
     )
 
@@ -336,7 +336,7 @@ def _step(task: Any, message: str) -> tuple[TraceStep, ...]:
     return (TraceStep(task.path, task.line, message),)
 
 
-def _elsewhere(
+def _only_other_tensors(
     log: Log, since: int, backwards: list[Backward], watch: TorchWatch | None
 ) -> reasons.Reason | None:
     """The reason if backward passes and optimizers reached only other tensors."""

@@ -249,8 +249,8 @@ class Watch:
         __tracebackhide__ = True
         verdicts: dict[str, Reason | None] = {}
         for part in self._parts:
-            told = self._guarded(part.verdicts, finite=self._finite, nonzero=self._nonzero)
-            verdicts.update(told or {})
+            found = self._guarded(part.verdicts, finite=self._finite, nonzero=self._nonzero)
+            verdicts.update(found or {})
         if self._failed or not verdicts:
             return
         allowed, unknown = self._allowed(list(verdicts))
@@ -309,8 +309,8 @@ class Watch:
             ValueError: a pattern of `allow_none` matches no watched name.
         """
         __tracebackhide__ = True
-        told = self.judged
-        if self._open and checked((ValueError,), self.stop) and not told:
+        was_judged = self.judged
+        if self._open and checked((ValueError,), self.stop) and not was_judged:
             attempt(_report, self.findings)
             error = attempt(GradGuardError, self.findings)
             if error is not None:
