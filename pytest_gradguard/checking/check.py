@@ -22,10 +22,10 @@ _NAME = "check_gradients"
 
 
 class Checked(NamedTuple):
-    """How a gradient was checked, and found right.
+    """How a gradient was checked and found correct.
 
     Attributes:
-        precision: the dtype of the losses that were compared.
+        precision: the dtype of the compared losses.
         directions: along how many directions.
         evaluations: how often the closure ran.
     """
@@ -51,7 +51,7 @@ def check(
     eps: float | None,
     reduce: Reduce,
 ) -> Checked | None:
-    """Check a gradient; `checking.check_gradients` explains it."""
+    """Check a gradient; see `checking.check_gradients`."""
     __tracebackhide__ = True
     _refuse_arguments(closure, rtol, directions, eps, reduce)
     frame = attempt(callsite.user_frame)
@@ -60,7 +60,7 @@ def check(
         return None
     ranks = Ranks(reduce)
     try:
-        with guard("record"):  # it sees the calls to workers, whose tasks are seeded
+        with guard("record"):  # for the calls to workers, whose tasks are seeded
             point = _point(closure, named, parameters, always_backward=ranks.size > 1)
             search, wrong = _searched(point, ranks, rtol, directions, eps)
             precision = point.precision
@@ -79,10 +79,10 @@ def check(
 def _refuse_arguments(
     closure: Any, rtol: float, directions: int, eps: float | None, reduce: str
 ) -> None:
-    """Refuse what cannot be meant.
+    """Refuse invalid arguments.
 
     Raises:
-        TypeError, ValueError: that.
+        TypeError, ValueError: an argument is invalid.
     """
     __tracebackhide__ = True
     if not callable(closure):
@@ -104,7 +104,7 @@ def _named(parameters: Any, frame: FrameType | None) -> dict[str, Any]:
     """The parameters that want a gradient, by name.
 
     Raises:
-        TypeError: there is something else among them.
+        TypeError: `parameters` contains another object.
         ValueError: there are none.
     """
     __tracebackhide__ = True
@@ -163,19 +163,19 @@ def _point(
 def _searched(
     point: Any, ranks: Ranks, rtol: float, directions: int, eps: float | None
 ) -> tuple[Search, list[Wrong]]:
-    """Search in double precision, or in that of the program where this cannot be done."""
+    """Search in double precision, or in the program's if that is impossible."""
     __tracebackhide__ = True
     if not ranks.agreed(not point.may_cast()):
         try:
             with point.open(double=True):
                 search = Search(point, ranks, rtol, eps)
                 wrong = search.run(directions)
-            # Processes that have been started before read the tensors that were not cast.
+            # Processes that were started before read the tensors without the cast.
             if not wrong or not ranks.agreed(point.is_shared()):
                 return search, wrong
         except NotDeterministic:
             raise
-        except Exception as error:  # in the program's own precision, it may run
+        except Exception as error:  # it may run in the program's own precision
             ranks.failed(error)
     with point.open(double=False):
         search = Search(point, ranks, rtol, eps)
@@ -193,7 +193,7 @@ def _cause(point: Any, named: dict[str, Any], wrong: list[Wrong]) -> report.Caus
         try:
             point.run()
             attempt(point.step)
-        except Exception:  # it ran before: what is known of it is said
+        except Exception:  # it ran before: report what is known
             pass
         finally:
             if watch is not None:

@@ -1,4 +1,4 @@
-"""Checks of a closure: its loss is one finite number, and it leaves the parameters alone."""
+"""Checks of a closure: its loss is one finite number, and it does not change the parameters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def number_of(loss: Any) -> float:
     """The value of a loss.
 
     Raises:
-        TypeError: the closure returned something else.
-        ValueError: it returned several numbers, or none that is finite.
+        TypeError: the closure returned another object.
+        ValueError: it returned several numbers, or one that is not finite.
     """
     __tracebackhide__ = True
     if loss is None:
@@ -44,7 +44,7 @@ def refuse_change(name: str, same: bool) -> None:
     """Refuse a closure that has changed the parameter called `name`.
 
     Raises:
-        ValueError: it is not the `same`.
+        ValueError: `same` is false.
     """
     __tracebackhide__ = True
     if not same:

@@ -1,4 +1,4 @@
-"""The difference quotient of a loss along a direction, and how far it can be trusted."""
+"""The difference quotient of a loss along a direction, and its error."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 _SURE = 5.0
-"""How many times the estimated error of a quotient a difference has to be."""
+"""A difference counts from this multiple of the quotient's estimated error."""
 _NAMES = {2.0**-52: "float64", 2.0**-23: "float32", 2.0**-7: "bfloat16"}
 _FAR = 0.3
 _FAR_ROUNDINGS = 100.0
 _ROUNDINGS = 16.0
-"""How many units of its last place a loss may be off by rounding."""
+"""By how many units in the last place rounding may change a loss."""
 
 
 class Precision(NamedTuple):
-    """In which precision losses are computed, and what is compared by it.
+    """The precision of losses, and the comparisons that it allows.
 
     Attributes:
         name: the dtype.
         unit: the distance of 1 to the next number.
         steps: the steps to try, relative to the size of the parameters; the first is the best.
         rtol: the least relative difference that counts.
-        close: at that relative difference, nothing is looked at more closely.
+        close: at that relative difference, no further steps are tried.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Precision(NamedTuple):
 
 
 class Verdict(enum.Enum):
-    """What one quotient says of a gradient."""
+    """The result of comparing a quotient with a gradient."""
 
     AGREES = enum.auto()
     DIFFERS = enum.auto()
@@ -57,10 +57,10 @@ class Measured(NamedTuple):
     """The derivative along a direction.
 
     Attributes:
-        loss: as the loss has it.
-        gradient: as the gradient has it, on the rank where it is the farthest from that.
-        rounding: how far off the first may be by rounding alone.
-        error: how far off it may be.
+        loss: that of the loss.
+        gradient: that of the gradient, on the rank where it differs most.
+        rounding: the error of the first from rounding alone.
+        error: its whole estimated error.
     """
 
     loss: float
@@ -69,7 +69,7 @@ class Measured(NamedTuple):
     error: float
 
     def verdict(self, rtol: float) -> Verdict:
-        """Whether both are the same, up to `rtol` of the larger one."""
+        """Whether both are equal, up to `rtol` of the larger one."""
         difference = abs(self.loss - self.gradient)
         allowed = rtol * max(abs(self.loss), abs(self.gradient))
         if difference <= allowed + self.rounding:
@@ -87,10 +87,10 @@ def measure(
     """Measure the derivative along a direction.
 
     Args:
-        at: the loss so many lengths of the direction away.
+        at: the loss that many lengths of the direction away.
         here: the loss at the point itself.
-        gradients: the derivative that the gradient gives, on each rank.
-        step: the length to go.
+        gradients: the derivative by the gradient, on each rank.
+        step: the length of a step.
         precision: that of the loss.
     """
     ahead, behind = at(step), at(-step)
@@ -100,13 +100,13 @@ def measure(
     close = precision.close * max(abs(wide), *(abs(one) for one in gradients))
     if all(abs(wide - one) <= close + rounding for one in gradients):
         return _farthest(wide, gradients, rounding, rounding)
-    steps_are_short = not precision.rtol  # else there may be a kink within each
+    steps_are_short = not precision.rtol  # otherwise there may be a kink within each
     if steps_are_short and all(_is_far(wide, one, rounding) for one in gradients):
         return _farthest(wide, gradients, rounding, rounding)
     half = step / 2
     near_ahead, near_behind = at(half), at(-half)
     near = (near_ahead - near_behind) / step
-    # Where the loss is smooth, the bend shrinks with the step; at a kink it does not.
+    # For a smooth loss the curvature term shrinks with the step; at a kink it does not.
     bend = (ahead - 2 * here + behind) / step
     near_bend = (near_ahead - 2 * here + near_behind) / half
     error = abs(wide - near) + abs(2 * near_bend - bend) + rounding
@@ -114,7 +114,7 @@ def measure(
 
 
 def _is_far(loss: float, gradient: float, rounding: float) -> bool:
-    """Whether two derivatives have so little in common that no second step is needed."""
+    """Whether two derivatives are so different that no second step is needed."""
     difference = abs(loss - gradient)
     return difference > max(_FAR * max(abs(loss), abs(gradient)), _FAR_ROUNDINGS * rounding)
 

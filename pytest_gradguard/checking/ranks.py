@@ -1,7 +1,7 @@
 """The ranks of a program that check one gradient together.
 
-They exchange numbers through the store by which torch's process groups find each other, not through
-the groups: no collective of the program comes between theirs.
+They exchange numbers through the store of torch's rendezvous, not through process groups, so no
+collective of the program interferes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Ranks:
     """All processes that evaluate the loss at the same points.
 
     Args:
-        reduce: how the program makes one loss of those of its ranks.
+        reduce: how the program combines the losses of its ranks.
     """
 
     def __init__(self, reduce: Reduce = "mean") -> None:
@@ -42,7 +42,7 @@ class Ranks:
             self._store = distributed.distributed_c10d._get_default_store()
 
     def exchange(self, own: Any) -> list[Any]:
-        """What each rank gives, by rank; plain data.
+        """Exchange plain data; returns each rank's, by rank.
 
         Raises:
             RankFailed: the check has failed on another rank.
@@ -51,14 +51,16 @@ class Ranks:
             return [own]
         number = next(_rounds)
         self._put(number, {"value": own})
-        told = [json.loads(self._store.get(f"{_ALL}/{number}/{rank}")) for rank in range(self.size)]
-        for rank, one in enumerate(told):
+        received = [
+            json.loads(self._store.get(f"{_ALL}/{number}/{rank}")) for rank in range(self.size)
+        ]
+        for rank, one in enumerate(received):
             if "error" in one:
                 raise RankFailed(f"check_gradients failed on rank {rank}: {one['error']}")
-        return [one["value"] for one in told]
+        return [one["value"] for one in received]
 
     def failed(self, error: BaseException) -> None:
-        """Tell the other ranks that wait for this one that it ends here."""
+        """Report to the waiting ranks that the check has failed here."""
         if self.size > 1 and not isinstance(error, RankFailed):
             self._put(next(_rounds), {"error": f"{type(error).__name__}: {error}"})
 
@@ -66,10 +68,10 @@ class Ranks:
         self._store.set(f"{_ALL}/{number}/{self.rank}", json.dumps(value))
 
     def loss(self, own: float) -> float:
-        """The loss of the program, of this rank's own."""
+        """The loss of the program, from this rank's own."""
         total = sum(self.exchange(own))
         return float(total / self.size if self._reduce == "mean" else total)
 
     def agreed(self, own: bool) -> bool:
-        """Whether that holds on any rank."""
+        """Whether `own` is true on any rank."""
         return any(self.exchange(own))

@@ -1,4 +1,4 @@
-"""What a closure works with: the models, tensors and random generators that it refers to."""
+"""The models, tensors and random generators that a closure refers to."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pytest_gradguard.runtime.kernel import callsite
 from pytest_gradguard.runtime.kernel.tasks import names_in
 
 _MOST = 5_000
-"""How many objects are looked at."""
+"""How many objects are searched."""
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, range)
 
 
 class Reached:
-    """The objects that a function refers to, by its variables and their attributes.
+    """The objects that a function refers to, through its variables and their attributes.
 
     Attributes:
         modules: `torch.nn.Module`s and Keras layers.
         tensors: torch tensors outside of modules.
-        generators: random generators of the program's own.
+        generators: random generators of the program.
     """
 
     def __init__(self, function: Any) -> None:
@@ -66,7 +66,7 @@ class Reached:
 
 
 def _inside(item: Any) -> Iterator[Any]:
-    """What `item` refers to by its own variables."""
+    """The objects that `item` refers to through its own variables."""
     if isinstance(item, types.FunctionType):
         yield from (cell.cell_contents for cell in item.__closure__ or () if cell != _EMPTY)
         yield from item.__defaults__ or ()

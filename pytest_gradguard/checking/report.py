@@ -16,10 +16,10 @@ from pytest_gradguard.runtime.pitfalls.lost import gg115
 from pytest_gradguard.severity import Severity
 
 _NUMBERS = 6
-"""For how many parameters both numbers stand in the message; the details have all."""
+"""For how many parameters the message shows both numbers; the details have all."""
 
 _ALIKE = 1e-3
-"""Up to which relative difference two factors are one."""
+"""The relative difference up to which two factors count as equal."""
 
 
 class Cause(NamedTuple):
@@ -47,10 +47,10 @@ def findings_of(
     Args:
         wrong: the parameters whose gradient is wrong.
         names: all that were checked.
-        cause: what explains it.
-        precision: in which the loss was computed.
+        cause: its explanation.
+        precision: that of the loss.
         rtol: the relative difference that counts.
-        site: where the check was asked for.
+        site: the line of the check.
     """
     explaining = [one for one in cause.findings if one.severity >= Severity.WARNING]
     named = [one.name for one in wrong]
@@ -84,19 +84,19 @@ def findings_of(
 
 
 def _numbers(wrong: Sequence[Wrong]) -> str:
-    told = [
+    parts = [
         f"for `{one.name}` "
         + ("there is no gradient" if one.missing else f"it gives {one.measured.gradient:.6g}")
         + f", the loss gives {one.measured.loss:.6g}"
         for one in wrong[:_NUMBERS]
     ]
     if len(wrong) > _NUMBERS:
-        told.append(f"and {len(wrong) - _NUMBERS} more")
-    return "; ".join(told)
+        parts.append(f"and {len(wrong) - _NUMBERS} more")
+    return "; ".join(parts)
 
 
 def _factor(wrong: Sequence[Wrong]) -> float | None:
-    """By what all of these gradients are multiplied, where that is one number."""
+    """The common factor of all these gradients, if there is one."""
     if any(one.missing or not one.measured.loss for one in wrong):
         return None
     factors = [one.measured.gradient / one.measured.loss for one in wrong]
@@ -110,12 +110,12 @@ def _why(explaining: Sequence[Finding], reasons: Mapping[str, Reason]) -> str:
     for name, reason in reasons.items():
         if reason.kind != "unknown":
             groups.setdefault(reason, []).append(name)
-    told = [
+    parts = [
         f"{shown(names, list(reasons))}: " + in_number(f"{reason.text()}.", many=len(names) > 1)
         for reason, names in groups.items()
     ]
     codes = sorted({one.code for one in explaining})
     if codes:
         verb = "explains" if len(codes) == 1 else "explain"
-        told.append(f"{' and '.join(codes)}, below, {verb} it.")
-    return " ".join(told) or "No finding of the guard explains it."
+        parts.append(f"{' and '.join(codes)}, below, {verb} it.")
+    return " ".join(parts) or "No finding of the guard explains it."

@@ -1,4 +1,4 @@
-"""How large the numbers of parameters are, by which it is chosen how far to go."""
+"""The sizes of parameters' numbers, which determine the steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def scales_of(values: Sequence[Any]) -> list[float]:
-    """The size of each parameter's numbers; of those that are zero, the others' usual one."""
+    """The size of each parameter's numbers; for zeros, the usual size of the others."""
     sizes = [float((abs(one) ** 2).mean()) ** 0.5 if math.prod(one.shape) else 0 for one in values]
     known = sorted(size for size in sizes if size > 0 and math.isfinite(size))
     usual = known[len(known) // 2] if known else 1.0

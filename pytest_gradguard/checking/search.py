@@ -1,8 +1,8 @@
-"""Compares a gradient with difference quotients, and finds the parameters whose share is wrong.
+"""Compares a gradient with difference quotients, and finds the parameters whose part is wrong.
 
-A few random directions over all parameters come first. Where one does not agree, halves of the
-parameters are looked at, and halves of these. A parameter is wrong only where two quotients say so,
-with other steps and directions, one of them at another point: a loss may have a kink at the first.
+A few random directions over all parameters come first. If one disagrees, halves of the parameters
+are tested, and halves of these. A parameter is wrong only if two quotients show it, with different
+steps and directions, one of them at another point: a loss may have a kink at the first.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from pytest_gradguard.checking.ranks import Ranks
 
 _SEED = 20_021
 _AWAY = 1e-3
-"""How far the other point is, relative to the size of the parameters."""
+"""The distance of the other point, relative to the size of the parameters."""
 _TRIES = 6
 _CERTAIN = 2
-"""How many quotients have to say that a parameter is wrong."""
+"""How many quotients have to show that a parameter is wrong."""
 _NOISE = 1e4
-"""How many units of its last place a loss may change from one evaluation to the next."""
+"""By how many units in the last place a loss may change between evaluations."""
 
 
 class Point(Protocol):
-    """Where a loss is evaluated; `TorchPoint` explains it."""
+    """A point where a loss is evaluated; see `TorchPoint`."""
 
     names: list[str]
 
     @property
     def precision(self) -> Precision:
-        """In which precision the losses were computed."""
+        """The precision of the losses."""
 
     def loss(self, direction: Any, members: Sequence[int], length: float) -> float:
-        """The loss somewhere near."""
+        """The loss at a nearby point."""
 
     def gradient(self) -> tuple[float, list[Any]]:
         """The loss here, and the gradients."""
@@ -42,7 +42,7 @@ class Point(Protocol):
         """A random direction."""
 
     def shares(self, gradients: Any, direction: Any) -> list[float]:
-        """What each parameter contributes."""
+        """The contribution of each parameter."""
 
     def is_split(self, index: int) -> bool:
         """Whether ranks hold parts of it."""
@@ -52,15 +52,15 @@ class Point(Protocol):
 
 
 class NotDeterministic(ValueError):
-    """The closure gives another loss at the same point."""
+    """The closure returns different losses at the same point."""
 
 
 class Wrong(NamedTuple):
-    """A parameter whose gradient does not agree with the loss.
+    """A parameter whose gradient disagrees with the loss.
 
     Attributes:
         name: of the parameter.
-        measured: both derivatives along one direction of this parameter alone.
+        measured: both derivatives along one direction of only this parameter.
         missing: it has no gradient at all.
     """
 
@@ -74,12 +74,12 @@ class Search:
 
     Args:
         point: the parameters and their loss.
-        ranks: those who check with this process.
-        rtol: the relative difference that a share may have.
-        step: how far to go, relative to the size of the parameters.
+        ranks: the ranks that check together.
+        rtol: the allowed relative difference.
+        step: the step, relative to the size of the parameters.
 
     Attributes:
-        evaluations: how often the loss was asked for.
+        evaluations: how often the loss was evaluated.
     """
 
     def __init__(self, point: Point, ranks: Ranks, rtol: float, step: float | None) -> None:
@@ -115,7 +115,7 @@ class Search:
         return max(self._rtol, self._point.precision.rtol)
 
     def _settle(self) -> None:
-        """Evaluate the gradient twice: workers may load on the first call what they need.
+        """Evaluate the gradient twice: workers may initialise on the first call.
 
         Raises:
             NotDeterministic: the loss changes from one evaluation to the next.
@@ -155,13 +155,13 @@ class Search:
         return measured
 
     def _derivatives(self, members: Sequence[int], direction: Any) -> list[float]:
-        """What the gradient gives along `direction`, on each rank."""
+        """The derivative along `direction` by the gradient, on each rank."""
         shares = self._point.shares(self._gradients, direction)
         whole = sum(shares[index] for index in members if not self._point.is_split(index))
         part = sum(shares[index] for index in members if self._point.is_split(index))
-        told = self._ranks.exchange([whole, part])
-        parts = sum(part for _, part in told)
-        return [whole + parts for whole, _ in told]
+        shares_of_ranks = self._ranks.exchange([whole, part])
+        parts = sum(part for _, part in shares_of_ranks)
+        return [whole + parts for whole, _ in shares_of_ranks]
 
     def _steps(self) -> tuple[float, ...]:
         if self._step is None:
@@ -169,13 +169,13 @@ class Search:
         return (self._step, self._step / 10, self._step / 3)
 
     def _agrees(self, members: Sequence[int], seed: int) -> bool:
-        """Whether the gradient of `members` agrees to the last digits that can be seen."""
+        """Whether the gradient of `members` agrees up to the visible digits."""
         precision = self._point.precision
         for step in self._steps()[:2]:
             verdict = self._measure(members, seed, step).verdict(precision.close)
             if verdict is not Verdict.UNSURE:
                 return verdict is Verdict.AGREES
-        return precision.rtol > 0  # where little can be seen, little is sure
+        return precision.rtol > 0  # with few visible digits, no result is certain
 
     # -- parameters --------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Search:
             yield from self._suspects(second, seed)
 
     def _confirmed(self, suspects: Sequence[int]) -> list[Wrong]:
-        """The `suspects` that two quotients call wrong, one of them at another point."""
+        """The `suspects` that two quotients show to be wrong, one of them at another point."""
         missing = {index for index in suspects if self._gradients[index] is None}
         here = {index: self._alone.get(index) or self._judge(index, 0) for index in suspects}
         remaining = [one for one in suspects if self._verdict(here[one]) is not Verdict.AGREES]
@@ -221,7 +221,7 @@ class Search:
         return measured.verdict(self.rtol)
 
     def _judge(self, index: int, number: int) -> Measured:
-        """The derivative along a direction of one parameter alone."""
+        """The derivative along a direction of only one parameter."""
         steps = self._steps()
         seed = 1_000 * (index + 1) + number
         return self._measure([index], seed, steps[number % len(steps)])

@@ -20,14 +20,14 @@ _SEED = 20_021
 
 
 class TensorFlowPoint:
-    """The variables of a closure, and how its loss depends on them; as `TorchPoint`.
+    """The variables of a closure and the dependence of its loss on them; like `TorchPoint`.
 
     Variables cannot be cast: the loss is computed in the precision of the program.
 
     Args:
-        closure: computes the loss, or the loss and its gradients where it has a tape of its own.
+        closure: computes the loss, or the loss and its gradients if it has a tape of its own.
         named: the variables by name.
-        reached: what else the closure works with.
+        reached: the closure's other objects.
     """
 
     def __init__(self, closure: Callable[[], Any], named: dict[str, Any], reached: Reached) -> None:
@@ -45,16 +45,16 @@ class TensorFlowPoint:
         self._moved = False
 
     def may_cast(self) -> bool:
-        """Variables keep their dtype."""
+        """False: variables keep their dtype."""
         return False
 
     def is_shared(self) -> bool:
-        """Whether other processes may read the variables where they are: they cannot."""
+        """False: other processes cannot read the variables in place."""
         return False
 
     @contextlib.contextmanager
     def open(self, *, double: bool) -> Iterator[None]:
-        """A block in which the loss can be asked for; everything is put back at its end."""
+        """A block in which the loss can be evaluated; everything is restored at its end."""
         restore = generators.capture()
         self._moved = False
         self._before = [one.numpy() for one in self._kept]
@@ -69,7 +69,7 @@ class TensorFlowPoint:
 
     @property
     def precision(self) -> Precision:
-        """In which precision the losses were computed that have been asked for."""
+        """The precision of the losses evaluated so far."""
         return Precision.of(self._unit)
 
     def loss(self, direction: Sequence[Any], members: Sequence[int], length: float) -> float:
@@ -82,7 +82,7 @@ class TensorFlowPoint:
         return self.run()
 
     def gradient(self) -> tuple[float, list[Any]]:
-        """The loss at the point itself, and the gradient of each variable; None where it has none.
+        """The loss at the point itself, and the gradient of each variable; None without one.
 
         Raises:
             ValueError: the closure changes the variables.
@@ -98,7 +98,7 @@ class TensorFlowPoint:
         ]
 
     def step(self) -> None:
-        """Nothing: no check looks at the steps of these optimizers."""
+        """Do nothing: no check inspects the steps of these optimizers."""
 
     def _put_back(self) -> None:
         for one, value in zip(self._kept, self._before, strict=True):
@@ -109,10 +109,10 @@ class TensorFlowPoint:
         self._put_back()
         for one, base in zip(self._variables, self._base, strict=True):
             one.assign(base)
-        generators.seed(_SEED)  # TensorFlow's has no state that could be put back exactly
+        generators.seed(_SEED)  # TensorFlow's has no state that could be restored exactly
 
     def run(self) -> float:
-        """The loss where the variables are."""
+        """The loss at the variables' current values."""
         __tracebackhide__ = True
         with task_seeds.seeding(_SEED), tf.GradientTape() as tape:
             tape.watch(self._variables)
@@ -136,7 +136,7 @@ class TensorFlowPoint:
         return number_of(loss)
 
     def direction(self, seed: int) -> list[Any]:
-        """A random direction, as long as the variables are large."""
+        """A random direction, scaled like the variables."""
         draw = np.random.RandomState(seed)
         return [
             scale * draw.standard_normal(base.shape)
@@ -144,18 +144,18 @@ class TensorFlowPoint:
         ]
 
     def shares(self, gradients: Sequence[Any], direction: Sequence[Any]) -> list[float]:
-        """What each variable contributes to the derivative along `direction`."""
+        """The contribution of each variable to the derivative along `direction`."""
         return [
             0.0 if one is None else float(np.sum(one.astype(np.float64) * along))
             for one, along in zip(gradients, direction, strict=True)
         ]
 
     def is_split(self, index: int) -> bool:
-        """Whether ranks hold parts of a variable: they do not."""
+        """False: ranks hold whole variables."""
         return False
 
     def move(self, seed: int, length: float) -> None:
-        """Move the point itself, so that it lies on no kink."""
+        """Move the point itself away from a possible kink."""
         self._moved = True
         for index, along in enumerate(self.direction(seed)):
             base = self._base[index]

@@ -19,16 +19,16 @@ from pytest_gradguard.runtime.kernel import task_seeds
 
 _SEED = 20_021
 _AGAIN = "second time"
-"""What torch's error says where a graph has been used up."""
+"""Part of torch's error for a graph that was freed."""
 
 
 class TorchPoint:
-    """The parameters of a closure, and how its loss depends on them.
+    """The parameters of a closure and the dependence of its loss on them.
 
     Args:
         closure: computes the loss; it may run the backward pass itself.
         named: the parameters by name.
-        reached: what else the closure works with.
+        reached: the closure's other objects.
         always_backward: run the backward pass after every forward pass, as ranks have to.
 
     Attributes:
@@ -60,12 +60,12 @@ class TorchPoint:
         return self._state.may_cast()
 
     def is_shared(self) -> bool:
-        """Whether other processes may read the parameters in the memory where they are."""
+        """Whether other processes may read the parameters in place."""
         return self._state.is_shared()
 
     @contextlib.contextmanager
     def open(self, *, double: bool) -> Iterator[None]:
-        """A block in which the loss can be asked for; everything is put back at its end."""
+        """A block in which the loss can be evaluated; everything is restored at its end."""
         with self._state.kept(), contextlib.ExitStack() as stack:
             if double:
                 stack.callback(self._cast_kept)
@@ -78,12 +78,12 @@ class TorchPoint:
             yield
 
     def _cast_kept(self) -> None:
-        """Cast what the closure has kept of its runs in double precision, for its next one."""
+        """Cast tensors that the closure kept from runs in double precision, for its next one."""
         self._state.cast_new(Reached(self._closure).tensors)
 
     @property
     def precision(self) -> Precision:
-        """In which precision the losses were computed that have been asked for."""
+        """The precision of the losses evaluated so far."""
         return Precision.of(self._unit)
 
     # -- the loss and its gradient -----------------------------------------------------------------
@@ -95,7 +95,7 @@ class TorchPoint:
         return self.run(backward=self._always_backward)
 
     def gradient(self) -> tuple[float, list[Any]]:
-        """The loss at the point itself, and the gradient of each parameter; None where it has none.
+        """The loss at the point itself, and the gradient of each parameter; None without one.
 
         Raises:
             ValueError: the closure changes the parameters.
@@ -108,7 +108,7 @@ class TorchPoint:
         return loss, [_gradient_of(one) for one in self._parameters]
 
     def step(self) -> None:
-        """Have an optimizer take the gradients, and change nothing: checks look at such steps."""
+        """Have an optimizer use the gradients without effect: checks inspect such steps."""
         torch.optim.SGD(self._parameters, lr=0.0).step()
         self._returned = None
 
@@ -129,7 +129,7 @@ class TorchPoint:
                 local.copy_(self._base[index] + length * moved)
 
     def run(self, *, backward: bool = True) -> float:
-        """The loss where `start` has gone."""
+        """The loss at the point prepared by `start`."""
         __tracebackhide__ = True
         passes: list[Any] = []
         with torch.enable_grad(), task_seeds.seeding(_SEED):
@@ -147,7 +147,7 @@ class TorchPoint:
                         loss.backward()
                     except RuntimeError as error:
                         if not passes or _AGAIN not in str(error):
-                            raise  # else the closure has run it, and the gradient is zero
+                            raise  # otherwise the closure has run it, and the gradient is zero
         return value
 
     def _arrived(self) -> bool:
@@ -158,7 +158,7 @@ class TorchPoint:
     # -- directions --------------------------------------------------------------------------------
 
     def direction(self, seed: int) -> list[Any]:
-        """A random direction, the same on all ranks, as long as the parameters are large."""
+        """A random direction, equal on all ranks, scaled like the parameters."""
         generator = torch.Generator().manual_seed(seed)
         made = []
         for one, base, scale in zip(self._parameters, self._base, self._scales, strict=True):
@@ -170,18 +170,18 @@ class TorchPoint:
         return made
 
     def shares(self, gradients: Sequence[Any], direction: Sequence[Any]) -> list[float]:
-        """What each parameter contributes to the derivative along `direction`."""
+        """The contribution of each parameter to the derivative along `direction`."""
         return [
             0.0 if gradient is None else _dot(gradient, along) / _copies(one)
             for gradient, along, one in zip(gradients, direction, self._parameters, strict=True)
         ]
 
     def is_split(self, index: int) -> bool:
-        """Whether each rank holds a part of that parameter only."""
+        """Whether each rank holds only a part of that parameter."""
         return _is_distributed(self._parameters[index])
 
     def move(self, seed: int, length: float) -> None:
-        """Move the point itself, so that it lies on no kink."""
+        """Move the point itself away from a possible kink."""
         self._moved = True
         for base, along in zip(self._base, self.direction(seed), strict=True):
             base.add_((length * along).to(base.device))
@@ -206,7 +206,7 @@ def _dot(gradient: Any, along: Any) -> float:
     return float((gradient.double() * along).sum())
 
 
-# -- parameters of which each rank holds a part ----------------------------------------------------
+# -- parameters that are split between ranks ------------------------------------------------------
 
 
 def _is_distributed(tensor: Any) -> bool:
@@ -218,7 +218,7 @@ def _local(tensor: Any) -> Any:
 
 
 def _copies(parameter: Any) -> int:
-    """How many ranks hold the same part of a parameter, for what all of them hold is added up."""
+    """How many ranks hold the same part of a parameter: the parts of all ranks are summed."""
     if not _is_distributed(parameter):
         return 1
     mesh = parameter.device_mesh

@@ -1,4 +1,4 @@
-"""The torch objects of a closure: in double precision for a while, and put back as they were."""
+"""The torch objects of a closure: temporarily in double precision, then restored."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _DOUBLE = {
 }
 _SIMPLE = (bool, int, float, str, type(None))
 _MOST_NUMBERS = 1_000_000
-"""How large a tensor outside of modules may be to be put back where it was written to."""
+"""The largest tensor outside of modules that is restored if written to."""
 
 Undo = Callable[[], object]
 
 
 class State:
-    """Everything of torch's that a closure may change.
+    """All torch objects that a closure may change.
 
     Args:
         parameters: the tensors whose gradients are checked.
-        reached: what else the closure works with.
+        reached: the closure's other objects.
 
     Attributes:
         padding: by the id of an embedding's weight: the rows that get no gradient, by design.
@@ -56,7 +56,7 @@ class State:
                 self.padding.setdefault(id(module.weight), set()).add(row)
 
     def may_cast(self) -> bool:
-        """Whether tensors can be cast and put back, and nobody else holds on to them."""
+        """Whether tensors can be cast and restored, and nothing else depends on them."""
         return not any(
             _is_wrapper(one)
             or (one.requires_grad and (_has_hooks_of_ranks(one) or _lends_gradient(one)))
@@ -64,7 +64,7 @@ class State:
         )
 
     def is_shared(self) -> bool:
-        """Whether other processes may read the parameters in the memory where they are."""
+        """Whether other processes may read the parameters in place."""
         return any(
             one.device.type == "cpu" and one.is_shared()
             for one in self._tensors
@@ -73,7 +73,7 @@ class State:
 
     @contextlib.contextmanager
     def double(self) -> Iterator[None]:
-        """A block in which all tensors are in double precision, and new ones are made so."""
+        """A block in which all tensors are in double precision, including new ones."""
         before = [(one, one.data) for one in self._tensors if one.dtype in _DOUBLE]
         default = torch.get_default_dtype()
         try:
@@ -89,7 +89,7 @@ class State:
                 one.data = data
 
     def cast_new(self, tensors: list[Any]) -> None:
-        """Cast those of `tensors` back that were made in a block of double precision."""
+        """Cast those of `tensors` back that were created in a block of double precision."""
         known = {id(one) for one in self._tensors}
         for one in tensors:
             if id(one) not in known and one.dtype == torch.float64 and one.grad_fn is None:
@@ -97,7 +97,7 @@ class State:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[Undo]:
-        """A block after which everything is as it was; yields what puts it back meanwhile."""
+        """A block after which everything is restored; yields a function that restores it early."""
         values = [(one, one.detach().clone(), one.requires_grad) for one in self._kept]
         gradients = [
             (one, one.grad, None if one.grad is None else one.grad.detach().clone())
@@ -145,7 +145,7 @@ def _is_module(root: Any) -> bool:
 
 
 def _same(one: Any, value: Any) -> bool:
-    """Whether both hold the same bits, or NaN at the same places."""
+    """Whether both hold the same bits, or NaN in the same places."""
     if one.layout is not torch.strided or value.layout is not torch.strided:
         return False
     if _is_wrapper(one):
@@ -158,7 +158,7 @@ def _simple_values(module: Any) -> dict[str, Any]:
 
 
 def _capture(generator: Any) -> Undo:
-    """A function that puts a generator of the program's own back into its present state."""
+    """A function that restores the current state of a generator of the program."""
     if isinstance(generator, torch.Generator):
         return _later(generator.set_state, generator.get_state())
     if hasattr(generator, "setstate"):
@@ -177,20 +177,20 @@ def _later(function: Callable[..., object], *args: Any) -> Undo:
 
 
 def _is_wrapper(tensor: Any) -> bool:
-    """Whether `tensor` is of a class of its own, such as `DTensor`: its storage is elsewhere."""
+    """Whether `tensor` is of a class of its own, such as `DTensor`, without its own storage."""
     kind = type(tensor)
     return kind is not torch.Tensor and type(tensor.data) is not torch.Tensor
 
 
 def _has_hooks_of_ranks(parameter: Any) -> bool:
-    """Whether DDP, or something like it, may have hooks on what accumulates its gradient.
+    """Whether DDP or the like may have hooks on the gradient accumulator.
 
-    These would be lost, for a cast gives a tensor another accumulator.
+    These would be lost, because a cast gives a tensor another accumulator.
     """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return False
     _accumulator(parameter).metadata["gradguard"] = True
-    return "gradguard" in _accumulator(parameter).metadata  # somebody else holds it
+    return "gradguard" in _accumulator(parameter).metadata  # another object holds it
 
 
 def _accumulator(parameter: Any) -> Any:

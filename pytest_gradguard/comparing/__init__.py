@@ -1,7 +1,7 @@
-"""A program compared with itself: with its workers, and with their work done in its own process.
+"""Compares a program with itself: with its workers, and with their work done in its own process.
 
-`running` runs it in child processes (`child`), in which `noting` notes gradients and parameters at
-each step, as sketches of bounded size. `difference` finds where two runs first part. What is run in
-the calling process, and how, is the integrations' to say (`runtime/kernel/inline`); what a task may
-change there, as a process could not have done, is put back by `isolation`.
+`running` runs it in child processes (`child`), in which `noting` records gradients and parameters
+at each step, as sketches of bounded size. `difference` finds the first difference between two runs.
+The integrations define how work runs in the calling process (`runtime/kernel/inline`); `isolation`
+restores what a task may change there and could not in a worker process.
 """

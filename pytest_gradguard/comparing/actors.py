@@ -1,8 +1,8 @@
-"""What the process of an actor keeps from one task to the next, while its tasks run inline.
+"""The state that an actor's process keeps between tasks, while its tasks run inline.
 
-An actor works on the program's own tensors, so that a graph over them stays whole. What it writes
-into them is its own: the values and gradients are put in before each of its tasks, and taken out
-after it. What it has made itself is left alone.
+An actor works on the program's own tensors, so that a graph over them is complete. Its writes to
+them are its own: its values and gradients are set before each of its tasks, and removed after it.
+Tensors that it has created itself are not touched.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Brings = Callable[[list[Any], "list[Any] | None"], list[bool]]
 
 
 class _Copy(NamedTuple):
-    """A tensor of the program's, as the actor has it.
+    """The actor's version of a tensor of the program.
 
     Attributes:
         tensor: a weak reference to it.
@@ -39,12 +39,12 @@ class Process:
         self._lost: dict[int, str] = {}
 
     def has_made(self, tensor: Any) -> bool:
-        """Whether one of its tasks has made `tensor`."""
+        """Whether one of its tasks has created `tensor`."""
         known = self._made.get(id(tensor))
         return known is not None and known() is tensor
 
     def add_made(self, tensors: Iterable[Any], before: Iterable[Before]) -> None:
-        """Take `tensors`, but for those from `before` the task, for its own."""
+        """Record `tensors`, except those from `before` the task, as its own."""
         known = {id(one.tensor) for one in before}
         self._made.update({id(one): weakref.ref(one) for one in tensors if id(one) not in known})
 
@@ -53,7 +53,7 @@ class Process:
         return known if known is not None and known.tensor() is tensor else None
 
     def enter(self, before: Iterable[Before]) -> None:
-        """Put in what it has of the program's tensors."""
+        """Set its versions of the program's tensors."""
         for one in before:
             known = self._copy_of(one.tensor)
             if known is not None:
@@ -64,15 +64,15 @@ class Process:
             one.version = one.tensor._version
 
     def leave(self, before: Sequence[Before], brings: Brings, lost: str) -> list[Before]:
-        """Take that out again.
+        """Remove its versions again.
 
         Args:
-            before: the program's tensors as they are outside.
+            before: the program's own versions.
             brings: which values or gradients the task brings back.
-            lost: what to say of those that never come back.
+            lost: the text on versions that never come back.
 
         Returns:
-            What it has of its own.
+            Its own versions.
         """
         own = []
         for one in before:
@@ -99,10 +99,10 @@ class Process:
         return own
 
     def lost(self, gradients_only: bool) -> Iterator[tuple[Any, Any, Any, str]]:
-        """What it has never brought back: tensors, their values and gradients, and what to say.
+        """The versions that it never brought back: tensors, values, gradients and texts.
 
         Args:
-            gradients_only: only of those that it has not written.
+            gradients_only: only of tensors that it has not written.
         """
         for number in list(self._lost):
             copy = self._copies[number]

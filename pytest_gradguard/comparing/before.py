@@ -1,4 +1,4 @@
-"""A tensor as it was before a task that runs inline."""
+"""A tensor as it was before an inline task."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Before:
 
     @property
     def left(self) -> Any:
-        """The gradient that the task has left; None: none."""
+        """The gradient that the task has left, if any."""
         return self.tensor.grad if self._separate else None
 
     def put_back_value(self) -> None:
-        """Undo what the task has done to the value."""
+        """Undo the task's changes of the value."""
         if self.tensor.shape == self.value.shape:
             self.tensor.data.copy_(self.value)
         else:
             self.tensor.data = self.value
 
     def put_back_gradient(self) -> None:
-        """Undo what the task has done to the gradient."""
+        """Undo the task's changes of the gradient."""
         if self._separate:
             self.tensor.grad = self.gradient
 
@@ -46,7 +46,7 @@ class Before:
         """Add the gradient that the task has left to that from before.
 
         Args:
-            fresh: the program's own backward pass has made the one from before.
+            fresh: the program's own backward pass has computed the one from before.
         """
         left, before = self.left, self.gradient
         if left is None or (fresh and before is not None and bool(before.any())):

@@ -1,4 +1,4 @@
-"""Notices that a task which runs inline waits for what only comes after it."""
+"""Detects an inline task that waits for a later event."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PAUSE = 0.2
 
 
 def watch(patience: float, blocked: Callable[[str], object]) -> Callable[[], object]:
-    """Call `blocked`, with what and where, once a task has waited here for so many seconds.
+    """Call `blocked`, with the reason and place, once a task has waited for so many seconds.
 
     Returns:
         A function that ends that.

@@ -1,4 +1,4 @@
-"""One run of a program that is compared; `running` starts it."""
+"""One run of a compared program; `running` starts it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Outcome(NamedTuple):
     """How a run ended.
 
     Attributes:
-        findings: what the guard has found.
+        findings: the guard's findings.
         handed: how many tasks ran inline.
         calls: how many calls to workers the program has begun.
-        refused: what could not.
+        refused: tasks that could not run inline.
         unordered: where results come in any order.
-        kept: what tasks have left in their workers' copies alone.
-        blocked: where a task waited for others, so that the run was given up; empty otherwise.
+        kept: state that tasks have left only in their workers' copies.
+        blocked: where a task waited for others, so that the run was given up; otherwise empty.
         in_process: that was the function of a process.
     """
 
@@ -100,7 +100,7 @@ def _conclude(report: Report, folder: str, blocked: str, calls: int) -> None:
 
 
 def seed_alike() -> None:
-    """Seed the generators that a program begins with by chance, as it imports their libraries."""
+    """Seed the generators whose initial state is arbitrary, as their libraries are imported."""
     random.seed(SEED)
     for module in ("numpy", "torch", "tensorflow"):
         seed = functools.partial(generators.seed_library, module, SEED)

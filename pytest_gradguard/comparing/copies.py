@@ -1,4 +1,4 @@
-"""Copies such as a process has of what it is given, in which what carries gradients is the same."""
+"""Copies of objects as a process would have them; objects with gradients are not copied."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any
 from pytest_gradguard.runtime.kernel import locate
 
 _MOST = 20_000
-"""How many objects are looked at."""
+"""How many objects are searched."""
 _BY_REFERENCE = (type, FunctionType, BuiltinFunctionType, ModuleType)
 _HANDLES = frozenset(
     {"ray._raylet.ObjectRef", "ray.actor.ActorHandle", "distributed.client.Future"}
 )
-"""What refers to results, or to an actor."""
+"""Names of types that refer to results, or to an actor."""
 _OF_TENSORFLOW = ("tensorflow", "keras")
 
 
 def copied(item: Any, is_kept: Callable[[Any], bool], memo: dict[int, Any] | None = None) -> Any:
-    """A deep copy of `item`, with the objects in it that are kept; `item` if it has no copy.
+    """A deep copy of `item`, with its kept objects uncopied; `item` itself if that fails.
 
     Args:
         item: the object.
         is_kept: whether an object in it is kept.
-        memo: takes the copies, by the ids of what they are copies of.
+        memo: gets the copies, by the ids of the originals.
     """
     memo = {} if memo is None else memo
 
@@ -42,12 +42,12 @@ def copied(item: Any, is_kept: Callable[[Any], bool], memo: dict[int, Any] | Non
     try:
         locate.find([("", item)], wanted, limit=_MOST)
         return memo[id(item)] if id(item) in memo else copy.deepcopy(item, memo)
-    except Exception:  # it cannot be copied: a process would not have had it either
+    except Exception:  # it cannot be copied: a process would not have it either
         return item
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles all but what is kept, which it collects."""
+    """Pickles everything except kept objects, which it collects."""
 
     def __init__(self, file: Any, is_kept: Callable[[Any], bool]) -> None:
         super().__init__(file)
@@ -64,7 +64,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads what `_Pickler` has written."""
+    """Reads the output of `_Pickler`."""
 
     def __init__(self, file: Any, kept: list[Any]) -> None:
         super().__init__(file)
@@ -76,14 +76,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 def pickled(item: Any, is_kept: Callable[[Any], bool]) -> Any:
-    """A copy of `item` by pickling, with the objects in it that are kept; `item` without one."""
+    """A copy of `item` by pickling, with its kept objects uncopied; `item` itself if that fails."""
     file = io.BytesIO()
     pickler = _Pickler(file, is_kept)
     try:
         pickler.dump(item)
         file.seek(0)
         return _Unpickler(file, pickler.kept).load()
-    except Exception:  # a process would not have had it either
+    except Exception:  # a process would not have it either
         return item
 
 
@@ -92,12 +92,12 @@ def _name(item: Any) -> str:
 
 
 def is_of_tensorflow(item: Any) -> bool:
-    """Whether `item` is an object of TensorFlow's or Keras's, which may carry gradients."""
+    """Whether `item` is an object of TensorFlow or Keras, which may carry gradients."""
     return type(item).__module__.partition(".")[0] in _OF_TENSORFLOW
 
 
 def is_data(item: Any) -> bool:
-    """Whether `item` is an array, or a tensor of torch's that carries no gradient."""
+    """Whether `item` is an array, or a torch tensor that carries no gradient."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and type(item) is numpy.ndarray:
         return bool(item.dtype != object)
@@ -109,9 +109,9 @@ def with_own_data(item: Any, memo: dict[int, Any], *, tensors: bool) -> Any:
     """`item`, with copies of the arrays and tensors in its plain containers.
 
     Args:
-        item: what a task is given.
-        memo: by their ids: what was copied for the task before.
-        tensors: copy tensors, too; else they share their memory with the worker.
+        item: an argument of a task.
+        memo: the copies made for the task so far, by the originals' ids.
+        tensors: copy tensors, too; otherwise they share their memory with the worker.
     """
     if id(item) in memo:
         return memo[id(item)]

@@ -1,4 +1,4 @@
-"""Where the notes of two runs first differ."""
+"""The first difference between the notes of two runs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Difference(NamedTuple):
     """The first difference between two runs.
 
     Attributes:
-        number: which note it is in.
-        kind: which moment that is.
-        step: how many steps of optimizers there were before.
+        number: the index of the note.
+        kind: its moment.
+        step: how many optimizer steps there were before.
         place: the program's line.
-        tensor: the name of the first tensor that differs; empty where the runs do other things.
+        tensor: the name of the first differing tensor; empty if the runs take different paths.
         values: of the first and of the second run, as text.
         more: how many other tensors differ there.
     """
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
 
     @property
     def moment(self) -> str:
-        """When it is, in words."""
+        """The moment, in words."""
         where = f" ({self.place})" if self.place else ""
         after = f", step {self.step + 1}" if self.kind in (STEP, STEPPED) else ""
         return f"{_MOMENTS[self.kind]}{after}{where}"
@@ -62,14 +62,14 @@ class Difference(NamedTuple):
 def first(
     one: Iterable[Note], other: Iterable[Note], rtol: float, atol: float
 ) -> Difference | None:
-    """The first difference between the notes of two runs; None: there is none."""
+    """The first difference between the notes of two runs; None without one."""
     for number, (a, b) in enumerate(zip_longest(one, other)):
         if a is None or b is None or a.kind != b.kind:
             return _parted(number, a, b)
         differing = [
             name
             for name in a.tensors
-            # What only one run has there is not the program's own: a worker's result is a leaf.
+            # A tensor that only one run has is not the program's own: a worker's result is a leaf.
             if name in b.tensors
             and not are_close(a.tensors.get(name), b.tensors.get(name), rtol, atol)
         ]

@@ -1,9 +1,8 @@
-"""Runs a task of a worker process in the calling process, and undoes what it brings back.
+"""Runs a worker's task in the calling process, and undoes the changes that it brings back.
 
-The task works on the program's own parameters, so that what it does to them is seen. What comes
-back from it, as copies, is the program's to use: the parameters, buffers and gradients that it
-brings back are as they were before the task. What does not come back stays: in a worker it would be
-lost.
+The task works on the program's own parameters, so its changes are visible. The program may use the
+copies that come back, so the parameters, buffers and gradients that the task brings back are
+restored. Other changes are kept: in a worker they would be lost.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _LOST = "changes the copy of its actor, which never returns it"
 
 
 class Isolation(inline.Isolation):
-    """As described above.
+    """See the module.
 
     Attributes:
-        fresh: the program's own backward passes have made gradients since the last step.
+        fresh: the program's own backward passes have computed gradients since the last step.
     """
 
     def __init__(self) -> None:
@@ -55,7 +54,7 @@ class Isolation(inline.Isolation):
         inherited: bool = False,
         process: Process | None = None,
     ) -> Any:
-        """Run `task`, and put back what it brings back."""
+        """Run `task`, and restore the tensors that it brings back."""
         function, args, kwargs = task
         memo: dict[int, Any] = {}
         own = not workers.shares_memory
@@ -70,7 +69,7 @@ class Isolation(inline.Isolation):
         return result
 
     def _run(self, workers: Workers, task: Task, run: Run, inherited: bool) -> Any:
-        """The same, as far as torch is concerned."""
+        """Run `task`, with torch's tensors handled."""
         if "torch.nn.parameter" not in sys.modules:
             return run(task)
         function = task[0]
@@ -110,10 +109,11 @@ class Isolation(inline.Isolation):
         return result
 
     def settle(self, *, ended: bool) -> None:
-        """Have the program's tensors get what actors have never brought back.
+        """Give the program's tensors the changes that actors have never brought back.
 
         Args:
-            ended: the program has; else only gradients, for an optimizer is about to step.
+            ended: the program has ended; otherwise only gradients, as an optimizer is about to
+                step.
         """
         for process in self._processes:
             for tensor, value, gradient, said in process.lost(gradients_only=not ended):
@@ -125,13 +125,13 @@ class Isolation(inline.Isolation):
                     tensor.data.copy_(value)
 
     def _settled(self, before: list[Before], result: Any, shared: bool, function: Any) -> Any:
-        """What arrives of the `result` of a task that has run.
+        """The result of a task as it arrives.
 
         Args:
-            before: what it may have changed.
-            result: what it has returned.
-            shared: the tensors that it was given are in memory that it shares.
-            function: the task's.
+            before: the tensors that it may have changed.
+            result: the task's result.
+            shared: its tensor arguments are in shared memory.
+            function: the task's function.
         """
         changed = [one for one in before if one.changed]
         left = [one for one in before if one.left is not None]
@@ -188,15 +188,15 @@ class Isolation(inline.Isolation):
         return None
 
     def copied(self, item: Any) -> Any:
-        """A copy of a dataset: arrays, tensors and modules are the same."""
+        """A copy of a dataset, without copying arrays, tensors and modules."""
         return copies.copied(item, _is_shared)
 
     def pickled(self, item: Any) -> Any:
-        """A copy of what a library stores, or sends."""
+        """A copy of an item that a library stores, or sends."""
         return copies.pickled(item, self._is_the_programs)
 
     def _is_the_programs(self, item: Any) -> bool:
-        """Whether `item` carries gradients, and no actor has made it."""
+        """Whether `item` carries gradients, and no actor has created it."""
         torch: Any = sys.modules.get("torch")
         if torch is None:
             return False
@@ -211,7 +211,7 @@ class Isolation(inline.Isolation):
         return False
 
     def sent(self, item: Any) -> Any:
-        """A copy of what goes to a queue or a pipe, which is a result."""
+        """A copy of an item sent to a queue or a pipe, which is a result."""
         self._sent.append(item)
         return copies.copied(item, lambda inner: False)
 
@@ -233,7 +233,7 @@ def _said(function: Any, what: str) -> str:
 
 
 def _without_gradients(result: Any, before: list[Before]) -> Any:
-    """`result`, whose leaves have no gradients: pickling takes none along."""
+    """`result`, with leaves without gradients: pickling drops these."""
     torch: Any = sys.modules["torch"]
     own = {id(one.tensor) for one in before}
 
@@ -273,7 +273,7 @@ def _tensors() -> Iterator[Any]:
 
 
 class _Found:
-    """What the results of a task hold."""
+    """The contents of a task's results."""
 
     def __init__(self, results: list[Any]) -> None:
         from pytest_gradguard.runtime.pitfalls.kept.returned import Held
@@ -281,7 +281,7 @@ class _Found:
         self._held = Held(results)
 
     def of(self, wanted: list[Any], before: list[Any] | None = None) -> list[bool]:
-        """Which of the tensors `wanted` the results bring back, as they are or as something else.
+        """Which of the tensors `wanted` the results bring back, unchanged or derived.
 
         Args:
             wanted: values or gradients.

@@ -1,4 +1,4 @@
-"""What tells of backward passes and steps: torch's engine and optimizers, tapes, Keras."""
+"""The events for notes: torch's engine and optimizers, tapes, and Keras."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAPE = "tensorflow.python.eager.backprop"
 
 @contextmanager
 def listening(noting: Noting) -> Iterator[None]:
-    """A block in which `noting` is told of what happens."""
+    """A block in which `noting` gets these events."""
     awaited: list[Callable[[], object]] = []
     undo: list[Callable[[], object]] = []
     for module, listen in (

@@ -1,4 +1,4 @@
-"""What a run notes, as it happens: gradients and parameters by name, in a file of sketches."""
+"""The notes of a run: gradients and parameters by name, in a file of sketches."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from pytest_gradguard.comparing.sketches import Sketch
 
 BACKWARD, GRADIENTS, STEP, STEPPED, END = "backward", "gradients", "step", "stepped", "end"
-"""The kinds of notes: after a backward pass, what `autograd.grad` or a tape returns, the gradients
-that an optimizer steps with, the parameters after its step, and at the end of the program."""
+"""The kinds of notes: after a backward pass, results of `autograd.grad` or a tape, the gradients
+before an optimizer's step, the parameters after it, and at the end of the program."""
 
 
 class Note(NamedTuple):
-    """What was noted at one moment.
+    """The note of one moment.
 
     Attributes:
-        kind: which moment.
-        step: how many steps of optimizers there were before.
+        kind: the moment.
+        step: how many optimizer steps there were before.
         place: the program's line.
         tensors: sketches by name; None: there is no gradient.
     """
@@ -47,7 +47,7 @@ class Writer:
 
 
 def read(path: Path) -> Iterator[Note]:
-    """The notes in a file, up to where a run that was killed came."""
+    """The notes in a file, also of a run that was killed."""
     with open(path, "rb") as file:
         while True:
             try:

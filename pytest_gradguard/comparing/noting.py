@@ -1,7 +1,6 @@
 """Notes the gradients and parameters of the calling process: at each step, and at the end.
 
-What tasks compute is not noted, wherever they run: they do that in other processes, in threads, or
-inline.
+Computations of tasks are never noted: they run in other processes, in threads, or inline.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from pytest_gradguard.runtime.kernel.faults import attempt
 
 
 class Noting:
-    """Notes what happens in the thread that has made it.
+    """Notes the events in the thread that has created it.
 
     Args:
-        write: takes the notes.
-        isolation: that of tasks that run inline.
+        write: writes the notes.
+        isolation: that of inline tasks.
     """
 
     def __init__(self, write: Writer, isolation: Isolation) -> None:
@@ -42,7 +41,7 @@ class Noting:
         self._reads_gradients = False
 
     def is_here(self) -> bool:
-        """Whether it is the program itself that runs, and no task."""
+        """Whether the program itself is running, not a task."""
         return (
             threading.get_ident() == self._thread
             and os.getpid() == self._process
@@ -50,25 +49,25 @@ class Noting:
         )
 
     def backward(self, frame: FrameType) -> None:
-        """A backward pass of the program's has ended."""
+        """Note a backward pass of the program."""
         self.isolation.fresh = True
         leaves = self._leaves(frame)
         found = {name: one.grad for name, one in leaves.items() if _trains(one) and one.is_leaf}
         self.add(BACKWARD, found)
 
     def gradients(self, gradients: Any) -> None:
-        """Gradients were returned to the program."""
+        """Note gradients that were returned to the program."""
         self.add(GRADIENTS, {f"gradient {index}": one for index, one in enumerate(gradients)})
 
     def stepping(self, frame: FrameType, parameters: list[tuple[str, Any]]) -> None:
-        """An optimizer of torch's is about to step."""
+        """Note a torch optimizer that is about to step."""
         self.isolation.settle(ended=False)
         names = self._names(frame, parameters)
         self._stepped |= {id(one) for _, one in parameters}
         self.add(STEP, {name: self.isolation.gradient_of(one) for name, one in names.items()})
 
     def stepped(self, frame: FrameType, parameters: list[tuple[str, Any]]) -> None:
-        """It has made its step."""
+        """Note a step of a torch optimizer."""
         self.isolation.fresh = False
         names = self._names(frame, parameters)
         buffers = {name: one for name, one in self._leaves(frame).items() if not _trains(one)}
@@ -76,16 +75,16 @@ class Noting:
         self._steps += 1
 
     def applied(self, before: bool, tensors: Mapping[str, Any]) -> None:
-        """An optimizer of Keras's is about to step, or has stepped."""
+        """Note a Keras optimizer that is about to step, or has stepped."""
         self.add(STEP if before else STEPPED, tensors)
         self._steps += not before
 
     def handing_out(self, frame: FrameType) -> None:
-        """The program begins a call to workers."""
+        """Record that the program begins a call to workers."""
         self._leaves(frame)
 
     def end(self) -> None:
-        """The program has ended."""
+        """Note the end of the program."""
         self.isolation.settle(ended=True)
         found = {**self._known, **places.of_main()}
         values = dict(found)
@@ -119,7 +118,7 @@ class Noting:
         }
 
     def _first_name(self, tensor: Any) -> str | None:
-        """The name that the program had for it once."""
+        """The program's first name for it."""
         reference, name = self._first_names.get(id(tensor), (None, None))
         return name if reference is not None and reference() is tensor else None
 

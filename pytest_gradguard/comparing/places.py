@@ -1,4 +1,4 @@
-"""Where a program holds its parameters, buffers and other leaves: their names in its frames."""
+"""The names of parameters, buffers and other leaves in a program's frames."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pytest_gradguard.comparing.copies import is_of_tensorflow
 from pytest_gradguard.runtime.kernel import callsite
 
 _DEPTH = 8
-"""How many of the program's frames are looked at."""
+"""How many of the program's frames are searched."""
 _MOST = 1_000
-"""How many entries of a container."""
+"""How many entries of a container are searched."""
 _NESTED = 3
 
 
@@ -38,14 +38,14 @@ def of_frames(frame: FrameType | None) -> dict[str, Any]:
 
 
 def of_main() -> dict[str, Any]:
-    """The same of what the main module holds."""
+    """Torch's leaves and buffers that the main module holds, by name."""
     found: dict[str, Any] = {}
     add(found, vars(sys.modules["__main__"]))
     return found
 
 
 def add(found: dict[str, Any], space: Mapping[str, Any]) -> None:
-    """Add what stands in a namespace to what is `found`, each object under its first name."""
+    """Add the contents of a namespace to `found`, each object under its first name."""
     known = {id(one) for one in found.values()}
     for name, value in list(space.items()):
         if name.startswith(("__", "@")):
@@ -75,7 +75,7 @@ def _inside(path: str, item: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _weights(path: str, item: Any) -> Iterator[tuple[str, Any]]:
-    """The variables of a model of Keras's, or of a module of TensorFlow's; or it is one."""
+    """The variables of a Keras model or a TensorFlow module, or the variable itself."""
     if hasattr(item, "assign") and hasattr(item, "numpy"):
         yield path, item
         return
@@ -86,7 +86,7 @@ def _weights(path: str, item: Any) -> Iterator[tuple[str, Any]]:
 
 
 def name_of(variable: Any) -> str:
-    """The name of a variable, without the numbers that tell a model from those before it."""
+    """The name of a variable, without the numbers that distinguish models of one name."""
     name = getattr(variable, "path", None) or getattr(variable, "name", "")
     return re.sub(r"_\d+(?=/|$)", "", str(name))
 

@@ -1,4 +1,4 @@
-"""One run that is noted: as it is, or with the work of workers done in this process."""
+"""One noted run: as it is, or with the work of workers done in this process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pytest_gradguard.runtime.kernel import inline, task_seeds
 from pytest_gradguard.runtime.kernel.faults import attempt
 
 SEED = 20_240_229
-"""Seeds the tasks of all runs that are compared."""
+"""Seeds the tasks of all compared runs."""
 
 
 class Recording:
-    """What a run says of itself, once it has ended.
+    """The result of a noted run.
 
     Attributes:
         calls: how many calls to workers the program has begun.
@@ -31,12 +31,12 @@ class Recording:
 def recording(path: Path, *, inlined: bool, left: Sequence[str] = ()) -> Iterator[Recording]:
     """A block whose gradients and parameters are noted in the file `path`.
 
-    The guard has to be on, for it numbers the calls.
+    The guard has to be on, because it numbers the calls.
 
     Args:
         path: the file.
         inlined: do the work of workers in this process.
-        left: names of integrations whose tasks go to their workers all the same.
+        left: names of integrations whose tasks still go to their workers.
     """
     recorded = Recording()
     isolation = Isolation()

@@ -1,4 +1,4 @@
-"""Runs a program twice, in child processes, and says how the two runs differ."""
+"""Runs a program twice, in child processes, and reports how the two runs differ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHILD = (
     "import sys; from pytest_gradguard.comparing.child import main; sys.exit(main(sys.argv[1:]))"
 )
 _TIMES, _LEAST = 20, 60.0
-"""The inline run may take so many times as long as the first one, and so many seconds at least."""
+"""The limit of the inline run: a multiple of the first one's time, and the least in seconds."""
 _PATIENCE = 5.0
 _PROCESSES = ("processes", "multiprocess")
 _LAST_LINES = 15
@@ -30,24 +30,24 @@ ROUNDING = (1e-5, 1e-8)
 
 
 class Tolerance(NamedTuple):
-    """How much two values may differ; None: as little as rounding explains."""
+    """The allowed difference of two values; None: rounding only."""
 
     rtol: float | None = None
     atol: float | None = None
 
 
 class Compared(NamedTuple):
-    """What came of a comparison.
+    """The result of a comparison.
 
     Attributes:
-        status: 0: the same; 1: they differ; 2: they cannot be compared.
-        reason: why they cannot, or that nothing was handed out.
+        status: 0: equal; 1: they differ; 2: they cannot be compared.
+        reason: why they cannot, or that no task went to workers.
         difference: the first one.
         findings: of the first run.
         explaining: those that explain the difference, or why the program failed.
         handed: how many tasks ran in the calling process.
-        remarks: what was left as it is, and what else to know.
-        output: the last lines of the run that failed, where it was hidden.
+        remarks: what was not run inline, and other remarks.
+        output: the last lines of the run that failed, if its output was hidden.
     """
 
     status: int
@@ -64,10 +64,10 @@ class _Run:
     """One run of the program.
 
     Args:
-        folder: takes what it leaves.
+        folder: for its files.
         words: the program and its arguments.
         kind: ``"workers"`` or ``"inline"``.
-        left: the integrations that are left as they are in an inline run.
+        left: the integrations that are not run inline.
         shown: its output goes where ours does.
         limit: how many seconds it may take.
         patience: how many seconds a task may wait in an inline run.
@@ -117,7 +117,7 @@ class _Run:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What it says of itself; None where it was killed."""
+        """Its outcome; None if it was killed."""
         path = self.notes.with_name(OUTCOME)
         if not path.exists():
             return None
@@ -132,7 +132,7 @@ class _Run:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a run, and what it has started."""
+    """End a run, and the processes that it has started."""
     if process.poll() is None:
         HERE.end_group(process.pid)
         process.kill()
@@ -206,7 +206,7 @@ def _left(refused: Sequence[str]) -> list[str]:
 def _nothing_inline(
     refused: Sequence[str], said: dict[str, Any], remarks: Sequence[str] = ()
 ) -> Compared:
-    """What came of it where no task ran inline."""
+    """The result if no task ran inline."""
     remarks = [*remarks, *_left(refused)]
     if not remarks:
         return Compared(0, NOTHING, **said)
@@ -221,7 +221,7 @@ def _first_difference(one: _Run, other: _Run, tolerance: Tolerance) -> Differenc
 
 
 def _describe(found: Difference) -> str:
-    """When two runs first differ, and which tensor."""
+    """When two runs first differ, and in which tensor."""
     return f"{found.moment}, {found.tensor}" if found.tensor else found.moment
 
 

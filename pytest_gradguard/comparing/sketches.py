@@ -1,4 +1,4 @@
-"""Sketches of tensors: enough to tell whether two are equal, or close, in bounded memory."""
+"""Sketches of tensors: they show whether two are equal, or close, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 _SMALL = 64
-"""Up to so many values are kept as they are."""
+"""Up to so many values are kept unchanged."""
 _BUCKETS = 64
 
 
 class Sketch(NamedTuple):
-    """What is kept of a tensor.
+    """The sketch of a tensor.
 
     Attributes:
-        digest: equal where all bits are.
+        digest: equal if all bits are.
         shape: its shape.
         norm: its Euclidean norm.
-        values: the values, where they are few; else signed sums of some, of which the differences
-            are as large as those of the values.
+        values: the values, if few; otherwise signed sums of some, whose differences are as large as
+            those of the values.
         whole: `values` are the values.
     """
 
@@ -37,7 +37,7 @@ class Sketch(NamedTuple):
 
 
 def sketch(array: Any) -> Sketch:
-    """The sketch of an array of NumPy's."""
+    """The sketch of a NumPy array."""
     import numpy
 
     array = numpy.ascontiguousarray(array)
@@ -72,7 +72,7 @@ def _signs(size: int) -> Any:
 
 
 def are_close(one: Sketch | None, other: Sketch | None, rtol: float, atol: float) -> bool:
-    """Whether two tensors are equal, or differ by no more than that."""
+    """Whether two tensors are equal within these tolerances."""
     if one is None or other is None:
         return one is other
     if one.shape != other.shape:
@@ -91,7 +91,7 @@ def are_close(one: Sketch | None, other: Sketch | None, rtol: float, atol: float
 
 
 def text_of(one: Sketch | None) -> str:
-    """How a tensor is shown: its values if they are few, else the norm."""
+    """A tensor as shown: its values if few, otherwise the norm."""
     if one is None:
         return "None"
     if one.whole and one.size <= 6:

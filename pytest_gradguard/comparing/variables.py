@@ -1,4 +1,4 @@
-"""TensorFlow's variables before and after a task that runs inline."""
+"""TensorFlow's variables before and after an inline task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Variables:
         self._before = [(one, one.numpy()) for one in found if one.dtype.name != "resource"]
 
     def put_back(self, result: Any) -> bool:
-        """Undo what the task has done to them, where its `result` brings it back.
+        """Undo the task's changes of the variables, if its `result` brings them back.
 
         Returns:
             Whether it has changed some, and brings none of them back.
@@ -45,7 +45,7 @@ class Variables:
 
 
 def _shapes(result: Any) -> list[tuple[int, ...]]:
-    """The shapes of the arrays among what a task returns."""
+    """The shapes of the arrays among a task's results."""
     found: list[tuple[int, ...]] = []
 
     def wanted(item: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a comparison says, in words."""
+"""The text of a comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = "cause unknown: no finding of the guard explains the difference"
 
 
 def lines_of(compared: Compared) -> Iterator[str]:
-    """The lines that say what came of a comparison."""
+    """The lines of text on a comparison."""
     for line in summary(compared):
         yield f"gradguard compare: {line}"
     if compared.output:
@@ -25,7 +25,7 @@ def lines_of(compared: Compared) -> Iterator[str]:
 
 
 def summary(compared: Compared) -> Iterator[str]:
-    """The same without the findings."""
+    """The lines without the findings."""
     tasks = f"{compared.handed} task{'s' * (compared.handed != 1)}"
     if compared.difference is not None:
         yield from _difference(compared.difference)

@@ -1,4 +1,4 @@
-"""Says which watched tensors received no gradient, and why.
+"""Reports which watched tensors received no gradient, and why.
 
 `watch_gradients` watches a block; `why_no_grad` answers for one tensor.
 """
@@ -74,5 +74,5 @@ def why_no_grad(tensor: Any) -> str:
     from pytest_gradguard.runtime.kernel.faults import checked, theirs_only
 
     with theirs_only:
-        told: str = checked((TypeError,), answer, tensor, instead=UNKNOWN)
-    return told
+        text: str = checked((TypeError,), answer, tensor, instead=UNKNOWN)
+    return text

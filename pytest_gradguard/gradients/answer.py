@@ -23,7 +23,7 @@ class Answer(str):
         return str(self)
 
     def _repr_html_(self) -> str:
-        from pytest_gradguard.reports.page import answer  # for notebooks alone
+        from pytest_gradguard.reports.page import answer  # only for notebooks
 
         return answer(*(self.parts or ("", self, (), "")))
 
@@ -70,7 +70,7 @@ def said(reason: reasons.Reason) -> Answer:
     steps = tuple(
         (display_place(step.path, step.line), singular(step.message)) for step in reason.trace()
     )
-    lines = [f"{reason.kind}: {text}", *(f"  {place}: {told}" for place, told in steps)]
+    lines = [f"{reason.kind}: {text}", *(f"  {place}: {message}" for place, message in steps)]
     made = Answer("\n".join(map(shown, [*lines, f"fix: {fix}"])))
     made.parts = (reason.kind, text, steps, fix)
     return made

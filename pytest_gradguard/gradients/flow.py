@@ -29,7 +29,7 @@ _READING = frozenset(
     {"load", "loads", "loadtxt", "fromfile", "genfromtxt", "read", "readline", "readlines"}
     | {"read_text", "read_bytes", "reader", "literal_eval"}
 )
-"""Functions and methods that read what was written."""
+"""Functions and methods that read written values."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
@@ -41,11 +41,11 @@ Chain = tuple[Site, ...]
 def reaches(chain: Chain, backwards: Iterable[Chain]) -> bool | None:
     """Whether the value read at the head of `chain` reaches the loss of a backward pass.
 
-    It is followed through its function and, where it is returned, through each caller, up to a
-    function on the call chain of a backward pass.
+    It is followed through its function and, if returned, through each caller, up to a function on
+    the call chain of a backward pass.
 
     Returns:
-        True or False if the source shows it, else None.
+        True or False if the source shows it, otherwise None.
     """
     sinks: dict[CodeType, set[int]] = {}
     for known in backwards:
@@ -334,7 +334,7 @@ def _is_test(statement: ast.stmt, line: int, column: int | None) -> bool | None:
         return True
     if isinstance(statement, (ast.If, ast.While)):
         if any(isinstance(node, ast.NamedExpr) for node in ast.walk(statement.test)):
-            return False  # what it tests has a name, too
+            return False  # the tested value has a name, too
         return statement.test.lineno <= line <= (statement.test.end_lineno or line)
     tests = [node.test for node in _own_nodes(statement) if isinstance(node, ast.IfExp)]
     if column is None:
@@ -345,7 +345,7 @@ def _is_test(statement: ast.stmt, line: int, column: int | None) -> bool | None:
 def _heads(statement: ast.stmt) -> list[ast.AST]:
     """The expressions that a statement itself evaluates: of a block, its head."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return [statement]  # what a nested function reads, it may use at any time
+        return [statement]  # a nested function may use what it reads at any time
     if isinstance(statement, (ast.For, ast.AsyncFor)):
         return [statement.iter]
     if isinstance(statement, (ast.With, ast.AsyncWith)):
@@ -383,7 +383,7 @@ def _read_in(head: ast.AST) -> Iterator[str]:
 
 
 def _writes(statement: ast.stmt) -> list[str]:
-    """Names that hold, after `statement`, something computed from what it reads."""
+    """Names that hold, after `statement`, a value computed from what it reads."""
     targets: list[ast.AST] = []
     if isinstance(statement, ast.Assign):
         targets = list(statement.targets)

@@ -28,7 +28,7 @@ def now() -> int:
 
 @dataclass
 class Record:
-    """What happened at one call site, however often.
+    """Events at one call site, however many.
 
     Attributes:
         first, last: numbers of the first and the last event (`now`).
@@ -56,12 +56,12 @@ class Log:
 
     Attributes:
         listeners: the open watches, which are notified of each backward pass.
-        heard: all watches of this log, also those that have ended.
+        all_listeners: all watches of this log, including ended ones.
     """
 
     def __init__(self) -> None:
         self.listeners: list[Any] = []
-        self.heard: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.all_listeners: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def record_at(
         self,
@@ -75,10 +75,10 @@ class Log:
 
         Args:
             records: the table of records.
-            kind: what happened.
+            kind: the kind of event.
             frames: the call chain that distinguishes it, the innermost first.
             make: the type of the record.
-            fields: its fields, besides `site` and `chain`.
+            fields: its fields, in addition to `site` and `chain`.
         """
         key = (kind, *((frame.f_code, frame.f_lasti) for frame in frames))
         known = records.get(key)
@@ -93,7 +93,7 @@ LogT = TypeVar("LogT", bound=Log)
 
 
 class Recorder(Generic[LogT]):
-    """Makes the log with the first listener and drops it with the last.
+    """Creates the log with the first listener and drops it with the last.
 
     Attributes:
         log: the log that is being written, or None.
@@ -107,7 +107,7 @@ class Recorder(Generic[LogT]):
     def start(
         self, listener: Any, patch: Callable[[LogT], None], undo: Callable[[LogT], None]
     ) -> LogT:
-        """Begin to record for `listener`; where it is the first, `patch` what writes the log."""
+        """Begin to record for `listener`; for the first one, `patch` the functions to record."""
         with self._lock:
             log = self.log
             if log is None:
@@ -118,7 +118,7 @@ class Recorder(Generic[LogT]):
                     self._end(log, undo)
                     raise
             log.listeners.append(listener)
-            log.heard.add(listener)
+            log.all_listeners.add(listener)
             return log
 
     def stop(self, listener: Any, undo: Callable[[LogT], None]) -> None:

@@ -22,7 +22,7 @@ _WRAPPERS = {
 
 
 class Item(NamedTuple):
-    """One thing to watch.
+    """One object to watch.
 
     Attributes:
         kind: ``"module"`` or ``"tensor"`` of torch, ``"model"`` or ``"variable"`` of TensorFlow.
@@ -47,7 +47,7 @@ def items_of(
         asked_by: the function that the program has called.
 
     Raises:
-        TypeError: it contains something else; the message says where.
+        TypeError: it contains another object; the message says where.
         ValueError: it is empty.
     """
     __tracebackhide__ = True

@@ -1,6 +1,6 @@
 """The log of TensorFlow: gradients of tapes, reads of variables, values taken out of tapes.
 
-It holds call sites and weak references only; `tensorflow_patches` writes it.
+It holds only call sites and weak references; `tensorflow_patches` writes it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Listener(Protocol):
         """By id: the handles of watched variables, and watched tensors."""
 
     def gradients(self, tape: TapeNotes, sources: list[Any], gradients: list[Any]) -> None:
-        """Receive what a tape returned for its sources."""
+        """Receive the gradients that a tape returned for its sources."""
 
     def was_traced(self, graph: Any) -> None:
-        """Called after a function was traced, whose tapes were seen."""
+        """Called after a function was traced while its tapes were observed."""
 
     def ran_traced(self, graph: Any) -> None:
         """Called after a function ran that was traced before."""
@@ -64,7 +64,7 @@ class TapeNotes:
         automatic: the tape watches the variables that are read.
         watched: ids of the variables and tensors that it watches.
         threads: other threads ran meanwhile.
-        targets: what is differentiated; empty after the call.
+        targets: the differentiated tensors; empty after the call.
         hangs: ids of the sources without a gradient from which the target was computed through
             operations that have gradients.
         customs: the program's custom gradients, and where they were used.
@@ -93,13 +93,13 @@ class Read:
 
     Attributes:
         recording: a tape was recording in that thread.
-        elsewhere: a tape was recording in another thread.
+        in_other_thread: a tape was recording in another thread.
     """
 
     site: Site | None
     thread: int
     recording: bool
-    elsewhere: bool
+    in_other_thread: bool
     when: int
 
 
@@ -115,10 +115,10 @@ class Exit(Record):
     seen: set[int] = field(default_factory=set)
 
 
-class _Beside:
-    """A tape of the guard's beside one of the program's; it watches all watched tensors."""
+class _ShadowTape:
+    """A tape of the guard alongside one of the program; it watches all watched tensors."""
 
-    def __init__(self, tape: Any, known: dict[int, _Beside], watched: list[Any]) -> None:
+    def __init__(self, tape: Any, known: dict[int, _ShadowTape], watched: list[Any]) -> None:
         identity = id(tape)
         self._handle: Any = tape._tape
         self._reference = weakref.ref(tape, freed(known.pop, identity, None))
@@ -126,7 +126,7 @@ class _Beside:
         self.tape.watch(watched)
 
     def fits(self, tape: Any) -> bool:
-        """Whether it belongs to `tape`, which was not reset since."""
+        """Whether it belongs to `tape`, which has not been reset since."""
         now: Any = tape._tape
         return self._reference() is tape and (now is None or now is self._handle)
 
@@ -167,10 +167,10 @@ class Log(recording.Log):
         self.reads: dict[tuple[int, int, bool], Read] = {}
         self.exits: dict[tuple[str, CodeType, int], Exit] = {}
         self.open: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._told: dict[int, set[int]] = {}
+        self._explicitly_watched: dict[int, set[int]] = {}
         self._opened: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._threads = False
-        self._beside: dict[int, _Beside] = {}
+        self._shadows: dict[int, _ShadowTape] = {}
         self._answers: dict[Any, tuple[int, frozenset[int]]] = {}
         self._customs: dict[tuple[str, Site | None], None] = {}
         self._outside = _Outside()
@@ -180,7 +180,7 @@ class Log(recording.Log):
     def tape_opened(self, tape: Any) -> None:
         """Record that a tape begins to record in this thread."""
         if id(tape) not in self.open:
-            self._told.pop(id(tape), None)
+            self._explicitly_watched.pop(id(tape), None)
         known = self._opened.get(id(tape))
         if known is None or known[0]() is not tape:
             gone = freed(self._opened.pop, id(tape), None)
@@ -188,33 +188,33 @@ class Log(recording.Log):
         self.open[id(tape)] = (weakref.ref(tape), threading.get_ident())
         self._outside.end()
         if tf.executing_eagerly():
-            beside = self._beside_of(tape)
-            if beside is None:
+            shadow = self._shadow_of(tape)
+            if shadow is None:
                 watched = [handle for one in self.listeners for _, handle in one.sources()]
-                beside = self._beside[id(tape)] = _Beside(tape, self._beside, watched)
-            beside.tape.push()
+                shadow = self._shadows[id(tape)] = _ShadowTape(tape, self._shadows, watched)
+            shadow.tape.push()
 
     def tape_watches(self, tape: Any, watched: Any) -> None:
         """Record a call of `tape.watch`."""
-        told = self._told.setdefault(id(tape), set())
-        told.update(id(variable_of(one)) for one in tf.nest.flatten(watched))
+        known = self._explicitly_watched.setdefault(id(tape), set())
+        known.update(id(variable_of(one)) for one in tf.nest.flatten(watched))
 
     def tape_closed(self, tape: Any) -> None:
         """Record that a tape stopped recording."""
         self.open.pop(id(tape), None)
-        beside = self._beside_of(tape)
-        if beside is not None:
-            beside.tape.pop()
+        shadow = self._shadow_of(tape)
+        if shadow is not None:
+            shadow.tape.pop()
         if not self.recording()[0]:
             self._outside.begin()
 
-    def _beside_of(self, tape: Any) -> _Beside | None:
-        known = self._beside.get(id(tape))
+    def _shadow_of(self, tape: Any) -> _ShadowTape | None:
+        known = self._shadows.get(id(tape))
         return known if known is not None and known.fits(tape) else None
 
-    def _sources(self, beside: _Beside) -> dict[int, Any]:
+    def _sources(self, shadow: _ShadowTape) -> dict[int, Any]:
         """By id, the variables and tensors that a value may have been computed from."""
-        found = {id(one): one.handle for one in beside.tape.variables()}
+        found = {id(one): one.handle for one in shadow.tape.variables()}
         for listener in self.listeners:
             found.update(listener.sources())
         return found
@@ -227,9 +227,9 @@ class Log(recording.Log):
     def end(self) -> None:
         """Remove the guard's tapes."""
         self._outside.end()
-        for beside in self._beside.values():
-            beside.tape.pop()
-        self._beside.clear()
+        for shadow in self._shadows.values():
+            shadow.tape.pop()
+        self._shadows.clear()
 
     def read_outside(self, variable: Any) -> bool:
         """Whether an operation read `variable` while no tape was recording."""
@@ -287,12 +287,12 @@ class Log(recording.Log):
     def _hanging(self, tape: Any, notes: TapeNotes, missing: list[Any]) -> frozenset[int]:
         """Ids of the `missing` sources from which the targets were computed."""
         times, known = self._answers.get(notes.site and notes.site.key, (0, frozenset()))
-        beside = self._beside_of(tape)
+        shadow = self._shadow_of(tape)
         targets = notes.targets
-        if times >= _EXACTLY or beside is None or not all(hasattr(t, "numpy") for t in targets):
+        if times >= _EXACTLY or shadow is None or not all(hasattr(t, "numpy") for t in targets):
             return known
         handles = [getattr(one, "handle", one) for one in missing]
-        flows = beside.tape.flows(targets, handles) if beside.tape.sees(targets) else []
+        flows = shadow.tape.flows(targets, handles) if shadow.tape.sees(targets) else []
         found = frozenset(id(one) for one, flow in zip(missing, flows, strict=False) if flow)
         self._answers[notes.site and notes.site.key] = (times + 1, found)
         return found
@@ -315,7 +315,7 @@ class Log(recording.Log):
             known = Read(_user_site(), key[1], bool(mine), others, now())
             self.reads[key] = known
         known.when = now()
-        known.elsewhere = known.elsewhere or others
+        known.in_other_thread = known.in_other_thread or others
 
     def left(self, how: str, operand: Any) -> None:
         """Record that `operand` is taken out of the tapes here, by `how`."""
@@ -348,20 +348,20 @@ class Log(recording.Log):
         parts = tf.nest.flatten(operand, expand_composites=True)
         values = [one for one in parts if isinstance(one, tf.Tensor) and _has_gradients(one)]
         for tape in mine:
-            beside = self._beside_of(tape)
-            if beside is None or not all(hasattr(one, "numpy") for one in values):
+            shadow = self._shadow_of(tape)
+            if shadow is None or not all(hasattr(one, "numpy") for one in values):
                 found.update(self._watched_by(tape))  # in a graph nothing can be computed
-            elif values and beside.tape.sees(values):
+            elif values and shadow.tape.sees(values):
                 if known is not None and known.count >= _EXACTLY:
                     return known.seen
-                sources = self._sources(beside)
-                flows = beside.tape.flows(values, list(sources.values()))
+                sources = self._sources(shadow)
+                flows = shadow.tape.flows(values, list(sources.values()))
                 found.update(one for one, flow in zip(sources, flows, strict=True) if flow)
         return found
 
     def _watched_by(self, tape: Any) -> frozenset[int]:
         watched = {id(variable) for variable in tape.watched_variables()}
-        return frozenset(watched | self._told.get(id(tape), set()))
+        return frozenset(watched | self._explicitly_watched.get(id(tape), set()))
 
 
 def _user_site() -> Site | None:
@@ -376,7 +376,7 @@ def _written(site: Site) -> Site:
 
         mapper = tf_stack._source_mapper_stacks[tf_stack._get_thread_key()][-1]
         known = mapper.get_effective_source_map().get((site.path, site.line))
-    except (ImportError, AttributeError, LookupError):  # TensorFlow's own affairs: may change
+    except (ImportError, AttributeError, LookupError):  # TensorFlow's internals may change
         return site
     if known is None:
         return site

@@ -1,4 +1,4 @@
-"""Watches TensorFlow variables and Keras models: what the tapes return for them decides."""
+"""Watches TensorFlow variables and Keras models, judged by the results of tapes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
         self.log = tensorflow_patches.start(self)
 
     def stop(self) -> None:
-        """Look a last time, and stop recording."""
+        """Check a last time, and stop recording."""
         if self.log is not None:
             tensorflow_patches.stop(self)
             self.look()
@@ -98,7 +98,7 @@ class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
         return [(id(one), getattr(one, "handle", one)) for one in found if one is not None]
 
     def gradients(self, tape: TapeNotes, sources: list[Any], gradients: list[Any]) -> None:
-        """Receive what a tape returned for its sources."""
+        """Record the gradients that a tape returned for its sources."""
         self._look_for_new()
         if self._owners and not any(id(source) in self._entries for source in sources):
             variables = [source for source in sources if isinstance(source, tf.Variable)]
@@ -117,11 +117,11 @@ class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
                 entry.unread = not tf.executing_eagerly()
 
     def was_traced(self, graph: Any) -> None:
-        """Called after a function was traced, whose tapes were seen."""
+        """Record that a function was traced while its tapes were observed."""
         self._graphs.add(graph)
 
     def ran_traced(self, graph: Any) -> None:
-        """Called after a function ran that was traced before, so that its tapes were not seen.
+        """Record that a function ran that was traced earlier, with unobserved tapes.
 
         If its graph computes gradients, the watched variables in it count as having received one.
         """
@@ -139,7 +139,7 @@ class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
     # -- the verdict ---------------------------------------------------------------------------
 
     def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, reasons.Reason | None]:
-        """By name, why there is no (good) gradient; None where there is one."""
+        """Why there is no (good) gradient, by name; None if there is one."""
         found = super().verdicts(finite=finite, nonzero=nonzero)
         for prefix, model in self._live_owners():
             if not any(True for _ in _variables_of(model)):
@@ -147,7 +147,7 @@ class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
         return found
 
     def unread(self) -> list[str]:
-        """Names whose last gradient had no values to look at."""
+        """Names whose last gradient had no readable values."""
         return [entry.name for entry in self._by_name.values() if entry.unread]
 
     def _verdict(self, entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reason | None:
@@ -185,7 +185,7 @@ class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
         return self._unrecorded(log, entry, tape)
 
     def _other_model(self) -> reasons.Reason | None:
-        """Whether gradients were asked of another model that looks like those that are watched."""
+        """The reason if gradients of another, similar model were requested."""
         if self._others is None or not self._owners or len(self._entries) < 2:
             return None
         entries = self._entries.values()
@@ -210,14 +210,14 @@ class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
         return reasons.NotWatched(tape.site, why)
 
     def _not_produced(self, tape: TapeNotes) -> reasons.Reason:
-        """The target hangs on it by operations one of which gave None."""
+        """The target depends on it through operations, one of which gave None."""
         if len(tape.customs) == 1:
             ((name, site),) = tape.customs
             return reasons.NotProduced(site, (name,))
         return reasons.NotProduced(tape.site, tuple(dict(tape.customs)))
 
     def _cut(self, log: Log, entry: Entry, tape: TapeNotes) -> reasons.Reason | None:
-        """Where what was made of it was taken out of the tape, on the way to the target."""
+        """Where a value computed from it was taken out of the tape, on the way to the target."""
         judged = [
             (reaches(left.chain, [tape.chain]), left)
             for left in log.exits.values()
@@ -235,7 +235,7 @@ class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
         return self._inner(log, entry, tape)
 
     def _inner(self, log: Log, entry: Entry, tape: TapeNotes) -> reasons.Cut | None:
-        """Where a gradient for the target was asked of another tape, and this one not recording."""
+        """Where another tape computed a gradient for the target while this one did not record."""
         for call in log.calls:
             if (
                 max(self.began, tape.opened) < call.last < tape.last
@@ -252,7 +252,7 @@ class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
         return None
 
     def _unrecorded(self, log: Log, entry: Entry, tape: TapeNotes) -> reasons.Reason:
-        """The tape never saw it."""
+        """The reason for a variable that the tape never recorded."""
         if not entry.is_variable:
             return reasons.NotInGraph(tape.site, 1, loss="target")
         reads = [
@@ -261,14 +261,14 @@ class TensorFlowWatch(watched.FrameworkWatch[Entry, Log]):
             if key[0] == entry.identity and read.when > self.began
         ]
         other = [read for read in reads if read.thread != tape.thread and not read.recording]
-        if other and any(read.elsewhere for read in other):
+        if other and any(read.in_other_thread for read in other):
             return reasons.OtherThread(other[0].site, tape.site)
         outside = [read for read in reads if read.thread == tape.thread and not read.recording]
         if outside:
             return reasons.OutsideTape(outside[0].site, tape.site)
         if log.read_outside(entry.ref()):
             return reasons.OutsideTape(None, tape.site)
-        if tape.threads:  # an operation reads a variable without a word to Python
+        if tape.threads:  # an operation reads a variable without calling Python
             threads = "other threads ran, and a tape records its own thread only"
             return reasons.Unknown(None, ("recorded by the tape",), threads)
         return reasons.NotInGraph(tape.site, 1, loss="target")
@@ -293,7 +293,7 @@ def _at_worker(entry: Entry, tape: TapeNotes) -> reasons.Reason | None:
 
 
 def _variables_of(model: Any) -> Iterator[tuple[str, Any]]:
-    """The variables of a model that can be trained, frozen ones included, with dotted names."""
+    """The variables of a model that can be trained, including frozen ones, with dotted names."""
     keras: Any = sys.modules.get("keras")
     if keras is not None and isinstance(model, keras.Layer):
         seen: set[int] = set()
@@ -315,13 +315,13 @@ def _variables_of(model: Any) -> Iterator[tuple[str, Any]]:
 def _own(layer: Any, model: Any, path: list[str]) -> bool:
     """Whether the first name in `path` is that of `layer`, which has the name of its `model`.
 
-    So it is where the layer was built by itself, not by a call of the model.
+    That is so if the layer was built on its own, not by a call of the model.
     """
     return layer is not model and layer.name == path[0] and layer.name not in path[1:-1]
 
 
 def _takes_gradients(graph: Any) -> bool:
-    """Whether a traced function, or one that it calls, holds what a tape's `gradient` made."""
+    """Whether a traced function, or one that it calls, contains a tape's gradient operations."""
     definition = graph.as_graph_def()
     inner = (node for function in definition.library.function for node in function.node_def)
     return any("gradient_tape/" in node.name for node in (*definition.node, *inner))
@@ -343,7 +343,7 @@ def _value_reason(entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reaso
     known = entry.range
     if entry.unread and finite:
         kind, nonzero = reasons.TrainedToNonFinite, False
-        with tf.init_scope():  # out of the user's tapes and graphs
+        with tf.init_scope():  # outside of the user's tapes and graphs
             variable = entry.ref()
             known = None if variable is None else _range_of(tf.convert_to_tensor(variable))
     if known is None:

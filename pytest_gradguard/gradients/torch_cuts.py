@@ -1,4 +1,4 @@
-"""Which cut of the graph kept a tensor from its gradient, and the reason that this is."""
+"""Finds the cut of the graph that kept a tensor from its gradient, and the reason."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def likely(cuts: list[Cut], backwards: list[Backward], *, sure: bool = False) ->
 
 
 def _foremost(cuts: Iterable[Cut]) -> Cut | None:
-    """The cut to name: the last one, whose graph still held the others' values."""
+    """The cut to report: the last one whose graph still held the others' values."""
     return max(
         cuts, key=lambda cut: (2 if cut.exit is None else cut.exit.rank, cut.first), default=None
     )
 
 
 def any_received(watch: TorchWatch | None) -> bool:
-    """Whether another tensor of the watch got its gradient; so where nothing is watched."""
+    """Whether another tensor of the watch got its gradient; also if nothing is watched."""
     return watch is None or any(entry.received for entry in watch.entries)

@@ -1,7 +1,7 @@
-"""Why parameters of a DDP model received no gradient, where its next forward pass fails (GG504).
+"""Why parameters of a DDP model received no gradient, if its next forward pass fails (GG504).
 
-In the first iterations of a model everything is noted that may explain it. That costs time, so it
-ends when they have gone well: a parameter that lacks its gradient later had one before.
+In the first iterations of a model everything is recorded that may explain it. That costs time, so
+it ends when they succeed: a parameter that lacks its gradient later had one before.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pytest_gradguard.runtime.pitfalls.ddp.gg504 import CODE, Evidence, Unused, 
 _ERROR = "Expected to have finished reduction in the prior iteration"
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([ \d]+)")
 _ITERATIONS = 4
-"""For how many iterations of a model everything is noted: the error mostly comes in the second."""
+"""For how many iterations of a model everything is recorded; the error is mostly in the second."""
 _FORWARDS = 64
 """And for how many forward passes at most (an iteration may accumulate many)."""
 _REASONS = 6
@@ -57,7 +57,7 @@ class Skipped(Reason):
     """The loss of the last iteration does not depend on the parameter.
 
     Attributes:
-        used: what the forward pass returns does depend on it.
+        used: the output of the forward pass does depend on it.
     """
 
     kind = "not-in-graph"
@@ -83,7 +83,7 @@ class Skipped(Reason):
 
 @dataclass(frozen=True)
 class Replaced(Reason):
-    """The model has another parameter in its place since it was wrapped."""
+    """The model has replaced this parameter since it was wrapped."""
 
     kind = "replaced"
     site: None = None
@@ -102,7 +102,7 @@ class Replaced(Reason):
 
 
 class Model:
-    """One DDP model, as it trains.
+    """One DDP model in training.
 
     Attributes:
         began: when its last forward pass began.
@@ -113,14 +113,14 @@ class Model:
         self._identity = id(ddp)
         self._looked_for = bool(ddp.find_unused_parameters)
         names = {id(one): name for name, one in targets.unwrapped(ddp).named_parameters()}
-        # In this order DDP numbers them.
+        # DDP numbers them in this order.
         present = [
             one
             for name, one in ddp.module.named_parameters()
             if one.requires_grad and name not in ddp.parameters_to_ignore
         ]
         reduced = [one for one in getattr(ddp, "_module_parameters", ()) if one.requires_grad]
-        if len(reduced) != len(present):  # else some may have been replaced before the guard began
+        if len(reduced) != len(present):  # else some may have been replaced earlier
             reduced = present
         self._parameters: list[Reference] = [refer(one) for one in reduced]
         self._names = [names[id(one)] for one in present]
@@ -135,11 +135,11 @@ class Model:
     # -- what happens --------------------------------------------------------------------------
 
     def forward_ended(self, outputs: Any, *, averages: bool) -> None:
-        """Note a forward pass.
+        """Record a forward pass.
 
         Args:
-            outputs: what it returned.
-            averages: DDP averages the gradients that its backward pass brings.
+            outputs: its outputs.
+            averages: DDP averages the gradients of its backward pass.
         """
         self._forwards += 1
         if averages and self._ran:
@@ -152,7 +152,7 @@ class Model:
             self.note_less()
 
     def note_less(self) -> None:
-        """Note no longer all that happens to tensors."""
+        """Stop recording everything that happens to tensors."""
         if self._noting:
             self._noting = False
             torch_patches.stop(self)
@@ -160,23 +160,23 @@ class Model:
             settled.add(self._identity)
 
     def before_backward(self) -> None:
-        """It is enough to hear of its end."""
+        """Ignored: only the end of a backward pass matters."""
 
     def look_at_gradients(self) -> None:
-        """What the program puts into `.grad` itself is not for the reducer."""
+        """Ignored: gradients that the program assigns itself do not go to the reducer."""
 
     def after_backward(self, inputs: Any, outcome: Any) -> None:
-        """A backward pass has run in this iteration."""
+        """Record that a backward pass has run in this iteration."""
         self._ran = True
 
     def missing(self) -> list[Any]:
-        """The parameters: which of them a backward pass reaches matters in each iteration."""
+        """The parameters: the backward passes that reach them matter in each iteration."""
         return [tensor for one in self._parameters if (tensor := one()) is not None]
 
     # -- what is missing -----------------------------------------------------------------------
 
     def unused(self, ddp: Any, error: str) -> dict[Reason, list[int]]:
-        """By reason: which parameters lack a gradient, as DDP's `error` numbers them."""
+        """The parameters without a gradient, as DDP's `error` numbers them, by reason."""
         now = {id(one) for one in ddp.module.parameters()}
         found = _INDICES.search(error)
         groups: dict[Reason, list[int]] = {}
@@ -201,7 +201,7 @@ class Model:
         return reason
 
     def report(self, ddp: Any, error: BaseException) -> None:
-        """Say which parameters lack a gradient, and why, beside DDP's `error`."""
+        """Report the parameters without a gradient, and why, in addition to DDP's `error`."""
         home = collector.innermost()
         if home is None or CODE in home.ignore | collector.allowed_now():
             return
@@ -253,14 +253,14 @@ def _fix(reason: Reason) -> str:
     return reason.fix().replace(OR_ALLOW, _OR_FREEZE)
 
 
-# -- what the guard tells --------------------------------------------------------------------------
+# -- events from the guard -------------------------------------------------------------------------
 
 _models: dict[int, Model] = {}
-"""By the id of each DDP model that lives."""
+"""The live DDP models, by id."""
 
 
 def _known(ddp: Any) -> Model | None:
-    """What is known of `ddp`; from now on, where nobody has heard of it before."""
+    """The record of `ddp`, created on first use."""
     model = _models.get(id(ddp))
     if model is None and collector.innermost() is not None:
         model = _models[id(ddp)] = Model(ddp)
@@ -275,19 +275,19 @@ def _forget(identity: int) -> None:
 
 
 def constructed(ddp: Any) -> None:
-    """A model was wrapped."""
+    """Called when a model was wrapped."""
     _known(ddp)
 
 
 def forward_begins(ddp: Any) -> None:
-    """A forward pass of `ddp` is about to begin."""
+    """Called before a forward pass of `ddp`."""
     model = _known(ddp)
     if model is not None:
         model.began = now()
 
 
 def forward_ended(ddp: Any, outputs: Any) -> None:
-    """A forward pass of `ddp` has returned `outputs`."""
+    """Called when a forward pass of `ddp` has returned `outputs`."""
     model = _models.get(id(ddp))
     if model is not None:
         averages = torch.is_grad_enabled() and ddp.require_backward_grad_sync
@@ -295,7 +295,7 @@ def forward_ended(ddp: Any, outputs: Any) -> None:
 
 
 def forward_failed(ddp: Any, error: BaseException) -> None:
-    """A forward pass of `ddp` raised `error`."""
+    """Called when a forward pass of `ddp` raised `error`."""
     model = _models.get(id(ddp))
     if model is not None and _ERROR in str(error):
         model.report(ddp, error)

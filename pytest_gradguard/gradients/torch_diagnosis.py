@@ -148,7 +148,7 @@ def _reason(
         or torch_cuts.reason_by_cut(cuts, tensor, backwards, watch, sure=bool(reached))
         or _not_asked(reached, backwards)
         or _frozen_earlier(log, since, tensor, backwards, watch)
-        or _elsewhere(log, since, backwards, watch)
+        or _only_other_tensors(log, since, backwards, watch)
         or _not_in_graph(log, since, cuts, backwards)
     )
 
@@ -294,9 +294,9 @@ def _without_outcome(known: Backward, tensor: Any) -> reasons.Reason:
 
 
 def _not_asked(reached: list[Backward], backwards: list[Backward]) -> reasons.Reason | None:
-    """The reason if a backward pass that reached the tensor was asked for other gradients."""
+    """The reason if a backward pass that reached the tensor computed only other gradients."""
     if any(known.asked_for_all for known in backwards):
-        # A gradient with a graph is a part of that loss: nobody wanted others of it.
+        # A gradient with a graph is a part of that loss: no others of it were wanted.
         reached = [known for known in reached if not known.first_order]
     return reasons.NotAsked(reached[0].site, reached[0].verb) if reached else None
 
@@ -336,14 +336,14 @@ def _step(task: Any, message: str) -> tuple[TraceStep, ...]:
     return (TraceStep(task.path, task.line, message),)
 
 
-def _elsewhere(
+def _only_other_tensors(
     log: Log, since: int, backwards: list[Backward], watch: TorchWatch | None
 ) -> reasons.Reason | None:
     """The reason if backward passes and optimizers reached only other tensors."""
     if watch is None or torch_cuts.any_received(watch):
         return None
     watched = [found for entry in watch.entries if (found := entry.ref()) is not None]
-    others = [one for one in log.heard if one is not watch and isinstance(one, TorchWatch)]
+    others = [one for one in log.all_listeners if one is not watch and isinstance(one, TorchWatch)]
 
     def of_another_watch(tensor: Any) -> bool:
         return any(one.watches(tensor) for one in others)
@@ -395,7 +395,7 @@ def _not_in_graph(
     if all(known.transform for known in backwards):
         latest = max(backwards, key=lambda known: known.last)
         return reasons.NotAsked(latest.site, "torch.func.grad")
-    # What only gave the gradients that another loss is made of is no loss by itself.
+    # A pass that only computed gradients for another loss is no loss itself.
     losses = [known for known in backwards if not known.first_order] or backwards
     latest = max(losses, key=lambda known: known.last)
     count = sum(known.count for known in losses)

@@ -1,7 +1,7 @@
-"""One watched torch tensor: its state at the last look, and the range of its gradient's values.
+"""One watched torch tensor: its last known state, and the range of its gradient's values.
 
-References are weak. The state is kept as plain values, so that a tensor that is gone at the end of
-the watch still gets its reason.
+References are weak. The state is kept as plain values, so that a tensor that no longer exists at
+the end of the watch still gets its reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _plain = torch._C.DisableTorchFunctionSubclass
 
 
 class State(NamedTuple):
-    """Properties of a tensor at the last look."""
+    """The last known properties of a tensor."""
 
     requires_grad: bool
     is_leaf: bool
@@ -55,8 +55,8 @@ class Entry(watched.Entry):
 
     Attributes:
         received_late: whether a gradient arrived after another object had taken the name.
-        state: its properties in the last backward pass; before the first, at the last look.
-        thawed: whether it required grad only after the first look.
+        state: its properties in the last backward pass; before the first, at the last check.
+        thawed: whether it required grad only after the first check.
     """
 
     def __init__(self, name: str, tensor: Any) -> None:
@@ -136,7 +136,7 @@ class Entry(watched.Entry):
                 return
 
         def hook(parameter: Any) -> None:
-            # torch calls it also where an operation gave no gradient (None) for this input.
+            # torch also calls it if an operation gave no gradient (None) for this input.
             try:
                 gradient = gradient_of(parameter)
                 if gradient is None or (not self.received and self._is_old(gradient)):
@@ -154,7 +154,7 @@ class Entry(watched.Entry):
             if measure:
                 _make_bounds(self, tensor)
         for key in [key for key in hooks if key != self.hook.id]:
-            hooks[key] = hooks.pop(key)  # after ours: a user's hook may use the gradient up
+            hooks[key] = hooks.pop(key)  # after ours: a user's hook may consume the gradient
 
     def look_after_swap(self) -> None:
         """Update the remembered gradient after `swap_tensors` has moved its content."""
@@ -170,7 +170,7 @@ class Entry(watched.Entry):
         self.hook = None
         tensor = self.ref()
         if tensor is not None:
-            with _plain():  # torch runs no hook that is put into an old dict after a swap
+            with _plain():  # torch ignores a hook added to an old dict after a swap
                 if not tensor._post_accumulate_grad_hooks:
                     tensor._post_accumulate_grad_hooks = None
 
@@ -190,7 +190,7 @@ def uninitialised(tensor: Any) -> bool:
 def _make_bounds(entry: Entry, like: Any) -> None:
     """Allocate the minimum and maximum of a gradient before the first backward pass.
 
-    Memory that is allocated during a backward pass and kept fragments what the activations leave:
+    Memory that is allocated during a backward pass and kept fragments the activations' free memory:
     measured, 3 % of a training step.
     """
     dtype = like.dtype.to_real() if like.is_complex() else like.dtype
@@ -225,7 +225,7 @@ def _extremes(gradient: Any, entry: Entry | None = None) -> Any:
         # NaN comes through; ten times as fast as a norm
         return torch.aminmax(plain, out=entry.bounds)
     except (RuntimeError, NotImplementedError, TypeError):
-        return None  # a kind of tensor that torch has no order for
+        return None  # torch has no order for such tensors
     finally:
         torch._C._set_grad_enabled(enabled)
 
@@ -233,7 +233,7 @@ def _extremes(gradient: Any, entry: Entry | None = None) -> Any:
 def _shared_content(gradient: Any) -> tuple[float, ...]:
     """Sums that change if another process writes to `gradient`; empty if none can.
 
-    The version counter sees writes of this process alone.
+    The version counter counts only writes of this process.
     """
     with _plain():
         if gradient.layout is not torch.strided or gradient.device.type != "cpu":

@@ -29,10 +29,10 @@ class Exit(NamedTuple):
     """One operation that leaves the graph.
 
     Attributes:
-        how: as it is written in source.
+        how: its spelling in source.
         fix: what to use instead; empty if it can be left out.
         copies: it makes a copy that is mostly not for the loss, such as a file.
-        rank: of several on the path to a loss, the highest is named.
+        rank: of several on the path to a loss, the highest is reported.
     """
 
     how: str

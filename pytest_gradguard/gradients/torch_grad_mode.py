@@ -1,6 +1,6 @@
 """Records computations while gradients are disabled, and where they were disabled.
 
-Inside the `no_grad` or `inference_mode` of the program, a function mode sees every call of
+Inside the `no_grad` or `inference_mode` of the program, a function mode observes every call of
 torch; outside of them there is none.
 """
 
@@ -48,7 +48,7 @@ class _Blind(TorchFunctionMode):  # type: ignore[misc]
         except BaseException as error:
             without_this_frame(error)
             raise
-        if _compiling():  # a compiler must not trace what follows
+        if _compiling():  # a compiler must not trace the following code
             return result
         self._note(func, args, kwargs or {}, result, sys._getframe(1))
         return result
@@ -122,7 +122,7 @@ def close() -> None:
 
 @contextlib.contextmanager
 def followed(function: type) -> Iterator[None]:
-    """Record what the forward pass of a custom `Function` reads besides its arguments."""
+    """Record the tensors that a custom `Function`'s forward pass reads besides its arguments."""
     way = Exit(f"{function.__name__}.forward()", "Pass [it|them] to `apply`.")
     blind = _Blind(way, None)
     blind.__enter__()
@@ -176,7 +176,7 @@ def switching(mode: str) -> Callable[[Any], Any]:
             except BaseException as error:
                 without_this_frame(error)
                 raise
-            # torch's own contexts call each other: the outermost of them knows its name.
+            # torch's own contexts call each other: the outermost one has the name.
             if not _compiling() and sys._getframe(1).f_code.co_filename != _GRAD_MODE:
                 try:
                     _follow_grad_mode(mode)

@@ -10,8 +10,8 @@ from pytest_gradguard.runtime.frameworks.torch.tensors import grad_fn
 from pytest_gradguard.runtime.kernel.references import Reference, refer
 
 _LIMIT = 10_000
-"""Nodes that one walk visits. torch frees nodes that Python has seen by recursion: a chain of some
-50 000 overflows a stack of 8 MB and ends the process."""
+"""Nodes that one search visits. torch frees nodes that Python has seen by recursion: a chain of
+some 50 000 overflows a stack of 8 MB and ends the process."""
 
 
 class Leaves(NamedTuple):
@@ -58,7 +58,7 @@ def behind(outputs: Any, asked: frozenset[int] = frozenset(), nonleaves: Any = (
     stack = []
     for output in outputs:
         if isinstance(output, torch.Tensor) and output._is_view() and grad_fn(output) is None:
-            output = output._base  # a view taken where gradients were switched off
+            output = output._base  # a view created with gradients disabled
         node = node_of(output)
         if node is not None:
             stack.append(node)

@@ -1,6 +1,6 @@
 """The log of torch: backward passes, cuts of the graph, optimizer steps, changes of tensors.
 
-It holds call sites and weak references only; `torch_patches` writes it.
+It holds only call sites and weak references; `torch_patches` writes it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pytest_gradguard.runtime.kernel.references import Reference, refer
 _compiling = torch.compiler.is_compiling
 _tracing = torch._guards.TracingContext.try_get
 _WALKED = 50_000
-"""Nodes that are walked for one call site; beyond that, only each power of two of its events."""
+"""Nodes searched for one call site; beyond that, only for powers of two of its events."""
 _SEVERED = 1_000
 """Worker results that are kept for one call site."""
 
@@ -53,13 +53,13 @@ class Listener(Protocol):
     """A watch, which is notified of backward passes."""
 
     def before_backward(self) -> None:
-        """Look at the watched tensors before a backward pass."""
+        """Check the watched tensors before a backward pass."""
 
     def look_at_gradients(self) -> None:
-        """Look at `.grad` after an optimizer step, or before it is cleared."""
+        """Check `.grad` after an optimizer step, or before it is cleared."""
 
     def after_backward(self, inputs: Any, outcome: Any) -> None:
-        """Look at the gradients; `outcome`: those that `autograd.grad` returned."""
+        """Check the gradients; `outcome`: those that `autograd.grad` returned."""
 
     def missing(self) -> list[Any]:
         """Live watched tensors without a gradient so far."""
@@ -119,7 +119,7 @@ class Log(recording.Log):
                 maker.confirmed |= maker.behind[leaf]
         if not accumulates and not backward.create_graph:
             self._first_order(outcome, found)
-        # Results of workers among them: they may be gone by the end of the watch.
+        # Including results of workers, which may no longer exist at the end of the watch.
         provenance: Any = sys.modules.get("pytest_gradguard.runtime.pitfalls.lost.provenance")
         if provenance is not None and len(known.severed) < _SEVERED:
             known.severed.extend(provenance.severed_among(found.leaves.values()))
@@ -275,14 +275,14 @@ class Log(recording.Log):
         if known.site.code is not frame.f_code or known.site.line != frame.f_lineno:
             return
         if known.exit is not None and how in (".numpy()", ARRAY.how):
-            known.exit = known.exit._replace(fix=NUMPY)  # NumPy takes it from there
+            known.exit = known.exit._replace(fix=NUMPY)  # NumPy continues from there
         if how.startswith(".") and known.how.startswith("."):
             known.how += how
 
     # -- steps and changes ---------------------------------------------------------------------
 
     def look_at_gradients(self) -> None:
-        """Have all watches look at gradients that the program itself has set."""
+        """Have all watches check gradients that the program itself has set."""
         for listener in list(self.listeners):
             listener.look_at_gradients()
 
@@ -351,7 +351,7 @@ recorder: Recorder[Log] = Recorder(Log)
 
 
 def current() -> Log | None:
-    """The log that is being written; None while a compiler traces, or copies what it traces."""
+    """The log that is being written; None while a compiler traces, or copies traced tensors."""
     return None if recorder.log is None or _compiling() or _tracing() else recorder.log
 
 
@@ -361,5 +361,5 @@ def noted(note: Callable[..., Any], *, before: bool = False) -> Callable[[Any], 
 
 
 def caller() -> FrameType:
-    """The frame that called the function that calls this."""
+    """The frame that called the caller of this function."""
     return sys._getframe(2)

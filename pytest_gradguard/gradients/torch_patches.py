@@ -149,7 +149,7 @@ _taught: list[int] = []
 
 
 def _forget_compiler() -> None:
-    """Have `torch.compile` look again for torch's functions, if it took the wrappers for them."""
+    """Have `torch.compile` look up torch's functions again, if it has cached the wrappers."""
     rules: Any = sys.modules.get("torch._dynamo.trace_rules")
     if rules is None or not rules.get_torch_obj_rule_map.cache_info().currsize:
         return

@@ -1,4 +1,4 @@
-"""What the log of torch holds of one call site: backward passes, cuts, steps, changes."""
+"""The log's records of one call site: backward passes, cuts, steps, changes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Backward(Record):
 
     Attributes:
         restricted: only some gradients were requested (`inputs=`).
-        first_order: its gradients have a graph: another loss is made of them.
-        found: by the id of each leaf, the last event in which a walk found it.
+        first_order: its gradients have a graph: another loss is computed from them.
+        found: by the id of each leaf, the last event in which a search found it.
         transform: a transform of `torch.func` ran it, which differentiates its arguments.
     """
 
@@ -55,7 +55,7 @@ class Backward(Record):
         return self.verb == "backward" and not self.restricted
 
     def reached(self, tensor: Any, since: int = 0) -> bool:
-        """Whether a walk found `tensor`, a leaf after the event `since`, in a loss's graph."""
+        """Whether a search found `tensor`, a leaf after the event `since`, in a loss's graph."""
         if _among(self.leaves, tensor):
             return self.found[id(tensor)] > since
         return id(tensor) in self.passed
@@ -66,8 +66,8 @@ class Cut(Record):
     """Values taken out of a graph at one call site, in one way.
 
     Attributes:
-        exit: the operation; None where the program itself disabled gradients.
-        confirmed: ids of leaves whose loss was seen to be computed through here.
+        exit: the operation; None if the program itself disabled gradients.
+        confirmed: ids of leaves whose loss was observed to be computed through here.
         behind: by the id of each output, the ids of the leaves behind it.
     """
 
@@ -128,7 +128,7 @@ class Failure:
     """The last backward pass that raised.
 
     Attributes:
-        chain: its call sites, if the loss had no graph; else empty.
+        chain: its call sites, if the loss had no graph; otherwise empty.
     """
 
     when: int

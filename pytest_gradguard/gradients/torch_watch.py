@@ -23,7 +23,7 @@ _plain = torch._C.DisableTorchFunctionSubclass
 
 
 class TorchWatch(watched.FrameworkWatch[Entry, Log]):
-    """The torch part of one watch, but for the verdicts (`torch_diagnosis`)."""
+    """The torch part of one watch, without the verdicts (`torch_diagnosis`)."""
 
     def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:
         self._replaced: list[Entry] = []
@@ -54,7 +54,7 @@ class TorchWatch(watched.FrameworkWatch[Entry, Log]):
             entry.begin(self._arrived, appeared=True, measure=self._check_values)
 
     def _look_for_new(self) -> None:
-        """Find parameters that were added, replaced or swapped since the last look."""
+        """Find parameters that were added, replaced or swapped since the last check."""
         if self._swapped:
             self._swapped = False
             for entry in self.entries:
@@ -99,7 +99,7 @@ class TorchWatch(watched.FrameworkWatch[Entry, Log]):
             entry.begin(self._arrived, appeared=False, measure=self._check_values)
 
     def stop(self) -> None:
-        """Look a last time, and remove all hooks."""
+        """Check a last time, and remove all hooks."""
         if self.log is None:
             return
         torch_patches.stop(self)
@@ -124,7 +124,7 @@ class TorchWatch(watched.FrameworkWatch[Entry, Log]):
         self._nothing_missing = False
 
     def before_backward(self) -> None:
-        """Find new tensors before a backward pass, so that their gradients are seen."""
+        """Find new tensors before a backward pass, so that their gradients are observed."""
         self._look_for_new()
         if not self._nothing_missing:
             for entry in list(self._by_name.values()):
@@ -132,7 +132,7 @@ class TorchWatch(watched.FrameworkWatch[Entry, Log]):
                     entry.watch(self._arrived, measure=self._check_values)
 
     def look_at_gradients(self) -> None:
-        """Look at `.grad` where the program itself may have set it."""
+        """Check `.grad` where the program itself may have set it."""
         if self._nothing_missing:
             return
         for entry in list(self._by_name.values()):
@@ -176,7 +176,7 @@ class TorchWatch(watched.FrameworkWatch[Entry, Log]):
                 keep_extremes(entry, gradient)
 
     def _asked_for(self, tensor: Any) -> Entry | None:
-        """The entry that `tensor`, an input of `autograd.grad`, stands for.
+        """The entry behind `tensor`, an input of `autograd.grad`.
 
         Functions of torch that differentiate wrap, view or detach their arguments first.
         """

@@ -66,7 +66,7 @@ def operating(operation: Operation) -> _Wrap:
                 raise
             if recorder.log is None or _compiling() or not _grad_enabled():
                 return result
-            for one in args:  # quick, as it runs at each comparison of the program
+            for one in args:  # fast: it runs at each comparison of the program
                 if type(one) in _PLAIN and not one.requires_grad:
                     continue
                 if not isinstance(one, (int, float, str)):
@@ -83,7 +83,7 @@ def operating(operation: Operation) -> _Wrap:
                 fault(error)
             return result
 
-        # Pickled by name, it has to be found by that name in a worker.
+        # Pickled by name, it has to be found under that name in a worker.
         owner, name = operation.owner, operation.name
         of_class = isinstance(owner, type)
         function.__module__ = owner.__module__ if of_class else owner.__name__
@@ -128,7 +128,7 @@ def applying(original: Any) -> Any:
 
 @noted
 def scripted(log: Log, frame: Any, result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """A call of TorchScript, of which only arguments and result are seen."""
+    """Record a call of TorchScript, of which only arguments and result are visible."""
     log.changed(torch_records.SCRIPTED, (), frame)
     _called(log, f"{self.name}() (TorchScript)", [*args, *kwargs.values()], result, frame)
 
@@ -148,7 +148,7 @@ def writing(original: Any) -> Any:
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        log = recorder.log  # quick, as optimizers write into each parameter
+        log = recorder.log  # fast: optimizers write into each parameter
         identity = id(self)
         if (
             log is not None

@@ -68,7 +68,7 @@ class Watch:
         self._open = False
         self.judged = False
         self._failed = False
-        # Runs every callback, whichever part of the guard fails.
+        # Runs every callback, even if a part of the guard fails.
         self._ending = contextlib.ExitStack()
         self.close: Callable[[], None] = self._ending.close
         self._listener = collector.Collector()
@@ -179,7 +179,7 @@ class Watch:
         self._ending.callback(attempt, watching.stop, self._listener)
         self._ending.callback(attempt, collector.leave, self._listener)
         self._ending.callback(attempt, self._leave)
-        # The guard records what passes through workers; an open guard keeps the findings.
+        # The guard records transfers through workers; an open guard keeps the findings.
         self._guarded(watching.start, self._listener)
         attempt(collector.enter_first, self._listener)
         for part in self._parts:
@@ -216,7 +216,7 @@ class Watch:
             self.close()
             attempt(_report, self.findings)
             raise GradGuardError(self.findings)
-        # Torch iterates over its hooks now, so ours is removed at the next backward pass.
+        # Torch is iterating over its hooks, so ours is removed at the next backward pass.
         engine.subscribe(self._close_at, lasting=True)
 
     def _close_at(self, backward: Any) -> None:
@@ -249,8 +249,8 @@ class Watch:
         __tracebackhide__ = True
         verdicts: dict[str, Reason | None] = {}
         for part in self._parts:
-            told = self._guarded(part.verdicts, finite=self._finite, nonzero=self._nonzero)
-            verdicts.update(told or {})
+            found = self._guarded(part.verdicts, finite=self._finite, nonzero=self._nonzero)
+            verdicts.update(found or {})
         if self._failed or not verdicts:
             return
         allowed, unknown = self._allowed(list(verdicts))
@@ -309,8 +309,8 @@ class Watch:
             ValueError: a pattern of `allow_none` matches no watched name.
         """
         __tracebackhide__ = True
-        told = self.judged
-        if self._open and checked((ValueError,), self.stop) and not told:
+        was_judged = self.judged
+        if self._open and checked((ValueError,), self.stop) and not was_judged:
             attempt(_report, self.findings)
             error = attempt(GradGuardError, self.findings)
             if error is not None:
@@ -366,7 +366,7 @@ def _is_allowed() -> bool:
 def _report(findings: list[Finding]) -> None:
     """Add raised findings to the report of the surrounding guard.
 
-    Not in a guarded test, which may catch the error; the plugin sees it if it doesn't.
+    Not in a guarded test, which may catch the error; the plugin handles it if it doesn't.
     """
     home = collector.innermost()
     if home is not None and home.test is None:

@@ -1,4 +1,4 @@
-"""The part of a watch that is the same for each framework: entries, their names, their verdicts."""
+"""The framework-independent part of a watch: entries, their names, their verdicts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FrameworkWatch(ABC, Generic[EntryT, LogT]):
 
     @abstractmethod
     def _look_for_new(self) -> None:
-        """Find parameters that were added or replaced since the last look."""
+        """Find parameters that were added or replaced since the last check."""
 
     @abstractmethod
     def _verdict(self, entry: EntryT, *, finite: bool, nonzero: bool) -> reasons.Reason | None:
@@ -79,7 +79,7 @@ class FrameworkWatch(ABC, Generic[EntryT, LogT]):
 
     @abstractmethod
     def stop(self) -> None:
-        """Look a last time, and restore everything."""
+        """Check a last time, and restore everything."""
 
     @abstractmethod
     def look(self) -> None:
@@ -112,11 +112,11 @@ class FrameworkWatch(ABC, Generic[EntryT, LogT]):
         return {} if entry is None else entry.description
 
     def unread(self) -> list[str]:
-        """Names whose last gradient had no values to look at."""
+        """Names whose last gradient had no readable values."""
         return []
 
     def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, reasons.Reason | None]:
-        """By name, why there is no (good) gradient; None where there is one."""
+        """Why there is no (good) gradient, by name; None if there is one."""
         return {
             entry.name: self._verdict(entry, finite=finite, nonzero=nonzero)
             for entry in self.entries

@@ -1,9 +1,9 @@
 """Simulated GPUs: programs that ask torch for CUDA run on the CPU.
 
 The tensors of a simulated program are CPU tensors with a tag (`placement`). `Simulation` (`mode`)
-sees every function of torch and runs it on the CPU; `moves`, `operators` and `backward` hold the
-functions that need more. `machine` and `driver` answer `torch.cuda`. `switch` puts all of it in
-place; torch is never imported for it.
+handles every function of torch and runs it on the CPU; `moves`, `operators` and `backward` have the
+functions that need more. `machine` and `driver` answer `torch.cuda`. `switch` applies all of it;
+torch is never imported for it.
 """
 
 from pytest_gradguard.runtime.kernel import simulated_devices

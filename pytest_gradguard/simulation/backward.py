@@ -1,8 +1,8 @@
-"""Gradients, and what else torch computes in C++, where no mode sees the functions.
+"""Gradients, and other computations of torch in C++, where no function mode applies.
 
 In a backward pass the mode is on, for the hooks and functions of the program that the autograd
-engine calls, and a dispatch mode tags the results of the engine's own operations. What TorchScript
-returns is tagged afterwards.
+engine calls, and a dispatch mode tags the results of the engine's own operations. Results of
+TorchScript are tagged afterwards.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class _EngineMode(TorchDispatchMode):  # type: ignore[misc]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else each operation imports and asks dynamo
+        return False  # otherwise each operation imports and queries dynamo
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -240,7 +240,7 @@ def watch_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install(simulation: Simulation, replaced: Replacements) -> None:
-    """Tag what scripted functions and modules return; let `torch.jit.load` name a GPU."""
+    """Tag the results of scripted functions and modules; let `torch.jit.load` name a GPU."""
 
     def call(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():

@@ -1,8 +1,9 @@
 """The CUDA half of `torch._C`, answered by the simulated machine.
 
-torch's Python code for CUDA stays as it is, with its lazy initialisation, checks and errors. Only
-the functions below it that a build for the CPU lacks are put in place; others of their kind are
-refused. Streams and events have nothing to do: every operation is complete when it is called.
+torch's Python code for CUDA is used unchanged, with its lazy initialisation, checks and errors.
+Only the functions below it that a CPU build lacks are replaced; others of their kind are refused.
+Streams
+and events do nothing: every operation is complete when it is called.
 """
 
 from __future__ import annotations

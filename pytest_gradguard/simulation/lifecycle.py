@@ -186,7 +186,7 @@ def enter_thread() -> Callable[[], None] | None:
     """Activate the simulation in this thread.
 
     Returns:
-        A function that undoes it; None where there is nothing to undo.
+        A function that undoes it; None if it was active.
     """
     if "torch" not in sys.modules or not is_loaded():
         return None

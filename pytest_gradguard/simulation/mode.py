@@ -1,4 +1,4 @@
-"""The function mode that sees every function of torch in a thread and runs it on the CPU.
+"""The function mode that handles every function of torch in a thread and runs it on the CPU.
 
 A device argument that names a GPU becomes the CPU, and the result is tagged with that GPU, or else
 with the one that the tensors among the arguments share (`placement`). torch's own Python code
@@ -172,12 +172,12 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
                 kinds = _classes_with_rules(tensors)
                 if not kinds:
                     raise
-                with user_code(self):  # what their rules call is seen, and may be refused, again
+                with user_code(self):  # calls of their rules are handled, and may be refused, again
                     return _run_rules(kinds, func, args, kwargs)
         if not named:
             target = common
             if common is not None and _is_factory(func) and func not in _FROM_VALUES:
-                target = None  # a tensor given for a number does not name a device
+                target = None  # a tensor passed as a number does not name a device
             if common is not None and self.machine.in_bad_fork:
                 self.refuse_in_fork(func)
         generator = kwargs.get("generator")
@@ -313,7 +313,7 @@ def is_entered(simulation: Simulation) -> bool:
 
 
 def leave_stopped() -> None:
-    """Take stopped simulations off this thread's modes."""
+    """Remove stopped simulations from this thread's modes."""
     for mode in _function_modes():
         if isinstance(mode, Simulation) and not mode.active:
             take_off(mode)

@@ -14,7 +14,16 @@ from pytest_gradguard.gradients.reasons.base import (
     in_number,
     step,
 )
-from pytest_gradguard.gradients.reasons.elsewhere import (
+from pytest_gradguard.gradients.reasons.graph import (
+    Cut,
+    Frozen,
+    GradModeOff,
+    NeverBackward,
+    NotDifferentiable,
+    NotInGraph,
+    NotTrainable,
+)
+from pytest_gradguard.gradients.reasons.outside import (
     Cleared,
     CutAtWorker,
     Gone,
@@ -26,15 +35,6 @@ from pytest_gradguard.gradients.reasons.elsewhere import (
     OtherThread,
     Replaced,
     Unknown,
-)
-from pytest_gradguard.gradients.reasons.graph import (
-    Cut,
-    Frozen,
-    GradModeOff,
-    NeverBackward,
-    NotDifferentiable,
-    NotInGraph,
-    NotTrainable,
 )
 from pytest_gradguard.gradients.reasons.values import (
     AllZero,

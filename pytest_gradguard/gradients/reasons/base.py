@@ -1,4 +1,4 @@
-"""What a reason for a missing gradient consists of."""
+"""The parts of a reason for a missing gradient."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pytest_gradguard.runtime.kernel.callsite import Site
 
 
 def at(site: Site | None) -> str:
-    """`` at path:line``, or nothing where the place is not known."""
+    """`` at path:line``, or nothing if the place is unknown."""
     return "" if site is None else f" at {display_path(site.path)}:{site.line}"
 
 
 def step(site: Site | None, message: str) -> tuple[TraceStep, ...]:
-    """One step of a trace, or none where the place is not known."""
+    """One step of a trace, or none if the place is unknown."""
     return () if site is None else (TraceStep(site.path, site.line, message),)
 
 
@@ -30,7 +30,7 @@ OR_ALLOW = "or name [it|them] in `allow_none` if [it is|they are] not meant to l
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a tensor has no gradient; `site` is the line to look at, where it is known.
+    """Why a tensor has no gradient; `site` is the line to look at, if known.
 
     Attributes:
         kind: its name in findings.
@@ -46,15 +46,15 @@ class Reason:
         raise NotImplementedError
 
     def fix(self) -> str:
-        """What to do about it, as one sentence."""
+        """The fix, as one sentence."""
         raise NotImplementedError
 
     def trace(self) -> tuple[TraceStep, ...]:
-        """The places behind the reason, beside `site`."""
+        """The places behind the reason, in addition to `site`."""
         return ()
 
     def following(self, place: Site) -> Reason:
-        """This reason for a tensor that takes its values from others in place, at `place`."""
+        """This reason for a tensor that is updated in place from others, at `place`."""
         return self
 
 
@@ -63,7 +63,7 @@ class MeantToStay(Reason):
     """A reason that is no mistake for an EMA or target network.
 
     Attributes:
-        follows: where the tensor takes its values from others in place; None where it does not.
+        follows: where the tensor is updated in place from others; None if it is not.
     """
 
     follows: Site | None = field(default=None, kw_only=True)
@@ -86,9 +86,9 @@ class MeantToStay(Reason):
         )
 
     def happened(self) -> str:
-        """As `text`, where nothing is followed."""
+        """As `text`, for a tensor without such updates."""
         raise NotImplementedError
 
     def advice(self) -> str:
-        """As `fix`, where nothing is followed."""
+        """As `fix`, for a tensor without such updates."""
         raise NotImplementedError

@@ -18,7 +18,7 @@ from pytest_gradguard.runtime.kernel.callsite import Site
 
 @dataclass(frozen=True)
 class NeverBackward(Reason):
-    """No backward ran at all while the tensor was watched."""
+    """No backward pass ran at all while the tensor was watched."""
 
     kind = "never-backward"
     site: Site | None = None
@@ -59,7 +59,7 @@ class Frozen(MeantToStay):
 
 @dataclass(frozen=True)
 class NotTrainable(Frozen):
-    """The same of a TensorFlow or Keras variable."""
+    """A TensorFlow or Keras variable is not trainable."""
 
     unfreeze: ClassVar[str] = (
         "Make [it|them] trainable (`layer.trainable = True`, `tf.Variable(…, trainable=True)`)"
@@ -85,7 +85,7 @@ class NotDifferentiable(Reason):
 
 @dataclass(frozen=True)
 class Cut(MeantToStay):
-    """The tensor was used, and what was made of it was cut from the graph."""
+    """The tensor was used, and a value computed from it was cut from the graph."""
 
     kind = "cut"
     how: str = ""
@@ -102,7 +102,7 @@ class Cut(MeantToStay):
 
 @dataclass(frozen=True)
 class GradModeOff(MeantToStay):
-    """The tensor was used where gradients were switched off."""
+    """The tensor was used with gradients disabled."""
 
     kind = "no-grad"
     mode: str = ""

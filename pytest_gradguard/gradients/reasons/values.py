@@ -15,7 +15,7 @@ from pytest_gradguard.runtime.kernel.callsite import Site
 
 @dataclass(frozen=True)
 class NotProduced(Reason):
-    """In the graph, but no gradient came out of the operation that used it."""
+    """In the graph, but the operation that used it gave no gradient."""
 
     kind = "not-produced"
     by: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class NotProduced(Reason):
 
 @dataclass(frozen=True)
 class NotWatched(Reason):
-    """The tape was asked for a gradient of something that it did not watch."""
+    """A gradient was requested for a source that the tape did not watch."""
 
     kind = "not-watched-by-tape"
     because: str = ""
@@ -54,7 +54,7 @@ class NotWatched(Reason):
 
 @dataclass(frozen=True)
 class OutsideTape(Reason):
-    """The forward ran while the tape was not recording."""
+    """The forward pass ran while the tape was not recording."""
 
     kind = "outside-tape"
     tape: Site | None = None
@@ -103,7 +103,7 @@ class NotFinite(Reason):
 
 @dataclass(frozen=True)
 class TrainedToNonFinite(NotFinite):
-    """A traced function, which nobody looks into, computed the gradient of what holds NaN now."""
+    """A traced function, which cannot be observed, computed the gradient; the value is NaN."""
 
     head = "bad values in"
 
@@ -119,9 +119,9 @@ class AllZero(Reason):
     """The gradient is zero everywhere.
 
     Attributes:
-        by: what the tensor goes through at `site` that has a derivative of zero.
-        arrived: where the backward ran, if `site` is another place.
-        came: it arrived so; False where it may have been cleared in place.
+        by: an operation at `site` with a derivative of zero that the tensor passes through.
+        arrived: where the backward pass ran, if `site` is another place.
+        came: it arrived as zero; False if it may have been cleared in place.
     """
 
     kind = "all-zero"

@@ -1,1 +1,1 @@
-"""What the whole guard stands on: names no pitfall, imports no framework."""
+"""The basis of the guard: it names no pitfall and imports no framework."""

@@ -64,7 +64,7 @@ _OF_THE_KERNEL = {
     "seeds": "task_seeds",
     "modules": "inherited_modules",
 }
-"""Probes that serve no pitfall, by owner: their modules. The first travels before all others."""
+"""Probes that serve no pitfall, by owner: their modules. The first is sent before all others."""
 _HOME = __name__.rpartition(".")[0]
 
 
@@ -126,7 +126,7 @@ def ask(call: Any) -> None:
 
 
 class _Wanted(NamedTuple):
-    """The probes that ask while so many modules are loaded, with their `ask` and `ship`."""
+    """The probes that ask with this number of loaded modules, and their `ask` and `ship`."""
 
     loaded: int
     probes: tuple[tuple[Probe, Callable[[Any], Any] | None, Callable[[Any, Any], Any] | None], ...]
@@ -149,12 +149,12 @@ def _wanted_now() -> _Wanted:
 
 
 class Questions(NamedTuple):
-    """What the probes ask for each batch of a call.
+    """The probes' questions for each batch of a call.
 
     Attributes:
         kind: the kind of its workers.
         ships: the function `ship` of each probe that asks, by its name.
-        lasting: what they ask depends on the functions of the tasks only.
+        lasting: the questions depend only on the functions of the tasks.
     """
 
     kind: registry.Workers
@@ -163,7 +163,7 @@ class Questions(NamedTuple):
 
 
 def questions(call: Any) -> Questions:
-    """What is asked for each batch of `call`."""
+    """The probes' questions for each batch of `call`."""
     known: Questions | None = call.questions
     if known is None or known.kind is not call.kind:
         known = call.questions = _questions(call.kind, tuple(call.asking))
@@ -180,7 +180,7 @@ def _questions(
 
 
 def ship(call: Any, items: Any) -> Mapping[str, Any]:
-    """What was asked for `call`, and what is asked for one batch of it, the tasks `items`."""
+    """The questions for `call`, and for one batch of it, the tasks `items`."""
     asked: Mapping[str, Any] = call.asked
     for name, question in questions(call).ships:
         try:
@@ -194,7 +194,7 @@ def ship(call: Any, items: Any) -> Mapping[str, Any]:
 
 
 def start(call: Any, task: Any, forked: bool) -> dict[str, Any]:
-    """What is asked for a process that `call` starts, to run `task`."""
+    """The questions for a process that `call` starts, to run `task`."""
     asked = {}
     for probe in _all():
         if not probe.starts or probe.code in call.dropped:
@@ -211,12 +211,12 @@ def start(call: Any, task: Any, forked: bool) -> dict[str, Any]:
 
 
 def starts(name: str) -> bool:
-    """Whether the probe of that name looks at processes that the program starts itself."""
+    """Whether the probe of that name inspects processes that the program starts itself."""
     return _probe(name).starts
 
 
 def wrap_tasks(call: Any, tasks: Any) -> Any:
-    """The `tasks` of `call` as the probes want them pulled."""
+    """The `tasks` of `call`, wrapped by the probes."""
     for name in call.asked:
         try:
             wrap = getattr(_module(name), "wrap_tasks", None)
@@ -228,7 +228,7 @@ def wrap_tasks(call: Any, tasks: Any) -> Any:
 
 
 def deliver(call: Any, notes: Notes) -> None:
-    """Take what the probes noted where tasks of `call` ran."""
+    """Pass the probes their notes from where tasks of `call` ran."""
     for name, note in notes:
         try:
             _module(name).on_note(call, note)
@@ -237,11 +237,11 @@ def deliver(call: Any, notes: Notes) -> None:
 
 
 def replace(call: Any, name: str, note: Any, earlier: Any, *, running: bool) -> None:
-    """Take how things stand for the probe `name` in a process that `call` has started.
+    """Update the state of the probe `name` in a process that `call` has started.
 
     Args:
         call, name, note: the call, the probe and its note.
-        earlier: the note that it takes the place of, or None.
+        earlier: the note that it replaces, or None.
         running: the process goes on.
     """
     replaced = getattr(_module(name), "on_replaced", None)
@@ -252,7 +252,7 @@ def replace(call: Any, name: str, note: Any, earlier: Any, *, running: bool) -> 
 
 
 def read(texts: Sequence[tuple[str, str]]) -> Notes:
-    """Notes out of plain data, each of the type that `on_note` of its probe takes.
+    """Notes from plain data, each of the type that `on_note` of its probe takes.
 
     Raises:
         ValueError: one is not.
@@ -265,7 +265,7 @@ def note_type(name: str) -> Any:
     """The type of the notes of the probe of that name.
 
     Raises:
-        ValueError: no probe of that name hears of notes.
+        ValueError: no probe of that name takes notes.
     """
     if name not in {probe.name for probe in _all()} or not hasattr(_module(name), "on_note"):
         raise ValueError(f"no probe that hears of notes: {name!r}")
@@ -281,9 +281,9 @@ _NOTHING: Sequence[Any] = ()
 
 
 def activate(name: str) -> None:
-    """Have a probe that nobody asks for look at this and every later batch in this worker process.
+    """Have a probe without a question inspect this and every later batch in this worker process.
 
-    Most tasks give it no cause, and it costs them nothing.
+    Most tasks never activate it, and it then costs nothing.
     """
     here.quiet = False
     if name not in active:
@@ -294,12 +294,12 @@ def activate(name: str) -> None:
 
 
 def deactivate(name: str) -> None:
-    """Let a probe that was active rest again, until there is cause."""
+    """Deactivate a probe until it is activated again."""
     active.pop(name, None)
 
 
 def _activate_by(error: BaseException | None) -> None:
-    """Rouse the probes to which the error of a task may tell something."""
+    """Activate the probes that the error of a task concerns."""
     probes = [probe.name for probe in _all() if probe.by_error]
     for _ in range(_CHAINED):
         if error is None:
@@ -314,15 +314,15 @@ def _activate_by(error: BaseException | None) -> None:
 
 
 _CHAINED = 10
-"""How many errors, each raised from the next, are looked at."""
+"""How many errors, each raised from the next, are checked."""
 
 
 def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, After]]:
-    """Begin to look, before the tasks of a batch run.
+    """Begin the probes' inspection, before the tasks of a batch run.
 
     Args:
-        asked: what the parent asked.
-        process: whether this is a worker process; else a thread of the parent.
+        asked: the parent's questions.
+        process: whether this is a worker process; otherwise a thread of the parent.
     """
     if not asked and not (process and active):
         return _NOTHING
@@ -338,18 +338,18 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, Aft
     return begun
 
 
-def standing(begun: Sequence[tuple[str, After]]) -> list[tuple[str, Any]]:
-    """The names and modules of the begun probes that report a present state."""
+def stateful(begun: Sequence[tuple[str, After]]) -> list[tuple[str, Any]]:
+    """The names and modules of the begun probes that report a current state."""
     modules = [(name, _module(name)) for name, _ in begun]
     return [(name, module) for name, module in modules if hasattr(module, "current_note")]
 
 
 changed: list[Callable[[], object]] = []
-"""Called in a process that the program has started, where things may stand otherwise."""
+"""Called in a process that the program has started, when a state may have changed."""
 
 
 def note_change() -> None:
-    """Say that things may stand otherwise for a probe."""
+    """Record that the state of a probe may have changed."""
     for look in changed:
         attempt(look)
 
@@ -381,7 +381,7 @@ def end(
     *,
     process: bool,
 ) -> Notes:
-    """What the probes noted, after the tasks have run."""
+    """The probes' notes, after the tasks have run."""
     notes: Notes = []
     if error is not None and process:
         _activate_by(error)

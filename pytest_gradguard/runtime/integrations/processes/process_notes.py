@@ -191,7 +191,7 @@ class _Watched:
             if not run._forked:
                 pickling_errors.watch_fresh_process()
         self._begun = probes.begin(run._asked, process=True)
-        self._standing = probes.standing(self._begun)
+        self._standing = probes.stateful(self._begun)
         if self._standing:
             probes.changed[:] = [self._look]
         if self._standing or run._gradients:

@@ -18,15 +18,15 @@ from pytest_gradguard.runtime.kernel.locks import Lock
 from pytest_gradguard.runtime.kernel.pipes import Address, Listeners, Mailbox, send
 
 FOUND = "found"
-"""The name of a note of what the guard has found in the process; the others are those of probes."""
+"""The name of a note with the guard's findings in the process; the others are named by probe."""
 _MANY = 64
-"""How many processes are listened to at a time."""
+"""How many processes are read at a time."""
 
 _Message = tuple[str, str, bool | None, int]
-"""The name of a note, the note as plain data, whether it is certain (None: it has happened), and
-what it is about: a number of the probe's own, or 0 for what the process began with."""
+"""The name of a note, the note as plain data, whether it is certain (None: it is an event), and
+its subject: a number of the probe's own, or 0 for the process's start."""
 _Subject = tuple[str, int]
-"""The name of a note, and what it is about."""
+"""The name of a note, and its subject."""
 
 # -- in the parent ---------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ def receive() -> None:
     for token, texts, findings in messages:
         call = calls.by_token(token)
         if call is not None:
-            with suppress(ValueError):  # it is none of the guard's
+            with suppress(ValueError):  # not the guard's data
                 probes.deliver(call, probes.read(texts))
             _add(call, findings)
 
@@ -81,7 +81,7 @@ class _Process:
         """Handle the messages since the last call."""
         due: dict[_Subject, Any] = {}
         for name, text, certain, about in messages:
-            with suppress(ValueError):  # it is none of the guard's
+            with suppress(ValueError):  # not the guard's data
                 if name == FOUND:
                     _add(self._call, plain_data.loads(text, list[Finding]))
                 elif certain is None:

@@ -100,7 +100,7 @@ class Arrived:
             self._tell(message.number, message.copies)
 
     def pickled(self, tensor: Any) -> None:
-        """Record a tensor that the program pickles, to a file or elsewhere."""
+        """Record a tensor that the program pickles, to a file or otherwise."""
         for message in list(self._messages.values()):
             if message.copies is not None:
                 message.copies.written(tensor)

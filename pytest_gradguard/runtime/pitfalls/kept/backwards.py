@@ -43,7 +43,7 @@ def watch(items: Any, copies: Copies) -> None:
 
 
 def load(leaf: Any) -> None:
-    """Record that the running tasks have loaded `leaf`, from a file or elsewhere."""
+    """Record that the running tasks have loaded `leaf`, from a file or otherwise."""
     batches = running.batches()
     if len(batches) == 1:
         (items,) = batches

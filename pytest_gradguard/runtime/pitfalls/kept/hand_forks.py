@@ -91,16 +91,16 @@ def _in_child(fork: _Fork) -> None:
 def _watch_modules(items: Any, reporter: Any, fork: _Fork) -> None:
     """Report, in the child, which of the inherited modules change here."""
     begun = probes.begin({inherited_modules.NAME: fork.asked}, process=True)
-    standing = probes.standing(begun)
-    if not standing:
+    stateful = probes.stateful(begun)
+    if not stateful:
         return
 
     def look(*args: Any) -> None:
-        for name, module in standing:
+        for name, module in stateful:
             reporter.report_state(name, functools.partial(module.current_note, items))
 
     def leaves(item: Any) -> None:
-        for _, module in standing:
+        for _, module in stateful:
             module.on_sent(item)
 
     def is_written(to: Any, data: Any) -> None:

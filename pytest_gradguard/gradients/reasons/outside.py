@@ -40,7 +40,7 @@ class NonLeaf(Reason):
 
 @dataclass(frozen=True)
 class InContext(Reason):
-    """Distributed autograd has the gradient in the context of its backward."""
+    """Distributed autograd keeps the gradient in the context of its backward pass."""
 
     kind = "in-context"
 
@@ -60,10 +60,10 @@ class InContext(Reason):
 
 @dataclass(frozen=True)
 class Replaced(Reason):
-    """The gradient went to the object that stood under this name before, or the optimizer did.
+    """The gradient went to the earlier object of this name, or the optimizer holds that.
 
     Attributes:
-        stepped: an optimizer steps at `site`, and has the old one.
+        stepped: an optimizer that steps at `site` holds the old object.
     """
 
     kind = "replaced"
@@ -110,7 +110,7 @@ class Gone(Reason):
 
 @dataclass(frozen=True)
 class Cleared(Reason):
-    """A gradient arrived, and was cleared since."""
+    """A gradient arrived, and has been cleared since."""
 
     kind = "cleared"
     arrived: Site | None = None
@@ -136,9 +136,9 @@ class OtherParameters(MeantToStay):
 
     Attributes:
         backward: where the loss of the others ran backward.
-        stepped: how many others an optimizer updated at `site`; 0 where none did.
+        stepped: how many others an optimizer updated at `site`; 0 if none did.
         copied: where the others were copied from these.
-        tape: a tape was asked for the gradients of the others.
+        tape: a tape computed gradients of the others.
     """
 
     kind = "other-parameters"
@@ -171,7 +171,7 @@ class OtherParameters(MeantToStay):
 
 @dataclass(frozen=True)
 class NotAsked(Reason):
-    """The backward was asked for the gradients of other tensors only."""
+    """The backward pass computed only the gradients of other tensors, as requested."""
 
     kind = "not-asked"
     verb: str = "backward"
@@ -247,7 +247,7 @@ class CutAtWorker(Reason):
 
 @dataclass(frozen=True)
 class LeftInWorker(Reason):
-    """A backward in a worker gave its gradients to a copy, and they stayed there."""
+    """A backward pass in a worker gave its gradients to a copy, and they were left there."""
 
     kind = "left-in-worker"
     backend: str = ""
@@ -268,7 +268,7 @@ class LeftInWorker(Reason):
 
 @dataclass(frozen=True)
 class OtherThread(Reason):
-    """The forward ran in a thread in which no tape was recording."""
+    """The forward pass ran in a thread in which no tape was recording."""
 
     kind = "other-thread"
     tape: Site | None = None
@@ -288,10 +288,10 @@ class OtherThread(Reason):
 
 @dataclass(frozen=True)
 class Unknown(Reason):
-    """Nothing that was seen explains it.
+    """No observation explains it.
 
     Attributes:
-        undecided: what could not be followed; empty where nothing was watched.
+        undecided: what could not be followed; empty if nothing was watched.
     """
 
     kind = "unknown"
