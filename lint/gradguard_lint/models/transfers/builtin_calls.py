@@ -1,4 +1,4 @@
-"""Python's built-in functions, as far as values flow through them."""
+"""Python's built-in functions, as far as values pass through them."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 COUNTED = 3
-"""Up to this many items are paired one by one."""
+"""The most items that are paired individually."""
 
 ITERATING = words("list tuple iter next sum set sorted")
-"""Functions that iterate what they are given."""
+"""Functions that iterate their arguments."""
 
 CONSUMING = words("dict min max any all frozenset reversed")
-"""Further ones, of which generators are iterated."""
+"""Functions that iterate generators."""
 
 
 def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -118,7 +118,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         return adopted(m, node, of(taken_over(m, frame, node, EMPTY, first, args)))
     if short == "range":
         numbers = unknown(("int", id(node), *_least(args)))
-        if _one_turn(args):  # what is done with its number, is done with it for any other number
+        if _one_turn(args):  # what is done with this number is done with any
             return items("range", [numbers])
         return of(Items("range", None, numbers, count=_turns(args)))
     if short == "sum" and first is not None:
@@ -193,7 +193,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 
 def _given(m: Machine, frame: Frame, node: ast.AST, args: Args) -> list[Value]:
-    """What a call is given, with what iterating it gives in place of objects of the project."""
+    """The positional arguments, with objects as iterated."""
     return [iterated_object(m, frame, node, value) for value in args.positional]
 
 
@@ -272,18 +272,18 @@ def _filter(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
 
 
 _LAZY = {"enumerate": _enumerate, "zip": _zip, "map": _map, "filter": _filter}
-"""Functions that take items as items are taken of what they give."""
+"""Lazy functions."""
 
 
 def _iterator(atom: Atom) -> Value:
-    """What iterating goes on with; a loader's iterator is no loader."""
+    """An iterator over `atom`; a loader's iterator is no loader."""
     if isinstance(atom, Thing):
         return UNKNOWN
     return of(replace(atom, ident=0) if isinstance(atom, (Items, Table)) else atom)
 
 
 def _least(args: Args) -> tuple[int, ...]:
-    """The first number of ``range(...)``, where it is known and all others are greater."""
+    """The first number of ``range(...)``, if it is known and the smallest."""
     bounds = [value.constant for value in args.positional]
     first = bounds[0] if bounds[1:] else 0
     step = bounds[2] if bounds[2:] else 1
@@ -291,13 +291,13 @@ def _least(args: Args) -> tuple[int, ...]:
 
 
 def _turns(args: Args) -> Key:
-    """How many numbers ``range(n)`` has, where that may be told again."""
+    """The key of the length of ``range(n)``, if `n` has one."""
     only = args.positional[0].only if len(args.positional) == 1 else None
     return only.key if isinstance(only, Unknown) else None
 
 
 def _one_turn(args: Args) -> bool:
-    """Whether ``range(...)`` is known to have one number."""
+    """Whether ``range(...)`` has exactly one number."""
     bounds = [value.constant for value in args.positional]
     if len(bounds) == 1:
         return bounds == [1]
@@ -332,19 +332,19 @@ def _one_of_two(m: Machine, name: str, atom: Atom, other: Atom) -> Value:
     if numbers:
         open_ = other if isinstance(atom, Const) else atom
         if name == "min" and numbers == [1] and _counts(open_):
-            return constant(1)  # of nothing there is nothing to do
+            return constant(1)  # of none there is nothing to do
         return _bounded(m, name, numbers[0], open_)
     key = computed(name, atom, other)
     return join((of(atom), of(other))) if key is None else unknown(key)
 
 
 def _counts(atom: Atom) -> bool:
-    """Whether this is how many there are of something."""
+    """Whether this is a number of items."""
     return atom in COUNT.atoms or (isinstance(atom, Unknown) and counted(atom.key) is not None)
 
 
 def _bounded(m: Machine, name: str, bound: float, atom: Atom) -> Value:
-    """`atom`, or `bound` where it is beyond that."""
+    """`atom` limited by `bound`."""
     limit = constant(bound)
     beyond = of(compare(ast.GtE() if name == "min" else ast.LtE(), atom, limit.choices[0].atom))
     return join(
@@ -369,7 +369,7 @@ def _number(kind: str, atom: Atom, args: Args) -> Value:
 
 
 def figured(name: str, args: Args) -> Value:
-    """The number that `name` makes of these, always the same of the same."""
+    """The number computed by `name`, equal for equal arguments."""
     if not args.positional or args.keywords or args.rest is not None:
         return NUMBER
     first, *others = map(at_large, args.positional)
@@ -398,6 +398,6 @@ def _as_text(atom: Atom) -> Value:
 
 
 def _attribute(node: ast.AST, name: str) -> ast.Attribute:
-    """What ``setattr(owner, name, value)`` sets."""
+    """The target of ``setattr(owner, name, value)``."""
     owner = node.args[0] if isinstance(node, ast.Call) and node.args else ast.Name("...")
     return ast.copy_location(ast.Attribute(owner, name, ast.Store()), owner)

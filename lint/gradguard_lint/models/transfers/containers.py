@@ -1,4 +1,4 @@
-"""Methods of lists, dicts and strings, and what they are after one that changes them."""
+"""Methods of lists, dicts and strings, and their in-place changes."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def container_method(
 
 
 def _popped(name: str, args: Args) -> object:
-    """Which item ``pop()`` takes."""
+    """The index of the item that ``pop()`` removes."""
     if name == "popleft":
         return 0
     place = args.get(0, "index")
@@ -145,7 +145,7 @@ _OF_TEXTS = words(
     "partition removeprefix removesuffix replace rpartition rsplit rstrip split splitlines "
     "startswith strip title upper"
 )
-"""Methods of strings that give what is known wherever the string and all arguments are."""
+"""Methods of strings whose result is known if the string and all arguments are."""
 
 
 def _string(text: str, name: str, args: Args) -> Value:
@@ -174,7 +174,7 @@ def _string(text: str, name: str, args: Args) -> Value:
 def taken_over(
     m: Machine, frame: Frame, node: ast.AST, table: Table, given: Value | None, args: Args
 ) -> Table:
-    """`table` once it has taken over what it is `given`: a dict or pairs, and the keywords."""
+    """`table` after an update with `given`, a dict or pairs, and the keywords."""
     if given is not None:
         given = m.iterated(frame, node, m.models.mapping(m, frame, node, given))
         table = merged(table, of_pairs(given))
@@ -182,19 +182,19 @@ def taken_over(
 
 
 def _ordered(atom: Items) -> Items:
-    """`atom`, without places where it is no list."""
+    """`atom`, without positions unless it is a list."""
     return atom if atom.kind == "list" else _placeless(atom)
 
 
 def _placeless(atom: Items) -> Items:
-    """`atom` of which nobody knows what is where."""
+    """`atom` without known positions."""
     return replace(atom, items=None, ends=None) if atom.items else replace(atom, ends=None)
 
 
 def changed_container(
     m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str, args: Args
 ) -> Value | None:
-    """What a list or dict is after an in-place method; None where it stays as it was."""
+    """The container after an in-place method; None if it is unchanged."""
     first = args.get(0)
     if isinstance(atom, Items):
         if name in ("append", "add", "put"):
@@ -223,7 +223,7 @@ def changed_container(
     if isinstance(atom, Table) and name == "pop" and first is not None:
         return of(without_item(atom, first) or atom)
     if isinstance(atom, Table) and name == "setdefault" and atom.ident:
-        return None  # it is done
+        return None  # already done
     if isinstance(atom, Table) and name == "setdefault":
         default = args.get(1) or constant(None)
         first = as_key(first) if first is not None else None

@@ -1,4 +1,4 @@
-"""What the engine asks the models: every question, answered by rows and transfer functions."""
+"""The answers to the engine's questions, by rows and transfer functions."""
 
 from __future__ import annotations
 
@@ -92,15 +92,14 @@ if TYPE_CHECKING:
     from gradguard_lint.domain.evidence import Kind
 
 MODELS = ("model", "net", "encoder", "decoder", "policy", "backbone", "classifier", "critic")
-"""What parameters of functions are called that are modules to be trained: losses and transforms
-are modules, too."""
+"""Names of parameters for modules that are trained; losses and transforms are modules, too."""
 
 
 _OPTIMIZERS = frozenset({"torch.optim.Optimizer", "torch.optim.optimizer.Optimizer"})
 
 
 class Meaning(Known):
-    """The answers; see `Models` for what is asked."""
+    """The implementation of `Models`."""
 
     # -- names ----------------------------------------------------------------------------------
 
@@ -235,7 +234,7 @@ class Meaning(Known):
 
     def call_thing(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Value:
         if isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad == "unknown":
-            # What was moved to a GPU, and is called now, is no tensor.
+            # A moved object that is called is no tensor.
             model = Thing("model", "Module", atom.ident, atom.born, atom.gpu)
             return torch_modules.model_call(m, frame, node, model, args)
         if not isinstance(atom, Thing):

@@ -1,4 +1,4 @@
-"""torch: modules and losses as they are made."""
+"""torch: construction of modules and losses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from gradguard_lint.models.transfers.torch_modules import does
 def functional_call(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """``functional_call(module, parameters, inputs)``: the module on the parameters given."""
+    """``functional_call(module, parameters, inputs)``: the module with these parameters."""
     found: list[tuple[Tensor, Conditions]] = [
         (atom, NONE)
         for index, word in ((1, "parameter_and_buffer_dicts"), (2, "args"))
@@ -90,7 +90,7 @@ def model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 
 
 def _may_give_indices(short: str, args: Args) -> bool:
-    """Whether that pool may give the places of its maxima, too."""
+    """Whether that pool may return the indices of its maxima, too."""
     before = 1 if short.startswith("Adaptive") else 3
     return "return_indices" in args.keywords or args.open or len(args.positional) > before
 
@@ -106,13 +106,13 @@ def _keeps_statistics(short: str, args: Args) -> bool:
 
 
 def _drops(short: str, args: Args) -> bool:
-    """Whether that module draws what it drops in training mode."""
+    """Whether that module draws random numbers in training mode."""
     rate = args.get(0, "p")
     return short in DROPOUTS and (rate is None or rate.constant not in (0, 1))
 
 
 def _small_part(value: Value) -> bool:
-    """Whether this is a plain number, or a module that is small or has no weights."""
+    """Whether this is a number, or a module that is small or has no weights."""
     return all(
         isinstance(atom, Const)
         or (

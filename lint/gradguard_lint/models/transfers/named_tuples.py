@@ -1,4 +1,4 @@
-"""Named tuples: their classes where a call makes them, and copies with other fields."""
+"""Named tuples: classes created by calls, and copies with other fields."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def named_tuple(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
 
 
 def _names(given: Value | None) -> list[str]:
-    """The names of the fields, as a string or a sequence says."""
+    """The field names in a string or sequence."""
     if given is None:
         return []
     if isinstance(given.constant, str):
@@ -66,7 +66,7 @@ def _names(given: Value | None) -> list[str]:
 
 
 def with_fields(m: Machine, node: ast.AST, instance: Instance, args: Args) -> Value:
-    """A copy of `instance` in which some fields are others."""
+    """A copy of `instance` with some fields replaced."""
     ident = m.ident_at(node, "replaced", instance.ident)
     for name, value in list(m.fields(instance.ident)):
         m.set_field(ident, name, value)
