@@ -43,7 +43,7 @@ from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.stub_calls import Caller
-from gradguard_lint.engine.tasks import in_line
+from gradguard_lint.engine.tasks import run_in_caller
 from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.transfers import (
     collectives,
@@ -200,7 +200,7 @@ def make_there(at: At, actor: Instance, task: Value) -> None:
 @primitive
 def run_here(at: At, tasks: Value) -> Value:
     """The results of a list of tasks that run sequentially in the caller."""
-    return sequence(in_line(at.m, at.frame, list(element_of(at.m, tasks).of(TaskCall))))
+    return sequence(run_in_caller(at.m, at.frame, list(element_of(at.m, tasks).of(TaskCall))))
 
 
 @primitive

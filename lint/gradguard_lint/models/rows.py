@@ -140,7 +140,7 @@ MATTERS = words(
 VARIABLES = words("cuda device gpu requires_grad")
 """Those of them that are common variable names."""
 
-MATTERS_BESIDE = {
+MATTERS_BY_STRING = {
     "dask": words("Parallel backend"),
     "CUDA_VISIBLE_DEVICES": words("environ putenv setenv"),
     "HIP_VISIBLE_DEVICES": words("environ putenv setenv"),
@@ -299,7 +299,7 @@ class Registry:
             frozenset(top for it in self.libraries if it.framework for top in it.tops),
             MATTERS | last(lambda row: row.does in ("generator", "search")),
             VARIABLES,
-            MATTERS_BESIDE,
+            MATTERS_BY_STRING,
             SHARED,
             TELLING,
             frozenset(marks),

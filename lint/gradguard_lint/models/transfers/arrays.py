@@ -46,7 +46,7 @@ from gradguard_lint.models.tensorflow import BEGINS
 from gradguard_lint.models.torch_words import TO_ONE
 from gradguard_lint.models.transfers import jax_calls
 from gradguard_lint.models.transfers.chances import is_certain
-from gradguard_lint.models.transfers.devices import driver_started, gpu_touched, placed
+from gradguard_lint.models.transfers.devices import driver_started, gpu_placement, gpu_touched
 from gradguard_lint.models.transfers.extents import (
     array_extent,
     drawn_extent,
@@ -68,7 +68,7 @@ RESEEDED = "<reseeded>"
 
 def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A random generator object."""
-    if row.argument[1] and placed(args.get(*row.argument))[0]:
+    if row.argument[1] and gpu_placement(args.get(*row.argument))[0]:
         driver_started(m, frame, node, f"{name}()", "torch")
     seeded = args.get(0)
     for thing in seeded.things("generator") if seeded is not None else ():

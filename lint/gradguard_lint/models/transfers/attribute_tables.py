@@ -21,7 +21,7 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
-from gradguard_lint.engine.containers import adopted, hold
+from gradguard_lint.engine.containers import store_contents, with_identity
 from gradguard_lint.engine.fields import fields_of
 from gradguard_lint.engine.imports import module_frame
 from gradguard_lint.engine.machine import Machine
@@ -129,13 +129,13 @@ def item(m: Machine, frame: Frame, node: ast.AST, thing: Thing, index: Value) ->
     """``vars(thing)[index]``."""
     owner, name = _owner(thing), index.constant
     if isinstance(owner, External) and not isinstance(name, str):
-        return some_of(m, owner)
+        return any_attribute_of(m, owner)
     if owner is None or not isinstance(name, str):
         return UNKNOWN
     return m.attribute(frame, node, of(owner), name)
 
 
-def some_of(m: Machine, atom: Atom) -> Value:
+def any_attribute_of(m: Machine, atom: Atom) -> Value:
     """A library module's attribute of unknown name, if all are modules or optimizers:
     ``torchvision.models``."""
     if not isinstance(atom, External):
@@ -191,12 +191,12 @@ def _unfolded(
         known = _fields_of(m, frame, node, atom)
         told = tuple((name, inside(it, name)) for name, it in known.entries)
         table = replace(known, entries=told, ident=m.ident_at(node, "fields", *path))
-        hold(m, table)
+        store_contents(m, table)
         return of(table)
     if isinstance(atom, Items):
         told_items = atom.items and tuple(inside(it, i) for i, it in enumerate(atom.items))
         held = Items(atom.kind, told_items, inside(atom.element, None))
-        return adopted(m, node, of(held)) if not path else of(held)
+        return with_identity(m, node, of(held)) if not path else of(held)
     return of(atom)
 
 

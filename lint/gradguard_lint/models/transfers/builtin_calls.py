@@ -7,17 +7,22 @@ import builtins
 from functools import partial
 
 from gradguard_lint.domain.conditions import plain_condition
-from gradguard_lint.domain.questions import Key, counted, is_question
+from gradguard_lint.domain.questions import Key, is_question, length_subject
 from gradguard_lint.domain.shapes import (
     EMPTY,
+    as_uncertain,
+    item_parts,
     items,
     known_items,
-    parted,
     sequence,
     sliced,
-    uncertain,
 )
-from gradguard_lint.domain.unknowns import at_large, computed, is_own, of_own
+from gradguard_lint.domain.unknowns import (
+    computed,
+    drop_default,
+    is_process_specific,
+    process_specific,
+)
 from gradguard_lint.domain.values import (
     COUNT,
     NOTHING,
@@ -45,22 +50,26 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.branches import condition, definite
 from gradguard_lint.engine.containers import (
-    adopted,
-    as_long_as,
+    concatenate,
     element_of,
     length,
-    strung_together,
     whole,
+    with_identity,
+    with_length_of,
 )
 from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.flows import flow
-from gradguard_lint.engine.iteration import following, is_lazy, iterated_object
+from gradguard_lint.engine.iteration import is_lazy, iterated_object, next_item
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import as_unknown, compare
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import module_parts
-from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_named, some_of
+from gradguard_lint.models.transfers.attribute_tables import (
+    any_attribute_of,
+    attributes_of,
+    set_named,
+)
 from gradguard_lint.models.transfers.containers import taken_over
 from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.models.transfers.type_questions import has_attribute, is_of
@@ -85,7 +94,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short in ("next", "anext") and first is not None:
         only = first.only
         if isinstance(only, Generator):
-            return following(m, frame, node, only, args.get(1))
+            return next_item(m, frame, node, only, args.get(1))
     if short == "iter" and first is not None:
         return iterated_object(m, frame, node, first).map(_iterator)
     if short in _LAZY and args.positional:
@@ -103,19 +112,21 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         first = args.get(0)
     if short in ("list", "tuple"):
         if first is None:
-            return adopted(m, node, items(short, []))
+            return with_identity(m, node, items(short, []))
         only = first.only
         if isinstance(only, Items):
-            made = adopted(m, node, of(replace(only, kind=short, ident=0, count=None)))
-            return as_long_as(m, first, made)
+            made = with_identity(m, node, of(replace(only, kind=short, ident=0, count=None)))
+            return with_length_of(m, first, made)
         known = known_items(first)
         if known is not None:
-            return adopted(m, node, items(short, known))
+            return with_identity(m, node, items(short, known))
         if isinstance(only, Tensor):
             return sequence(element_of(m, first), short)
-        return as_long_as(m, first, adopted(m, node, sequence(element_of(m, first), short)))
+        return with_length_of(
+            m, first, with_identity(m, node, sequence(element_of(m, first), short))
+        )
     if short == "dict":
-        return adopted(m, node, of(taken_over(m, frame, node, EMPTY, first, args)))
+        return with_identity(m, node, of(taken_over(m, frame, node, EMPTY, first, args)))
     if short == "range":
         numbers = unknown(("int", id(node), *_least(args)))
         if _one_turn(args):  # what is done with this number is done with any
@@ -126,7 +137,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         if start is not None and any(start.of(Items)):
             now = whole(m, first)
             each = known_items(now) or (element_of(m, now),)
-            return strung_together(m, (start, *each)) or UNKNOWN
+            return concatenate(m, (start, *each)) or UNKNOWN
         element = element_of(m, first)
         if all(map(is_number, element.atoms)):
             return NUMBER
@@ -137,24 +148,24 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         if len(args.positional) > 1:
             return _extreme(m, short, args.positional)
         element = element_of(m, first)
-        return uncertain(element) if "default" in args.keywords else element
+        return as_uncertain(element) if "default" in args.keywords else element
     if short == "next" and first is not None:
         element = element_of(m, first)
-        return uncertain(element) if len(args.positional) > 1 else element
+        return as_uncertain(element) if len(args.positional) > 1 else element
     if short == "str" and first is not None:
-        return of_own(id(node)) if is_own(first) else first.map(_as_text)
+        return process_specific(id(node)) if is_process_specific(first) else first.map(_as_text)
     if short in ("int", "bool", "float") and first is not None:
         if any(first.tensors()):
             return NUMBER
-        if is_own(first):
-            return of_own(id(node))
-        return at_large(first).map(lambda atom: _number(short, atom, args))
+        if is_process_specific(first):
+            return process_specific(id(node))
+        return drop_default(first).map(lambda atom: _number(short, atom, args))
     if short in ("round", "abs", "pow") and first is not None and any(map(is_number, first.atoms)):
         return figured(short, args)
     if short in ("all", "any") and first is not None:
         return NUMBER
     if short == "len" and first is not None:
-        return at_large(first).map(lambda atom: _length(m, atom))
+        return drop_default(first).map(lambda atom: _length(m, atom))
     if short == "getattr" and len(args.positional) >= 2:
         wanted = args.positional[1].constant
         if isinstance(wanted, str):
@@ -162,9 +173,9 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             if len(args.positional) < 3:
                 return found
             off = args.positional[2].constant is False
-            return off_by_default(m, found) if off else uncertain(found)
+            return off_by_default(m, found) if off else as_uncertain(found)
         owner = args.positional[0]
-        return module_parts.named(m, owner) or owner.map(lambda atom: some_of(m, atom))
+        return module_parts.named(m, owner) or owner.map(lambda atom: any_attribute_of(m, atom))
     if short == "hasattr" and len(args.positional) == 2:
         return has_attribute(m, *args.positional)
     if short == "setattr" and len(args.positional) == 3:
@@ -172,7 +183,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         only, field = owner.only, wanted.constant
         if isinstance(only, Instance) and field is None:
             for name, held in m.fields(only.ident):
-                m.store[only.ident, name] = uncertain(held)
+                m.store[only.ident, name] = as_uncertain(held)
         if only is not None and set_named(m, frame, node, only, field, value):
             return NOTHING
         if isinstance(only, (Tensor, Unknown)) and isinstance(field, str):
@@ -209,7 +220,7 @@ def _enumerate(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
             return items("generator", pairs)
         only, element = values[0].only, element_of(m, values[0])
         if isinstance(only, Items) and only.ends and isinstance(least, int):
-            head = parted(only)[0]
+            head = item_parts(only)[0]
             (count,) = number.of(Unknown)
             told = [
                 guarded(item, frozenset({(("eq", count.key, n), True)}))
@@ -308,7 +319,7 @@ def _one_turn(args: Args) -> bool:
 def _extreme(m: Machine, name: str, values: list[Value]) -> Value:
     """``min(...)`` or ``max(...)`` of several values."""
     if sum(any(value.of(Unknown)) for value in values) > 1:
-        values = [*map(at_large, values)]
+        values = [*map(drop_default, values)]
     made, *others = values
     for other in others:
         if len(made.choices) * len(other.choices) > WIDTH:
@@ -340,7 +351,9 @@ def _one_of_two(m: Machine, name: str, atom: Atom, other: Atom) -> Value:
 
 def _counts(atom: Atom) -> bool:
     """Whether this is a number of items."""
-    return atom in COUNT.atoms or (isinstance(atom, Unknown) and counted(atom.key) is not None)
+    return atom in COUNT.atoms or (
+        isinstance(atom, Unknown) and length_subject(atom.key) is not None
+    )
 
 
 def _bounded(m: Machine, name: str, bound: float, atom: Atom) -> Value:
@@ -372,7 +385,7 @@ def figured(name: str, args: Args) -> Value:
     """The number computed by `name`, equal for equal arguments."""
     if not args.positional or args.keywords or args.rest is not None:
         return NUMBER
-    first, *others = map(at_large, args.positional)
+    first, *others = map(drop_default, args.positional)
     return first.map(lambda atom: _numeric(name, atom, *(it.only or Unknown() for it in others)))
 
 

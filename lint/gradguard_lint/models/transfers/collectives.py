@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterable
 
 from gradguard_lint.domain.payloads import Collective
-from gradguard_lint.domain.shapes import inner, with_held
+from gradguard_lint.domain.shapes import inner, map_contents
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -112,7 +112,7 @@ def changed_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
         if isinstance(atom, Tensor):
             return of(change(atom))
         if isinstance(atom, (Items, Table)):
-            new = with_held(atom, lambda held: changed_tensors(held, change))
+            new = map_contents(atom, lambda held: changed_tensors(held, change))
             return of(replace(new, ident=0))
         return of(atom)
 

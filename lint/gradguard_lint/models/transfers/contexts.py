@@ -34,7 +34,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tree import descend, last_name
 from gradguard_lint.engine.turns import from_before
-from gradguard_lint.engine.waiting import started
+from gradguard_lint.engine.waiting import record_pool_start
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.dask_work import leave_config
@@ -42,8 +42,8 @@ from gradguard_lint.models.transfers.devices import (
     asks_for_cpu,
     driver_started,
     gpu_absent,
+    gpu_placement,
     gpu_touched,
-    placed,
 )
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.environment import PATCH, enter_patch, leave_patch
@@ -83,7 +83,7 @@ def _looks_like_lock(node: ast.expr) -> bool:
     return "lock" in name or "mutex" in name
 
 
-def of_task(m: Machine, lock: Thing) -> bool:
+def is_task_local(m: Machine, lock: Thing) -> bool:
     """Whether a task created that lock itself: nobody else waits for it."""
     return m.place.worker is not None and lock.born == m.worker_ident
 
@@ -120,7 +120,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     elif kind == "device-scope":
         m.modes = replace(modes, gpu=atom.gpu and not gpu_absent(m))
     elif kind == "lock":
-        m.modes = replace(modes, locked=modes.locked or not of_task(m, atom))
+        m.modes = replace(modes, locked=modes.locked or not is_task_local(m, atom))
     elif kind == PATCH:
         enter_patch(m, frame, atom)
     elif kind == "parallel-config":
@@ -128,7 +128,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     elif kind == "parallel":
         start = start_of(m, atom)
         if start is not None and start[0] == POOL:
-            started(m, atom.ident)
+            record_pool_start(m, atom.ident)
     elif kind == "gpu-device":
         framework = atom.name.partition(".")[0]
         enters = driver_started if framework == "torch" else gpu_touched
@@ -288,7 +288,7 @@ _MARKS = {"keeping": CACHED, "context-manager": "context", "compiled": "compiled
 def autocast(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``autocast(...)``."""
     m.effect(frame, node, "autocast", LibraryUse("autocast"))
-    on_gpu = name.startswith("torch.cuda.") or placed(args.get(0, "device_type"))[0]
+    on_gpu = name.startswith("torch.cuda.") or gpu_placement(args.get(0, "device_type"))[0]
     if on_gpu and not asks_for_cpu(args):
         driver_started(m, frame, node, f"{name}()", "torch")
     parts = tuple(args.keywords.items())

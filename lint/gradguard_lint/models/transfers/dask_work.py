@@ -21,7 +21,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import hand_out, in_line, tasks_in
+from gradguard_lint.engine.tasks import dispatch_tasks, run_in_caller, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
 
@@ -147,7 +147,7 @@ def compute(
     if not tasks:
         return UNKNOWN
     if start is None:
-        in_line(m, frame, tasks)
+        run_in_caller(m, frame, tasks)
         return UNKNOWN
     started = start_called(m, start)
-    return sequence(hand_out(m, frame, node, tasks, started, "dask", meant=meant))
+    return sequence(dispatch_tasks(m, frame, node, tasks, started, "dask", meant=meant))

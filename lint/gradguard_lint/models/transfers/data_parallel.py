@@ -70,7 +70,7 @@ AROUND = "<forward of>"
 WAYS = 64
 """The limit of paths that differ in the modules of their forward passes."""
 
-TURNED_AWAY = words("print len isinstance hasattr id repr type")
+PURE_BUILTINS = words("print len isinstance hasattr id repr type")
 
 
 def backward(
@@ -91,7 +91,7 @@ def backward(
         return
     known = bool(tensors) and not any(isinstance(atom, Unknown) for atom in inner(target))
     forwards = frozenset[int]().union(*(tensor.severed for tensor in tensors))
-    go = partial(_credited, m, frame, node, wrapped, tensors, inputs, known=known)
+    go = partial(_record_averaging, m, frame, node, wrapped, tensors, inputs, known=known)
     _split_by_value(m, forwards, go)
 
 
@@ -118,7 +118,7 @@ def _split_by_value(
     m.state.assumed = before.assumed
 
 
-def _credited(
+def _record_averaging(
     m: Machine,
     frame: Frame,
     node: ast.AST,
@@ -290,7 +290,7 @@ def wrapper_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Ar
     m.modes = replace(modes, averaged=True)
     result = m.call(frame, node, model.part("module") or UNKNOWN, args)
     m.modes = modes
-    return _noted(m, node, model.ident, result, by_wrapper=True)
+    return _with_forward_pass(m, node, model.ident, result, by_wrapper=True)
 
 
 def module_in(atom: Atom) -> Value | None:
@@ -298,7 +298,9 @@ def module_in(atom: Atom) -> Value | None:
     return atom.part("module") if isinstance(atom, Thing) and atom.kind == "model" else None
 
 
-def _noted(m: Machine, node: ast.AST, top: int, result: Value, *, by_wrapper: bool) -> Value:
+def _with_forward_pass(
+    m: Machine, node: ast.AST, top: int, result: Value, *, by_wrapper: bool
+) -> Value:
     """`result`, with the forward pass of module `top` recorded in its tensors."""
     if not m.modes.grad:
         return result
@@ -335,9 +337,9 @@ def direct_call(
     past = m.ident_at(node, "past wrapper")
     called = ast.unparse(node.func) if isinstance(node, ast.Call) else "the module"
     wrapper = m.read(top, WRAPPER) or UNKNOWN
-    place = _entered(m, frame, top)
+    place = _entry_site(m, frame, top)
     m.effect(frame, node, f"`{called}(...)`", WrapperBypass(past, wrapper=wrapper, place=place))
-    return _noted(m, node, top, result, by_wrapper=False)
+    return _with_forward_pass(m, node, top, result, by_wrapper=False)
 
 
 def _calls_wrapper(m: Machine, frame: Frame, node: ast.AST, top: int) -> bool:
@@ -350,7 +352,7 @@ def _calls_wrapper(m: Machine, frame: Frame, node: ast.AST, top: int) -> bool:
     )
 
 
-def _entered(m: Machine, frame: Frame, top: int) -> Site | None:
+def _entry_site(m: Machine, frame: Frame, top: int) -> Site | None:
     """Where the program calls a method of module `top` that leads to its parts and methods in
     `frame`: these run equally behind the wrapper."""
     place, inside = None, frame
@@ -367,14 +369,14 @@ def _entered(m: Machine, frame: Frame, top: int) -> Site | None:
 def step(m: Machine, frame: Frame, node: ast.AST, optimizer: Thing) -> None:
     """Record a step of the optimizer, possibly with gradients of this process alone."""
     for top in _steps_over(m, optimizer):
-        past = _on_its_way(m, top)
+        past = _bypassing_forward(m, top)
         if past and _is(m, top, AVERAGED, False):
             m.effect(frame, node, "`optimizer.step()`", WrapperBypass(past, stepped=True))
         m.store[top, ALONE] = NOTHING
         m.store[top, AVERAGED] = constant(False)
 
 
-def _on_its_way(m: Machine, top: int) -> int:
+def _bypassing_forward(m: Machine, top: int) -> int:
     """The forward pass that bypassed the wrapper and gave the gradients, on all paths or a known
     one; 0 if there is none."""
     value = m.read(top, ALONE) or NOTHING
@@ -452,11 +454,11 @@ def _of_parameters(m: Machine, atom: Atom) -> bool:
     )
 
 
-def handed_over(m: Machine, name: str, args: Args) -> None:
+def escape_to_unknown(m: Machine, name: str, args: Args) -> None:
     """Record what an unknown callee may do to modules and samplers among its arguments."""
     if (0, WRAPPED) not in m.store and (0, PASSED) not in m.store:
         return
-    if name.rpartition(".")[2] in TURNED_AWAY:
+    if name.rpartition(".")[2] in PURE_BUILTINS:
         return
     for value in args.values():
         for atom in inner(value, 2):

@@ -35,7 +35,11 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.defaults import far_fetched, far_fetched_here, only_named
+from gradguard_lint.engine.defaults import (
+    gpu_by_name_only,
+    needs_nondefault_option,
+    path_needs_nondefault_option,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 
@@ -43,7 +47,7 @@ NO_GPUS = ("", "-1")
 """Values of the visible-devices variable that hide all GPUs."""
 
 
-def counted(atom: Atom) -> bool:
+def is_unknown_integer(atom: Atom) -> bool:
     """Whether `atom` is an unknown integer other than a rank."""
     key = atom.key if isinstance(atom, Unknown) else None
     return isinstance(key, tuple) and key[0] == "int" and key != RANK
@@ -74,7 +78,7 @@ def gpu_when(value: Value | None, m: Machine | None = None) -> Conditions | None
     found = [
         choice.when
         for choice in value.choices
-        if gpu_name(choice.atom) and (m is None or not far_fetched(m, choice.when))
+        if gpu_name(choice.atom) and (m is None or not needs_nondefault_option(m, choice.when))
     ]
     seen = gpu_seen(m) if m is not None and found else NONE
     if not found or seen is None:
@@ -82,7 +86,7 @@ def gpu_when(value: Value | None, m: Machine | None = None) -> Conditions | None
     return any_of(found) | seen
 
 
-def placed(value: Value | None, m: Machine | None = None) -> tuple[bool, Conditions]:
+def gpu_placement(value: Value | None, m: Machine | None = None) -> tuple[bool, Conditions]:
     """Whether `value` may name a GPU, and under which conditions."""
     when = gpu_when(value, m)
     return (when is not None, when or NONE)
@@ -97,12 +101,12 @@ def cpu_when(device: Value | None) -> Conditions:
         atom = choice.atom
         if isinstance(atom, Unknown) and atom.key is not None and not gpu_name(atom):
             worlds.append(choice.when | {(("eq", atom.key, "cpu"), True)})
-        elif not _elsewhere(atom):
+        elif not _is_not_cpu(atom):
             worlds.append(choice.when)
     return any_of(worlds) if worlds else NEVER
 
 
-def _elsewhere(atom: Atom) -> bool:
+def _is_not_cpu(atom: Atom) -> bool:
     """Whether `atom` names a device other than the CPU: a GPU, "mps", "meta"."""
     name = atom.name if isinstance(atom, Thing) else getattr(atom, "value", None)
     return gpu_name(atom) or (isinstance(name, str) and not name.lower().startswith("cpu"))
@@ -257,7 +261,7 @@ def origin_of(m: Machine, frame: Frame, device: ast.expr | None) -> Step | None:
 def as_written(node: ast.AST, device: Value | None) -> str:
     """The device in the source's words."""
     written = device_node(node)
-    return ast.unparse(written) if written is not None else shown(device)
+    return ast.unparse(written) if written is not None else gpu_text(device)
 
 
 def gpu_absent(m: Machine) -> bool:
@@ -293,8 +297,8 @@ def gpu_touched(
     seen = gpu_seen(m)
     if seen is None or m.conflicts(when | seen | WITH_A_GPU):
         return
-    named = far_fetched_here(m)
-    if named and (m.place.worker is not None or not only_named(m)):
+    named = path_needs_nondefault_option(m)
+    if named and (m.place.worker is not None or not gpu_by_name_only(m)):
         return
     if device is not None:
         if _is_used_already(m, device):
@@ -338,7 +342,7 @@ def asked_for_gpus(m: Machine, key: Key, without: Hashable) -> Value:
 
 def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:
     """Record that the expression starts the GPU driver without a context."""
-    if not far_fetched_here(m):
+    if not path_needs_nondefault_option(m):
         m.effect(frame, node, what, GpuUse("driver", framework))
 
 
@@ -359,7 +363,7 @@ def gpu_hinted(
     m: Machine, frame: Frame, node: ast.AST, what: str, device: Value | None = None
 ) -> None:
     """Record that another library is configured to use a GPU, or `device`."""
-    if not gpu_absent(m) and not far_fetched_here(m):
+    if not gpu_absent(m) and not path_needs_nondefault_option(m):
         m.effect(frame, node, what, GpuUse("hinted", device=chosen_gpu(device)))
 
 
@@ -396,7 +400,7 @@ def _has_number(name: Hashable) -> bool:
     return str(name)[-1:].isdigit()
 
 
-def numbered(index: Value) -> Value:
+def gpu_at_index(index: Value) -> Value:
     """The GPU with the number `index`."""
     return of(Thing("device", "cuda", gpu=True, parts=(("index", index),)))
 
@@ -407,7 +411,7 @@ def cuda_argument(args: Args) -> Value:
     known = given.constants() if given is not None else [None]
     if given is None or None in known or any(given.of(Thing)):
         return constant("cuda")
-    return numbered(join(map(constant, known)) if known else given)
+    return gpu_at_index(join(map(constant, known)) if known else given)
 
 
 def device_argument(args: Args) -> Value | None:
@@ -425,7 +429,7 @@ def device_argument(args: Args) -> Value | None:
     return None
 
 
-def shown(value: Value | None) -> str:
+def gpu_text(value: Value | None) -> str:
     """The GPU in `value` as reports show it."""
     for atom in value.atoms if value is not None else ():
         if not gpu_name(atom):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import side_by_side
+from gradguard_lint.domain.shapes import items_by_position
 from gradguard_lint.domain.values import RANK, TaskCall, Unknown, Value
 from gradguard_lint.engine.arguments import SOME, is_tuple
 from gradguard_lint.engine.containers import element_of
@@ -67,7 +67,7 @@ def tasks_of_tuples(
     are no tuples are passed as they are."""
     source = _source(caller, tuples)
     element = element_of(m, iterated(m, caller.frame, caller.node, tuples))
-    values = tuple(side_by_side(element) or ())
+    values = tuple(items_by_position(element) or ())
     if others and not values:
         values = (element,)
     names = unpacked_texts(source, len(values))

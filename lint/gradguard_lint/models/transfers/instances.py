@@ -57,7 +57,7 @@ def made(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
         m.find_in_class(instance.cls, "__new__") is not None
         or (not instance.cls.plain and m.find_in_class(instance.cls, "__init__") is None)
     ):
-        unknown_calls.handed_on(m, frame, node, args)  # its base class receives the arguments
+        unknown_calls.record_escapes(m, frame, node, args)  # its base class receives the arguments
     if what == "torch" and any(
         part.gpu for _, value in m.fields(instance.ident) for part in value.things("model")
     ):
@@ -70,7 +70,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
     if what == "parallel":
         return parallel.run_instance(m, frame, node, instance, args)
     if m.place.worker is not None and not what:  # its base class receives that object, too
-        unknown_calls.handed_on(m, frame, node, Args([of(instance), *args.values()]))
+        unknown_calls.record_escapes(m, frame, node, Args([of(instance), *args.values()]))
     if what not in ("torch", "keras"):
         return UNKNOWN
     forward = m.find_in_class(instance.cls, "forward" if what == "torch" else "call")

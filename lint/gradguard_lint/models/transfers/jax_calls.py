@@ -23,7 +23,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.jax import READS, SHAPED
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_name, placed
+from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_name, gpu_placement
 from gradguard_lint.models.transfers.extents import shape_of
 from gradguard_lint.models.transfers.tensor_uses import is_shared_out, worked
 from gradguard_lint.models.transfers.tensors import combine, tensors_in
@@ -85,7 +85,7 @@ def moved(m: Machine, frame: Frame, node: ast.AST, array: Value, device: Value |
     """`array` on `device`, if that is known."""
     if device is None:
         return array
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if gpu and not gpu_hidden(m):
         place = m.site(frame, node)
         there = array.map(lambda it: of(_at(it, place)))

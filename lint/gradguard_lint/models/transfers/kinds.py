@@ -96,7 +96,7 @@ def method_of(
             _uses_gpu(m, frame, node, thing, name)
         case "hook", "remove":
             return torch_tensors.unhooked(m, frame, node, thing)
-        case "lock", "acquire" | "release" if not contexts.of_task(m, thing):
+        case "lock", "acquire" | "release" if not contexts.is_task_local(m, thing):
             m.modes = replace(m.modes, locked=name == "acquire")
         case "loss", "to" | "cuda" | "cpu" | "eval" | "train":
             return of(thing)

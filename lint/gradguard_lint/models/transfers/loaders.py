@@ -33,7 +33,7 @@ from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import hand_out
+from gradguard_lint.engine.tasks import dispatch_tasks
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.transfers.starting import starts_of, where_not
 from pytest_gradguard.records import replace
@@ -126,7 +126,7 @@ def iterate(m: Machine, frame: Frame, node: ast.AST, loader: Instance) -> None:
         if not tasks:
             tasks, initializer = [initializer], None
     for start, way in starts:
-        hand_out(
+        dispatch_tasks(
             *(m, frame, node, tasks, replace(start, workers="DataLoader workers"), LIBRARY),
             when=when | way,
             initializer=initializer,

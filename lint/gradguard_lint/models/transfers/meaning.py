@@ -73,7 +73,7 @@ from gradguard_lint.models.transfers.devices import (
     asks_for_cpu,
     device_argument,
     driver_started,
-    placed,
+    gpu_placement,
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
 from gradguard_lint.models.transfers.table import TRANSFERS
@@ -181,9 +181,9 @@ class Meaning(Known):
             for instance in args.positional[0].of(Instance):
                 rest = replace(args, positional=args.positional[1:], written=False)
                 return parallel.run_instance(m, frame, node, instance, rest)
-        data_parallel.handed_over(m, name, args)
-        unknown_calls.handed_on(m, frame, node, args)
-        unknown_calls.given_a_gpu(m, frame, node, name, args)
+        data_parallel.escape_to_unknown(m, name, args)
+        unknown_calls.record_escapes(m, frame, node, args)
+        unknown_calls.record_gpu_argument(m, frame, node, name, args)
         top = name.partition(".")[0]
         foreign = top not in self.registry.tops and top not in sys.stdlib_module_names
         unknown_calls.may_seed(m, frame, node, name, unknown=foreign)
@@ -392,7 +392,7 @@ class Meaning(Known):
         return row is not None and row.keeps
 
     def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
-        samplers.passed(m, frame, node, value)
+        samplers.record_pass(m, frame, node, value)
         return value.map(wrapping.within)
 
     def changed_receiver(
@@ -412,7 +412,9 @@ class Meaning(Known):
         if isinstance(receiver, Thing) and receiver.kind == "model" and not receiver.ident:
             if name in ("cuda", "cpu"):
                 return of(replace(receiver, gpu=name == "cuda"))
-            gpu, when = placed(device_argument(args), m) if name == "to" else (False, frozenset())
+            gpu, when = (
+                gpu_placement(device_argument(args), m) if name == "to" else (False, frozenset())
+            )
             if gpu:
                 moved = Choice(replace(receiver, gpu=True), when)
                 return Value((moved, Choice(receiver)) if when else (moved,))

@@ -29,7 +29,7 @@ from gradguard_lint.models.torch_words import (
     WEIGHTLESS,
 )
 from gradguard_lint.models.transfers import module_parts
-from gradguard_lint.models.transfers.devices import as_written, gpu_touched, placed
+from gradguard_lint.models.transfers.devices import as_written, gpu_placement, gpu_touched
 from gradguard_lint.models.transfers.parameter_sizes import is_copied_by_threads
 from gradguard_lint.models.transfers.tensor_uses import worked
 from gradguard_lint.models.transfers.tensors import combine, known_small
@@ -60,7 +60,7 @@ def model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     written = device is not None
     if not written and short not in WEIGHTLESS:
         device = device_by_default(m)
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if gpu:
         told = f"{name}(..., device={as_written(node, device)})" if written else f"{name}(...)"
         gpu_touched(m, frame, node, told, "torch", device, when, told=written)

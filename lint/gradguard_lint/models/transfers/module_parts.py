@@ -95,7 +95,7 @@ def iterated(m: Machine, atom: Atom) -> Value | None:
     whole, picked = _picked(m, atom)
     if ":" in atom.name and picked is not None:
         return items("generator", [_at(m, atom.receiver, str(place)) for place, _ in picked])
-    modules = meant(m, atom)
+    modules = modules_of_part(m, atom)
     if modules is None:
         return sequence(some(atom)) if _of_module(atom) else None
     only = modules.only
@@ -135,7 +135,7 @@ def _of_module(atom: Atom) -> bool:
 def _at(m: Machine, whole: Atom, place: str) -> Value:
     """The submodule at a place in `whole`; a project object is itself."""
     part = Method(whole, f"[{place}]")
-    modules = meant(m, part)
+    modules = modules_of_part(m, part)
     own = modules is not None and any(modules.of(Instance))
     return modules if modules is not None and own else of(part)
 
@@ -186,7 +186,7 @@ def at(m: Machine, frame: Frame, node: ast.AST, module: Atom, index: Value) -> V
     return _at(m, module, place or "...")
 
 
-def meant(m: Machine, part: Atom) -> Value | None:
+def modules_of_part(m: Machine, part: Atom) -> Value | None:
     """The modules that `part` of a module stands for; None if they are unknown."""
     if not isinstance(part, Method):
         return of(part) if frozen.module_itself(part) else None
@@ -216,7 +216,7 @@ def is_away(m: Machine, ident: int) -> bool:
 
 def _picked(m: Machine, part: Method) -> tuple[Thing | None, list[tuple[int, str]] | None]:
     """The container of `part`, with the positions and names of the modules that it selects."""
-    modules = meant(m, part.receiver)
+    modules = modules_of_part(m, part.receiver)
     whole = modules.only if modules is not None else None
     names = _names(m, whole.ident) if isinstance(whole, Thing) else None
     if names is None or not isinstance(whole, Thing):

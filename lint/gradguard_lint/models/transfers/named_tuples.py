@@ -16,7 +16,7 @@ from gradguard_lint.domain.values import (
     Value,
     of,
 )
-from gradguard_lint.engine.containers import adopted
+from gradguard_lint.engine.containers import with_identity
 from gradguard_lint.engine.fields import fields_of, parts_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -91,5 +91,5 @@ def method(m: Machine, node: ast.AST, instance: Instance, name: str, args: Args)
     if name == "_asdict":
         names = fields_of(m, instance.cls)
         entries = tuple(zip(names, parts_of(m, instance), strict=True))
-        return adopted(m, node, of(Table(entries, ABSENT)))
+        return with_identity(m, node, of(Table(entries, ABSENT)))
     return None

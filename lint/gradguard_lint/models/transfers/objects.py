@@ -210,7 +210,7 @@ def set_attribute(
         else:
             m.effect(frame, target, "`.grad = ...`", GradWrite(of(atom)))
     if isinstance(atom, Unknown):
-        unknown_calls.handed_on(m, frame, target, Args([value]))
+        unknown_calls.record_escapes(m, frame, target, Args([value]))
         tensorflow_calls.session_option(m, frame, target, value)
         if target.attr == "requires_grad":
             part_calls.frozen_behind(m, atom)
@@ -258,7 +258,7 @@ def set_item(
         if isinstance(atom, Thing) and atom.kind == "model":
             frozen.parts_changed(m, atom.ident)
         if isinstance(atom, Unknown):
-            unknown_calls.handed_on(m, frame, target, Args([value]))
+            unknown_calls.record_escapes(m, frame, target, Args([value]))
     if any(holder.tensors()):
         what = f"`{ast.unparse(target)} = ...`"
         written(m, frame, target, what, holder)

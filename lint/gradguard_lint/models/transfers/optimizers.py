@@ -7,7 +7,7 @@ import ast
 from gradguard_lint.domain.effects import of_kinds
 from gradguard_lint.domain.payloads import OptimizerStep
 from gradguard_lint.domain.values import NOTHING, UNKNOWN, Atom, Frame, Instance, Thing, Value, of
-from gradguard_lint.engine.attributes import belonging
+from gradguard_lint.engine.attributes import as_field_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import parents_in
@@ -32,7 +32,7 @@ def inherited(m: Machine, instance: Instance) -> Value:
     found = m.read(instance.ident, _INHERITED) or UNKNOWN
     if any(thing.born == instance.born for thing in found.things(KIND)):
         return found
-    return belonging(m, instance, found)
+    return as_field_of(m, instance, found)
 
 
 def optimizers(m: Machine, value: Value) -> list[Thing]:

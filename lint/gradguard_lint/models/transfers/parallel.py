@@ -31,7 +31,7 @@ from gradguard_lint.engine.arguments import SOME
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.quoting import items_text, unpacked_text, written
-from gradguard_lint.engine.tasks import hand_out, in_line, tasks_in
+from gradguard_lint.engine.tasks import dispatch_tasks, run_in_caller, tasks_in
 from gradguard_lint.engine.tree import last_name
 from gradguard_lint.engine.turns import in_loop, private_parts
 from gradguard_lint.engine.waiting import moment_of
@@ -156,14 +156,14 @@ def run(m: Machine, frame: Frame, node: ast.AST, parallel: Thing, args: Args) ->
         return UNKNOWN
     start = start_of(m, parallel)
     if start is None:
-        return sequence(in_line(m, frame, tasks))
+        return sequence(run_in_caller(m, frame, tasks))
     many = not (len(tasks) == 1 and _single(given))
     pool = start[0] == POOL
     since = moment_of(m, parallel.ident) if pool else None
     called = start_of_pools(m) if pool else start_called(m, start[0])
     if called is None:
         return UNKNOWN
-    result = hand_out(
+    result = dispatch_tasks(
         *(m, frame, node, tasks, called, "joblib"),
         many=many,
         when=start[1],

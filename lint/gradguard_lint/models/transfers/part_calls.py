@@ -34,7 +34,7 @@ from pytest_gradguard.records import replace
 
 def called(m: Machine, frame: Frame, node: ast.AST, part: Atom, args: Args) -> Value | None:
     """A call of a part of a module; None if the part is unknown."""
-    modules = module_parts.meant(m, part)
+    modules = module_parts.modules_of_part(m, part)
     whole = torch_modules.module_of(part)
     if modules is None and isinstance(whole, Thing) and _is_module(m, part):
         model = Thing("model", "Module", whole.ident, whole.born, whole.gpu)
@@ -95,7 +95,7 @@ def method(
         if isinstance(own, Method) and own.name in PARAMETERS:
             parameter = Tensor("torch", "none", _is_on_gpu(whole), whole.born, whole.ident)
             return tensor_method(m, frame, node, parameter, name, args)
-    modules = module_parts.meant(m, part)
+    modules = module_parts.modules_of_part(m, part)
     if name == "requires_grad_":
         state = frozen.frozen_by(m, args.get(0, "requires_grad") or constant(True))
         _frozen(m, whole, modules if part.name not in PARAMETERS else None, state)
@@ -209,7 +209,9 @@ def frozen_behind(m: Machine, atom: Atom) -> None:
         whole = module_parts.behind(atom.key)
     else:
         whole = torch_modules.module_of(atom)
-        modules = module_parts.meant(m, atom.receiver) if isinstance(atom, Method) else None
+        modules = (
+            module_parts.modules_of_part(m, atom.receiver) if isinstance(atom, Method) else None
+        )
         only = modules.only if modules is not None else None
         whole = only if isinstance(only, (Instance, Thing)) else whole
     if whole is not None:

@@ -20,7 +20,7 @@ from gradguard_lint.domain.values import (
     Value,
 )
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.engine.tasks import hand_out, in_line
+from gradguard_lint.engine.tasks import dispatch_tasks, run_in_caller
 from gradguard_lint.engine.turns import in_loop
 from gradguard_lint.models.transfers.starting import start_in, starts_of
 
@@ -77,7 +77,7 @@ def run_processes(
     """
     starts = starts_of(m, how)
     if not starts:
-        in_line(m, frame, tasks, apart=True)
+        run_in_caller(m, frame, tasks, apart=True)
     again = in_loop(m, frame)
     many = again if several is None else several.constant is not False
     others = _started_before(m, frame, node, tasks, ident) if again and not many else []
@@ -85,7 +85,7 @@ def run_processes(
         other.many = True
     many = many or bool(others)
     for start, when in starts:
-        hand_out(
+        dispatch_tasks(
             *(m, frame, node, tasks, start, library),
             many=many,
             when=when,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import ABSENT, items, known_items, sequence, uncertain
+from gradguard_lint.domain.shapes import ABSENT, as_uncertain, items, known_items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -25,9 +25,9 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.attributes import item
-from gradguard_lint.engine.containers import adopted, element_of, strung_together
+from gradguard_lint.engine.containers import concatenate, element_of, with_identity
 from gradguard_lint.engine.containers import whole as whole_of
-from gradguard_lint.engine.flows import chained, cut
+from gradguard_lint.engine.flows import chained, first_items
 from gradguard_lint.engine.imports import import_named
 from gradguard_lint.engine.iteration import is_lazy
 from gradguard_lint.engine.machine import Machine
@@ -67,7 +67,7 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
             return of(new)
         return of(replace(atom, ident=0) if isinstance(atom, Table) else atom)
 
-    return adopted(m, node, value.map(copied))
+    return with_identity(m, node, value.map(copied))
 
 
 def number(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -150,7 +150,7 @@ def islice(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     if not is_lazy([value]):
         return identity(m, frame, node, name, args, row)
     count = args.positional[1].constant if len(args.positional) == 2 else None
-    return cut(m, frame, node, value, count if isinstance(count, int) else None)
+    return first_items(m, frame, node, value, count if isinstance(count, int) else None)
 
 
 def import_module(
@@ -175,12 +175,14 @@ def fold(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     """``functools.reduce(f, values)``."""
     element = element_of(m, whole_of(m, args.get(1) or UNKNOWN))
     given = Args([args.get(2) or element, element])
-    return uncertain(m.call(frame, node, args.get(0) or UNKNOWN, given))  # for one item, it is that
+    return as_uncertain(
+        m.call(frame, node, args.get(0) or UNKNOWN, given)
+    )  # for one item, it is that
 
 
 def operator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``operator.add(a, b)``."""
-    if name.endswith(("add", "concat")) and (both := strung_together(m, args.values())) is not None:
+    if name.endswith(("add", "concat")) and (both := concatenate(m, args.values())) is not None:
         return both
     return operation(m, frame, node, list(args.values())) or UNKNOWN
 
@@ -240,8 +242,8 @@ def default_dict(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
         return made
     for table in made.of(Table):
         plain = replace(table, ident=0, missing=missing)
-        return adopted(m, node, of(plain))
-    return adopted(m, node, of(Table((), ABSENT, missing=missing)))
+        return with_identity(m, node, of(plain))
+    return with_identity(m, node, of(Table((), ABSENT, missing=missing)))
 
 
 def _copied(m: Machine, node: ast.AST, value: Value, made: set[int]) -> Value:

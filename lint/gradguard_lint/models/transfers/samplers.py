@@ -53,7 +53,7 @@ _SHARES = ((1, "num_replicas"), (2, "rank"))
 def begins(m: Machine, frame: Frame, node: ast.AST, sampler: Instance) -> None:
     """Record a new sampler, which hasn't been iterated, unless it repeats the order of its
     predecessor."""
-    if not _gives_the_same(m, frame, node, sampler.ident):
+    if not _repeats_order(m, frame, node, sampler.ident):
         m.store[sampler.ident, PASSED] = NOTHING
     m.store[sampler.ident, EPOCH] = constant(0)
     m.store[sampler.ident, AGAIN] = NOTHING
@@ -65,7 +65,7 @@ def _needs_group(m: Machine, sampler: Instance) -> bool:
     return any((m.read(sampler.ident, name) or NOTHING).is_none for _, name in _SHARES)
 
 
-def _gives_the_same(m: Machine, frame: Frame, node: ast.AST, ident: int) -> bool:
+def _repeats_order(m: Machine, frame: Frame, node: ast.AST, ident: int) -> bool:
     """Whether a sampler is created again in each epoch, with the data and seed of the previous
     iteration, in which it stayed at the first epoch."""
     if not frame.loop_names or not m.place.turns.loops or not isinstance(node, ast.Call):
@@ -213,7 +213,7 @@ def _draws(instance: Instance) -> bool:
     return instance.cls.extends(LOADER) or instance.cls.extends(_BATCHES)
 
 
-def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
+def record_pass(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
     """Record that a loader is iterated, and whether its sampler repeats an order."""
     if (0, PASSED) not in m.store or not m.modes.grad:
         return

@@ -10,7 +10,7 @@ from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import NOTHING, Frame, Value, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.waiting import ask_for, was_before
+from gradguard_lint.engine.waiting import ask_progress, record_progress
 from gradguard_lint.models.rows import Row
 
 SIGNAL = "signal"
@@ -41,15 +41,15 @@ def method(m: Machine, node: ast.AST, key: Key, name: str, args: Args) -> Value 
     if name in _TELLS:
         _tell(m, ident, _TELLS[name])
     elif name in _WAITS:
-        was_before(m, _told(m, ident, _WAITS[name]))
+        record_progress(m, _told(m, ident, _WAITS[name]))
     elif name == "join" and (ident, "put", m.place.root) in m.facts.signals:
-        was_before(m, _told(m, ident, "done"))
+        record_progress(m, _told(m, ident, "done"))
     elif name == "clear":
         m.facts.signals.pop((ident, "set", m.place.root), None)
     elif name == "wait" and (args.get(0, "timeout") or NOTHING).is_none:
-        was_before(m, _told(m, ident, "set"))
+        record_progress(m, _told(m, ident, "set"))
     elif name in ("wait", "is_set"):
-        return unknown(ask_for(m, node, _told(m, ident, "set")))
+        return unknown(ask_progress(m, node, _told(m, ident, "set")))
     return None
 
 

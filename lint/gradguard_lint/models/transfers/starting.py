@@ -8,8 +8,8 @@ from itertools import combinations
 
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consistent, plain
 from gradguard_lint.domain.shapes import items, known_items
-from gradguard_lint.domain.starts import INHERITING, PROCESS, UNTOLD, Start
-from gradguard_lint.domain.unknowns import of_own, own_text
+from gradguard_lint.domain.starts import INHERITING, PROCESS, UNSPECIFIED, Start
+from gradguard_lint.domain.unknowns import process_specific, process_specific_text
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -117,7 +117,7 @@ def start_of(m: Machine, value: Value | None) -> Start | None:
     fresh = [start for start in found if start is not None and start.name not in INHERITING]
     if found and len(fresh) == len(found):
         return fresh[0]
-    return Start(UNTOLD, PROCESS, "worker processes")
+    return Start(UNSPECIFIED, PROCESS, "worker processes")
 
 
 def starts_of(m: Machine, value: Value | None) -> list[tuple[Start, Conditions]]:
@@ -125,7 +125,7 @@ def starts_of(m: Machine, value: Value | None) -> list[tuple[Start, Conditions]]
     start = start_of(m, value)
     if start is None or value is None:
         return []
-    if start.name == UNTOLD:
+    if start.name == UNSPECIFIED:
         known = registry_of(m).starts
         choices = m.filtered(value).choices
         named = [
@@ -152,7 +152,7 @@ def at_fork(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return NOTHING
 
 
-_OF_MULTIPROCESSING = frozenset({"fork", "forkserver", "loky", "spawn", UNTOLD})
+_OF_MULTIPROCESSING = frozenset({"fork", "forkserver", "loky", "spawn", UNSPECIFIED})
 """Start methods whose processes have a parent and a name."""
 
 
@@ -174,7 +174,7 @@ def current_process(
     if m.place.worker is not None and m.in_process_worker:
         if m.place.worker.call.start not in _OF_MULTIPROCESSING:
             return UNKNOWN
-        own, daemon = own_text("{}-{}"), m.place.worker.call.traits.daemons
+        own, daemon = process_specific_text("{}-{}"), m.place.worker.call.traits.daemons
     parts = (("name", own), ("daemon", constant(daemon)), *_numbers(m, node))
     return of(Thing("namespace", name, m.ident_at(node, m.in_process_worker), parts=parts))
 
@@ -183,14 +183,14 @@ def _numbers(m: Machine, node: ast.AST) -> Iterator[tuple[str, Value]]:
     """Attributes that differ between worker processes."""
     if m.in_process_worker:
         for name in ("pid", "ident", "_identity"):
-            yield name, of_own(id(node), name)
+            yield name, process_specific(id(node), name)
 
 
 def process_number(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
     """``os.getpid()``."""
-    return of_own(id(node)) if m.in_process_worker else NUMBER
+    return process_specific(id(node)) if m.in_process_worker else NUMBER
 
 
 def where_not(count: Value, values: tuple[Hashable, ...]) -> Conditions | None:

@@ -39,7 +39,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.containers import element_of
-from gradguard_lint.engine.defaults import far_fetched_here
+from gradguard_lint.engine.defaults import path_needs_nondefault_option
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import prove
@@ -53,9 +53,9 @@ from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import (
     gpu_absent,
     gpu_hidden,
+    gpu_placement,
     gpu_touched,
     memory_grown,
-    placed,
 )
 from gradguard_lint.models.transfers.tensor_uses import GRAPHS, operation_placed, worked
 from gradguard_lint.models.transfers.tensors import combine, each_tensor, tensors_in, with_anything
@@ -78,7 +78,7 @@ CPUS = ("cpu-list",)
 
 def device_scope(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``tf.device(...)``, or ``jax.default_device(...)``."""
-    gpu, when = placed(args.get(*row.argument), m)
+    gpu, when = gpu_placement(args.get(*row.argument), m)
     on = gpu and not m.conflicts(when)
     if on:
         m.effect(frame, node, name, GpuSetting("meant"))
@@ -291,7 +291,7 @@ _WITHOUT_WEIGHTS = (".Flatten", ".InputLayer", ".Reshape", ".Activation", ".ReLU
 def implied(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """Record that TensorFlow uses the GPU by default."""
     told = gpu_hidden(m, config=True) or memory_grown(m)
-    if not told and not gpu_absent(m) and not far_fetched_here(m):
+    if not told and not gpu_absent(m) and not path_needs_nondefault_option(m):
         m.effect(frame, node, what, GpuUse("implied", "tensorflow"))
 
 

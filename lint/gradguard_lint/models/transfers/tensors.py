@@ -40,8 +40,8 @@ from gradguard_lint.models.torch_words import (
 )
 from gradguard_lint.models.transfers.devices import (
     cpu_when,
+    gpu_placement,
     gpu_touched,
-    placed,
 )
 from gradguard_lint.models.transfers.tensor_uses import gpu_used, worked
 from pytest_gradguard.records import replace
@@ -404,7 +404,7 @@ def move(
     m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, device: Value | None, what: str
 ) -> Value:
     """``tensor.to(device)``."""
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if not gpu:
         known = device is not None and any(
             isinstance(atom, (Const, Thing)) for atom in device.atoms

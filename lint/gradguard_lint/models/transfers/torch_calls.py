@@ -60,11 +60,11 @@ from gradguard_lint.models.transfers.devices import (
     chosen_gpu,
     cpu_when,
     driver_started,
+    gpu_at_index,
     gpu_name,
+    gpu_placement,
+    gpu_text,
     gpu_touched,
-    numbered,
-    placed,
-    shown,
 )
 from gradguard_lint.models.transfers.extents import lies_apart, memory_of, same_element
 from gradguard_lint.models.transfers.tensor_uses import all_on_gpu, gpu_used, worked, written
@@ -177,7 +177,7 @@ def distribution(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
 def load(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``torch.load(...)``."""
     location = args.get(*row.argument)
-    on_gpu, when = placed(location, m)
+    on_gpu, when = gpu_placement(location, m)
     if on_gpu:
         what = f"{name}(..., {row.argument[1]}={as_written(node, location)})"
         gpu_touched(m, frame, node, what, "torch", location, when)
@@ -294,12 +294,12 @@ def device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 
     def change(atom: Atom) -> Value:
         if index is not None and gpu_name(atom):
-            return numbered(index)
+            return gpu_at_index(index)
         if isinstance(atom, Const):
             text = f"cuda:{atom.value}" if isinstance(atom.value, int) else str(atom.value)
             return of(Thing("device", text, gpu=gpu_name(atom)))
         if gpu_name(atom) and not isinstance(atom, Thing):
-            return numbered(chosen_gpu(of(atom)))
+            return gpu_at_index(chosen_gpu(of(atom)))
         return of(atom)
 
     return value.map(change)
@@ -335,13 +335,13 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     written = device is not None
     if not written and not inherited and short not in ("as_tensor", "asarray"):
         device = device_by_default(m)
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if inherited:
         like = [tensor for tensor, _ in tensors_in(args.values())]
         gpu = any(tensor.gpu for tensor in like)
         gpu_used(m, frame, node, like)
     elif gpu:
-        named = as_written(node, device) if "device" in args.keywords else shown(device)
+        named = as_written(node, device) if "device" in args.keywords else gpu_text(device)
         told = f"{name}(..., device={named})" if written else f"{name}(...)"
         gpu_touched(m, frame, node, told, "torch", device, when, told=written)
     if args.get(None, "pin_memory") == constant(True):

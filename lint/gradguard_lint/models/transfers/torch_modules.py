@@ -46,8 +46,8 @@ from gradguard_lint.models.transfers.devices import (
     as_written,
     cuda_argument,
     device_argument,
+    gpu_placement,
     gpu_touched,
-    placed,
 )
 from gradguard_lint.models.transfers.tensor_uses import value_used, worked, written
 from gradguard_lint.models.transfers.tensors import (
@@ -200,14 +200,14 @@ def model_method(
     me = of(model)
     if name == "cuda":
         named = cuda_argument(args)
-        on_gpu, when = placed(named, m)
+        on_gpu, when = gpu_placement(named, m)
         gpu_touched(m, frame, node, "`.cuda()`", "torch", named, when)
         return moved_model(m, model, on_gpu, m.site(frame, node) if on_gpu else None, when)
     if name == "cpu":
         return moved_model(m, model, False)
     if name in ("to", "to_empty"):
         device = device_argument(args)
-        on_gpu, when = placed(device, m)
+        on_gpu, when = gpu_placement(device, m)
         if on_gpu:
             what = f"`.{name}({as_written(node, device)})`"
             gpu_touched(m, frame, node, what, "torch", device, when)

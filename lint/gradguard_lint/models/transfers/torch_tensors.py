@@ -81,12 +81,12 @@ from gradguard_lint.models.transfers import (
 from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import (
     as_written,
-    counted,
     cuda_argument,
     device_argument,
+    gpu_placement,
     gpu_touched,
+    is_unknown_integer,
     of_tensor,
-    placed,
 )
 from gradguard_lint.models.transfers.extents import same_element
 from gradguard_lint.models.transfers.tensor_uses import all_on_gpu, gpu_used, worked, written
@@ -364,12 +364,13 @@ def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Arg
             name == "to"
             and device is not None
             and any(
-                (isinstance(atom, Const) and isinstance(atom.value, int)) or counted(atom)
+                (isinstance(atom, Const) and isinstance(atom.value, int))
+                or is_unknown_integer(atom)
                 for atom in device.atoms
             )
         ):
             return None
-        gpu, when = placed(device, m)
+        gpu, when = gpu_placement(device, m)
         if not gpu:
             return None
         what = "`.cuda()`" if name == "cuda" else f"`.to({as_written(node, device)})`"
@@ -425,7 +426,7 @@ def _of_part(m: Machine, atom: Atom) -> Value:
         part = part.receiver
     if not isinstance(part, Method) or part.name not in PARAMETERS:
         return of(atom)
-    modules = module_parts.meant(m, part.receiver)
+    modules = module_parts.modules_of_part(m, part.receiver)
     only = modules.only if modules is not None else None
     if not isinstance(only, Thing):
         return of(atom)

@@ -15,7 +15,7 @@ from gradguard_lint.domain.payloads import (
     UnknownCall,
 )
 from gradguard_lint.domain.shapes import inner, result_call, sequence
-from gradguard_lint.domain.unknowns import is_own, of_own
+from gradguard_lint.domain.unknowns import is_process_specific, process_specific
 from gradguard_lint.domain.values import (
     GRADIENT,
     ONE,
@@ -58,7 +58,7 @@ from gradguard_lint.models.transfers import (
     work,
 )
 from gradguard_lint.models.transfers.attribute_tables import may_get_more
-from gradguard_lint.models.transfers.devices import gpu_hinted, placed, shown
+from gradguard_lint.models.transfers.devices import gpu_hinted, gpu_placement, gpu_text
 from gradguard_lint.models.transfers.frozen import whole_of
 from gradguard_lint.words import words
 
@@ -107,8 +107,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         answer = signals.method(m, node, base, name, args)
         if answer is not None:
             return answer
-    if name in _PARTS and is_own(unknown(base)):
-        part = of_own(id(node))
+    if name in _PARTS and is_process_specific(unknown(base)):
+        part = process_specific(id(node))
         return sequence(part) if str(name).endswith(("split", "partition")) else part
     result = result_call(atom)
     samplers.may_train(m, frame, node)
@@ -135,11 +135,11 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     if name == tensorflow_calls.PAUSES:
         return of(Thing("tape-paused", name))
     if not m.facts.evidence.is_proved(identity_at(m, node), "optimizer"):
-        data_parallel.handed_over(m, str(name), args)
-    handed_on(m, frame, node, args)
+        data_parallel.escape_to_unknown(m, str(name), args)
+    record_escapes(m, frame, node, args)
     if m.place.worker is not None and isinstance(base, tuple) and base[0] == "instance":
         held = [value for _, value in m.fields(base[1])]  # its base class has them, too
-        handed_on(m, frame, node, Args(held if name != "__init__" else []))
+        record_escapes(m, frame, node, Args(held if name != "__init__" else []))
     if name == "backward" and result is not None:
         target = of(Tensor("torch", "unknown", maybe=frozenset({result})))
         m.effect(frame, node, "`.backward()`", Backward(target))
@@ -166,7 +166,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     if name == "retain_grad" or (name == "register_hook" and is_made):  # without a graph they raise
         prove_graph(m, receiver)
     if isinstance(name, str):
-        given_a_gpu(m, frame, node, f".{name}", args)
+        record_gpu_argument(m, frame, node, f".{name}", args)
         contexts.unknown_lock_method(m, node, name)
         if name == "setenv":  # usually of pytest's monkeypatch
             environment.environ_set(m, frame, node, args.get(0) or UNKNOWN, args.get(1) or UNKNOWN)
@@ -202,7 +202,7 @@ def _is_plain(value: Value) -> bool:
     return all(isinstance(atom, Const) or is_number(atom) for atom in value.atoms)
 
 
-def given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> None:
+def record_gpu_argument(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> None:
     """Record a call of another library with a GPU as ``device=`` or ``device_map=``."""
     spread = args.keywords.get("device_map")
     if spread is not None and not SPREADS.isdisjoint(spread.constants()):
@@ -212,20 +212,20 @@ def given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) 
         isinstance(atom, Const) and not isinstance(atom.value, str) for atom in device.atoms
     ):
         return
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if gpu and not m.conflicts(when):
-        gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})", device)
+        gpu_hinted(m, frame, node, f"{name}(..., device={gpu_text(device)})", device)
 
 
 def told_device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A call of another library whose device may be a GPU's number."""
-    handed_on(m, frame, node, args)
+    record_escapes(m, frame, node, args)
     device = args.get(*row.argument)
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if gpu and not m.conflicts(when):
-        gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})", device)
+        gpu_hinted(m, frame, node, f"{name}(..., device={gpu_text(device)})", device)
     elif not gpu:
-        given_a_gpu(m, frame, node, name, args)
+        record_gpu_argument(m, frame, node, name, args)
     return UNKNOWN
 
 
@@ -234,7 +234,7 @@ def switches(args: Args) -> bool:
     return all(isinstance(value.constant, bool) for value in args.values())
 
 
-def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
+def record_escapes(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
     """Record an unknown call: it may add options to its arguments, and those of a worker may
     escape."""
     for value in args.values():
@@ -268,4 +268,6 @@ def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: boo
         m.effect(frame, node, "an unknown callable", ComputeThreads())
         initializer = m.place.worker.initializer
         if initializer is not None and node is initializer.site.node:
-            m.effect(frame, node, "an unknown callable", GpuChoice("inside", of_own(id(node))))
+            m.effect(
+                frame, node, "an unknown callable", GpuChoice("inside", process_specific(id(node)))
+            )

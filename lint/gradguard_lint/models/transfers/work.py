@@ -28,10 +28,10 @@ from gradguard_lint.engine.calls import call_back
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import hand_out, in_line
+from gradguard_lint.engine.tasks import dispatch_tasks, run_in_caller
 from gradguard_lint.engine.truth import truthy
 from gradguard_lint.engine.turns import in_loop
-from gradguard_lint.engine.waiting import forget_start, moment_of, started, wait_for
+from gradguard_lint.engine.waiting import forget_start, moment_of, record_pool_start, wait_for
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.transfers.processes import stated
 from gradguard_lint.models.transfers.starting import default_start, start_of, starts_of
@@ -40,7 +40,7 @@ from gradguard_lint.models.transfers.starting import default_start, start_of, st
 def begin_pool(m: Machine, pool: Instance) -> None:
     """Record that `pool` is created, with which some pools start their processes."""
     if stated(m, pool, "_forks") == "made":
-        started(m, pool.ident)
+        record_pool_start(m, pool.ident)
     elif moment_of(m, pool.ident) is not None:
         forget_start(m, pool.ident)
 
@@ -67,17 +67,17 @@ def give_work(
     if forks != "call" and not m.in_process_worker:
         since = moment_of(m, pool.ident)
         if since is None and forks == "work":
-            started(m, pool.ident)
+            record_pool_start(m, pool.ident)
     starts = starts_of(m, m.read(pool.ident, "_method"))
     if not starts:
-        in_line(m, frame, calls)
+        run_in_caller(m, frame, calls)
         return UNKNOWN
     single = stated(m, pool, "_single") is True
     initializer = next((m.read(pool.ident, "_initializer") or UNKNOWN).of(TaskCall), None)
     place = next((m.read(pool.ident, "_place") or UNKNOWN).things("place"), None)
     made = stated(m, pool, _MAKING) or 0
     results = [
-        hand_out(
+        dispatch_tasks(
             *(m, frame, node, calls, start, str(stated(m, pool, "_library"))),
             many=(many or in_loop(m, frame)) and not single,
             initializer=initializer,
@@ -181,7 +181,7 @@ def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) ->
         )
         start = start_of(m, default_start(m, "datasets"))
         if start is not None:
-            hand_out(m, frame, node, [task], start, "datasets", answers=False, single=ranked)
+            dispatch_tasks(m, frame, node, [task], start, "datasets", answers=False, single=ranked)
     return None
 
 
