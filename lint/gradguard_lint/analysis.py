@@ -1,4 +1,4 @@
-"""One entry file: read, and run as a program where that can show anything."""
+"""The analysis of one entry file: parsing, and running it if it may have a pitfall."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 Cut = tuple[str, int, "str | None", str]
-"""A function that was not followed to its end: its path, line and name, and the reason."""
+"""A function not analysed completely: path, line, name and reason."""
 
 
 @fields
 class Result:
-    """What the analysis of one file gave.
+    """The result of analysing one file.
 
     Attributes:
-        findings: what the rules say of the program that it starts.
-        calls: the functions of other files that it calls, by path and line, each with the line of
-            its own function by which it comes there; 0 is the file's own code.
-        cut: the functions that a budget cut off: path, line, name and reason.
-        silenced: where comments silence a finding: the path, the comment's line and the code.
-        error: the line and the reason why it could not be analysed.
+        findings: the findings in the program that it starts.
+        calls: functions of other files that it calls: path, line, and the line of its own calling
+            function (0: module level).
+        cut: functions that a budget cut off: path, line, name and reason.
+        silenced: comments that silence a finding: path, line and code.
+        error: the line and reason if it couldn't be analysed.
     """
 
     findings: list[Raw] = field(default_factory=list)
@@ -47,15 +47,15 @@ class Result:
 
 @fields
 class Analysed:
-    """The same, with what it hangs on.
+    """A result with its dependencies.
 
     Attributes:
-        result: what the analysis gave.
-        used: the other files that were run with it, and what they hold.
-        asked: those that were asked for their names.
-        absent: the places where there was none.
-        stated: the repairs that rules state.
-        summaries: of those that were asked for their names, where a cache keeps the result.
+        result: the result.
+        used: the other files that ran with it, with their bytes.
+        asked: the files whose names were resolved, with their bytes.
+        absent: the paths where no module was found.
+        stated: the repairs that rules propose.
+        summaries: summaries of `asked` files, if the result is cached.
     """
 
     result: Result = field(default_factory=Result)
@@ -76,10 +76,11 @@ def analyse(
     *,
     whole: bool = False,
 ) -> Analysed:
-    """Run the program that `path` starts: as a `whole`, though nothing in it may matter.
+    """Run the program that `path` starts; if it is wanted as a `whole`, even if nothing in it
+    matters.
 
     Raises:
-        SourceError: the file is not Python, or nests too deeply.
+        SourceError: the file isn't Python, or nests too deeply.
     """
     modules = Modules(path, read)
     entry = parse(data, path, modules.name, modules.package)
@@ -97,7 +98,7 @@ def analyse(
     except RecursionError:
         if any(nests_deeply(it.tree) for it in (entry, *modules.loaded())):
             raise SourceError(TOO_DEEP) from None
-        raise  # a fault of the linter's own
+        raise  # a fault of the linter
     calls = [(absolute(where), line, own) for (where, line), own in program.calls_elsewhere.items()]
     cut = []
     if program.unfinished:

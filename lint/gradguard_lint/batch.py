@@ -1,4 +1,4 @@
-"""Many files analysed: what the cache knows is not done again, and the rest perhaps in parallel."""
+"""Analysis of many files, with the cache and possibly in parallel."""
 
 from __future__ import annotations
 
@@ -27,33 +27,32 @@ if TYPE_CHECKING:
     from gradguard_lint.raw import Raw
 
     Sought = Literal["workers", "loops", "all"]
-    """What is looked for in a file: work that leaves its thread, gradients taken in loops, or
-    both."""
+    """What to search for in a file: work in workers, gradients in loops, or both."""
 
 __all__ = ["Batch", "Raw", "Result", "Sought", "Task", "own_rows"]
 
 LOOPS = frozenset({"GG404"})
-"""The codes that are about loops in one thread: they are looked for in files and functions of
-their own, so that the other findings do not depend on whether they are."""
+"""Codes about loops in one thread. They are searched for in files and functions of their own, so
+that other findings don't depend on them."""
 
 WORTH_PROCESSES = 1536 * 1024
-"""From this many bytes on, several processes are used."""
+"""The total size from which several processes are used."""
 
 
 @fields
 class Task:
-    """One file to analyse, and what its configuration says to the analysis.
+    """One file to analyse, with its configuration.
 
     Attributes:
         path: the file.
-        data: what it holds.
+        data: its bytes.
         root: the folder of its configuration, for the cache.
-        rows: what the configuration says of libraries.
-        start: how processes start where the program does not say.
-        set_elsewhere: how another program of the project lets them start, or "".
-        sought: what is looked for.
-        called: the lines of its functions that other files call: how is known from there.
-        whole: whether it is run though nothing in it may matter: what it calls is wanted.
+        rows: the rows in the configuration.
+        start: the default start method of processes.
+        set_elsewhere: the start method that another program of the project sets, or "".
+        sought: what to search for.
+        called: the lines of its functions that other files call: these are analysed there.
+        whole: whether it runs even if nothing in it matters, for the functions that it calls.
     """
 
     path: str
@@ -82,12 +81,12 @@ class Batch:
         """Prepare it.
 
         Args:
-            jobs: that many processes are used; 0 leaves their number to the amount of work.
+            jobs: the number of processes; 0: depends on the amount of work.
             cache: whether to use the cache.
-            over: what files hold instead of what is read from them.
-            read: what reads the others.
-            progress: called, where one process does it all, with the number of programs that are
-                analysed, and of all that are to be.
+            over: overrides of file contents.
+            read: the reader of files.
+            progress: called with the number of analysed programs, and of all, if one process is
+                used.
         """
         self._progress = progress
         self.over = dict(over)
@@ -98,7 +97,7 @@ class Batch:
 
     @property
     def warnings(self) -> list[Trouble]:
-        """What is wrong with the caches, if people should know."""
+        """Problems of the caches, to report to the user."""
         caches = self._caches.values()
         return [Trouble(it.folder, 0, it.problem) for it in caches if it.problem is not None]
 
@@ -159,13 +158,13 @@ class Batch:
 
 
 def _restored(raw: Raw) -> Raw:
-    """A finding that was kept, as it was."""
+    """A finding from the cache."""
     steps = {name: [tuple(step) for step in raw[name]] for name in ("trace", "ways")}
     return {**raw, **steps, "otherwise": [*map(_restored, raw["otherwise"])]}
 
 
 def _salt(task: Task, read: Reader) -> str:
-    """What the findings of a file depend on beside the files."""
+    """All that the findings of a file depend on beside files."""
     rows = ";".join(map(repr, task.rows))
     called = ",".join(map(str, sorted(task.called)))
     said = (task.start, task.sought, task.set_elsewhere, called, str(task.whole))
@@ -174,7 +173,7 @@ def _salt(task: Task, read: Reader) -> str:
 
 
 class _InWorker:
-    """Analyses files in a process of its own, which reads what they import once."""
+    """Analyses files in a worker process, with a reader of its own."""
 
     def __init__(self, over: Mapping[str, bytes], tops: Sequence[str], *, cached: bool) -> None:
         self._over = over
@@ -189,8 +188,8 @@ class _InWorker:
 
 
 def _analyse_one(task: Task, read: Reader, *, cached: bool) -> Analysed:
-    """Analyse one file; a fault of the linter's own is an error of that file, no crash. Where the
-    result is to be `cached`, with summaries."""
+    """Analyse one file; a fault of the linter is an error of that file. With summaries, if the
+    result is to be `cached`."""
     loops = task.sought != "workers"
     options = Options(task.start, task.set_elsewhere, task.called, loops=loops)
     wanted = LOOPS if task.sought == "loops" else program_codes()
@@ -220,8 +219,8 @@ def _analyse_one(task: Task, read: Reader, *, cached: bool) -> Analysed:
 
 
 # CPython, from 3.11 on, keeps frames in chunks of 16 KiB, and unmaps one as soon as it is empty: a
-# loop whose calls begin a chunk maps and unmaps it each time. This frame asks for a chunk that
-# holds those of a whole run.
+# loop whose calls begin a chunk maps and unmaps it each time. This frame requests a chunk large
+# enough for a whole run.
 _analyse_one.__code__ = _analyse_one.__code__.replace(co_stacksize=66_000)
 
 
@@ -231,7 +230,7 @@ def own_rows(
     parallel: tuple[str, ...],
     models: tuple[tuple[tuple[str, Any], ...], ...],
 ) -> tuple[Row, ...]:
-    """What tables of the configuration say of libraries."""
+    """The rows in tables of the configuration."""
     short = (
         Row(" ".join(names), does)
         for names, does in ((delayed, "task"), (parallel, "parallel"))
@@ -243,7 +242,7 @@ def own_rows(
 
 @cache
 def _version() -> str:
-    """What stands for the linter itself: its files' names, sizes and times; and for Python."""
+    """The version of the linter itself, by its files' names, sizes and times; and of Python."""
     from pytest_gradguard import __version__
 
     home = os.path.dirname(os.path.abspath(__file__))

@@ -1,8 +1,8 @@
-"""Who calls the functions of a file: how they are called is known from there.
+"""Callers of a file's functions in other files.
 
-A file's functions that nothing in it calls are run with arguments that nobody knows. Where another
-file of those that are checked calls one of them, that call says more: then it is as if both stood
-in one file. What is installed, as a package, has other callers, too.
+Functions that nothing in their file calls run with unknown arguments. If another checked file calls
+one, that call is more precise, as if both were in one file. Installable packages have unknown
+callers, too.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from gradguard_lint.raw import Raw
 
 MOST = 32
-"""So many programs are run for nothing but what they call."""
+"""The most programs that run only for the functions that they call."""
 
 _INSTALLING = {
     "setup.py": (b"setup(",),
     "setup.cfg": (b"[metadata]", b"[options]"),
     "pyproject.toml": (b"[project]", b"[tool.poetry]"),
 }
-"""What says how a package is installed, and what shows that it does."""
+"""Files with installation metadata, and the text that shows it."""
 
 _TEST = re.compile(r"(?:\A|/)(?:tests?/|conftest\.py\Z|test_[^/]*\Z|[^/]*_test\.py\Z)")
-"""Files whose calls say little of how others call: tests of one case each."""
+"""Test files, whose calls aren't typical."""
 
 
 def with_callers(
@@ -45,18 +45,18 @@ def with_callers(
     importers: Callable[[Collection[str]], list[str]],
     task_of: Callable[[str], Task],
 ) -> None:
-    """Analyse again those of the files in `results`, with findings, of which others call functions,
-    and nobody else; or which others import that let processes start in another way.
+    """Analyse files with findings again if other files call their functions and nothing else does,
+    or if importers set another start method.
 
     Args:
-        batch: what analysed them.
-        tasks: what was analysed.
-        results: by path; those of programs that were not analysed come in.
-        importers: the checked files that import one of some files, the nearest first.
-        task_of: what is analysed of a file that has not been.
+        batch: the analyser.
+        tasks: the analysed files.
+        results: results by path; those of further programs are added.
+        importers: returns the checked files that import one of some files, nearest first.
+        task_of: returns the task for a file not yet analysed.
     """
     found = [it.path for it in tasks if results[it.path].findings and not _is_installed(it)]
-    # What was run for its own loops alone tells nothing of the others' work in its calls.
+    # A run for loops only shows nothing about work in functions that it calls.
     in_full = {it.path: it for it in tasks if it.sought != "loops"}
     others = [_in_full(task_of(path)) for path in importers(found) if path not in in_full]
     programs = [replace(it, whole=True) for it in others if not _is_test(it)][:MOST]
@@ -79,8 +79,8 @@ def with_callers(
 
 
 def without_tests(tasks: Sequence[Task], results: dict[str, Result]) -> None:
-    """Leave out what tests alone come to in the programs among `tasks`: these are set up by code
-    of their own, such as how processes start, which a test that calls a function passes by."""
+    """Drop findings in programs among `tasks` that only tests reach: programs set themselves up,
+    for example their start method, which a test that calls a function skips."""
     programs = {absolute(it.path) for it in tasks if b"__main__" in it.data and not _is_test(it)}
     for task in tasks:
         found = results[task.path].findings
@@ -90,14 +90,14 @@ def without_tests(tasks: Sequence[Task], results: dict[str, Result]) -> None:
 
 
 def _places(raw: Raw) -> Iterator[str]:
-    """The file that a finding lies in, and the one that hands out the work that it is about."""
+    """The file of a finding, and that of its parallel call."""
     yield raw["path"]
     if "handed_out_at" in raw["details"]:
         yield raw["details"]["handed_out_at"]["path"]
 
 
 def _in_full(task: Task) -> Task:
-    """The same, with all that there is to look for."""
+    """The task, with everything to search for."""
     return replace(task, sought="all") if task.sought == "loops" else task
 
 
@@ -107,7 +107,7 @@ def _is_test(task: Task) -> bool:
 
 
 def _is_installed(task: Task) -> bool:
-    """Whether a file is a part of what others install."""
+    """Whether a file is part of an installable package."""
     folder = os.path.dirname(absolute(task.path))
     if not os.path.exists(os.path.join(folder, "__init__.py")):
         return False
@@ -118,7 +118,7 @@ def _is_installed(task: Task) -> bool:
 
 
 def _installs(path: str) -> bool:
-    """Whether the file at `path` says how a package is installed."""
+    """Whether the file at `path` has installation metadata."""
     try:
         data = read(path)
     except Unusable:
@@ -127,8 +127,7 @@ def _installs(path: str) -> bool:
 
 
 def _called(calls: Mapping[str, Iterable[tuple[str, int, int]]]) -> dict[str, frozenset[int]]:
-    """The functions that are called from other files: from their own code, or from functions that
-    nothing else calls."""
+    """Functions called from other files, by module-level code or otherwise uncalled functions."""
     anyhow: dict[str, set[int]] = {}
     for of_file in calls.values():
         for path, line, _ in of_file:

@@ -1,7 +1,7 @@
-"""When garbage is searched for: between two files, and not among what is kept.
+"""Garbage collection between files, without objects that are kept.
 
-Running a program makes millions of objects that are needed until its end, and reading it some that
-the next one needs, too. To look at them again and again took a fifth of the time.
+Running a program creates millions of objects that are needed until its end, and reading it some
+that the next one needs, too. Repeated collections took a fifth of the time.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 MANY = 300_000
-"""How many new objects make it worth while between two files."""
+"""The number of new objects for a collection between two files."""
 
 TOO_MANY = 20_000_000
-"""How many make it so within one."""
+"""The number of new objects for a collection within a file."""
 
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """A block in which garbage is searched for where `collect` is called."""
+    """A block in which garbage is collected only by `collect`."""
     before = gc.get_threshold()
     gc.set_threshold(TOO_MANY, *before[1:])
     try:
@@ -30,7 +30,7 @@ def postponed() -> Iterator[None]:
 
 
 def collect() -> None:
-    """Free the garbage of one file, if it is much. What is left is not looked at again."""
+    """Free the garbage of one file, if there is much. Survivors aren't searched again."""
     if gc.get_count()[0] > MANY:
         gc.collect()
         gc.freeze()

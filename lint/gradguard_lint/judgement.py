@@ -1,4 +1,4 @@
-"""A program's findings: what the rules say of it, as plain data, with how it would be repaired."""
+"""The findings of a program, as plain data, with repairs."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from gradguard_lint.fixes.changes import Fix
 
 Stated = list["tuple[Raw, Fix]"]
-"""Findings, and how their rules would repair them."""
+"""Findings, with the repairs that their rules propose."""
 
 
 Silenced = set["tuple[str, int, str]"]
-"""Where comments silence a finding: the path, the line of the comment, and the code."""
+"""Comments that silence a finding: path, line and code."""
 
 
 def judge(program: Program, codes: Iterable[str]) -> tuple[list[Raw], Stated, Silenced]:
-    """The findings of `codes` in `program`, the repairs that rules state, and what is silenced."""
+    """The findings of `codes` in `program`, the proposed repairs, and silenced findings."""
     found: dict[Place, Raw] = {}
     skipped: dict[str, bool] = {}
     stated: Stated = []
     silenced: Silenced = set()
 
     def said(report: Report, code: str) -> Iterator[Report]:
-        """That report, or what is said instead where comments silence it."""
+        """The report, or its `otherwise` if a comment silences it."""
         module = report.site.module
         if module.path not in skipped:
             skipped[module.path] = skips_file(module.data)
@@ -74,17 +74,17 @@ def judge(program: Program, codes: Iterable[str]) -> tuple[list[Raw], Stated, Si
 
 
 def _silencing(module: Module, site: Site, code: str) -> list[int]:
-    """The lines of the comments that silence `code` at `site`."""
+    """The lines of comments that silence `code` at `site`."""
     lines = {site.line}
     statement = site.statement
     if statement is not None:
         lines.add(getattr(statement, "lineno", site.line))
-        if not hasattr(statement, "body"):  # a line in it may end in a string, or a backslash
+        if not hasattr(statement, "body"):  # a line in it may end in a string or backslash
             lines.add(getattr(statement, "end_lineno", None) or site.line)
     found = []
     for line in lines:
         if 0 < line <= len(module.byte_lines) and suppressed(module.byte_lines[line - 1], code):
-            comments = module.comments  # only now: it may stand in a string
+            comments = module.comments  # computed only if needed: it may be in a string
             if comments is None or suppressed(comments.get(line, b""), code):
                 found.append(line)
     return found
@@ -135,10 +135,10 @@ def _plain(gone: Gone) -> dict[str, Any]:
 def _steps(
     report: Report, program: Program
 ) -> tuple[list[tuple[str, int, str]], list[tuple[str, int, str]]]:
-    """The steps of its trace; and those of them by which the program hands out the work."""
+    """The steps of the trace, and those of them that lead to the dispatch."""
     call = report.call
     sites: list[Site] = []
-    if call is not None:  # a process gets its task where it is made, and is started elsewhere
+    if call is not None:  # a process gets its task on creation, and is started elsewhere
         sites += [call.site, *(run.task.site for run in call.tasks)]
         sites += [run.initializer.site for run in call.tasks if run.initializer is not None]
     handed_out = {(site.path, site.line) for site in sites}
@@ -149,7 +149,7 @@ def _steps(
     elsewhere = list(_from_elsewhere(report))
     given[first:first] = [True] * len(elsewhere)
     steps = [*report.trace[:first], *elsewhere, *report.trace[first:]]
-    # What is asked for beside the call is asked of what the task does, not of the call.
+    # Conditions beyond those of the call belong to the task's step.
     own = (step for step in report.trace if step.site == report.site not in sites)
     told = next(own, report.trace[-1] if report.trace else None)
     when = call.when if call is not None else None
@@ -171,8 +171,7 @@ def _steps(
 
 
 def _cut(program: Program, sites: Iterable[Site]) -> bool:
-    """Whether one of `sites` is in a function that other calls may come to: not all of them were
-    followed."""
+    """Whether one of `sites` is in a function with calls that weren't followed."""
     return any(
         site.path == path and first <= site.line <= last
         for site in sites
@@ -181,9 +180,8 @@ def _cut(program: Program, sites: Iterable[Site]) -> bool:
 
 
 def _against_defaults(program: Program, when: Conditions) -> str:
-    """Which switches of the program, off by default, have to be on for what holds `when` this does,
-    and which of its options have to say something else than they do by default: what other options
-    have may be replaced where it is of no use."""
+    """The program options that `when` needs against their defaults: flags that are off, and values
+    that differ. Other options may be overridden without effect."""
     asked = [key for key, truth in when if truth and isinstance(key, tuple)]
     off = [key for key in asked if program.defaults.get(key) == (False,)]
     named = sorted({f"`{key[-1]}`" for key in off if key[0] in ("option", "item", "attr")})
@@ -194,11 +192,11 @@ def _against_defaults(program: Program, when: Conditions) -> str:
 
 
 _ASKING = {"eq": "is", "in": "has", "contains": "has"}
-"""The questions about the text of an option, and how they are answered."""
+"""Questions about the value of an option, as words for messages."""
 
 
 def _other_than(program: Program, key: tuple[Any, ...]) -> str:
-    """What an option has to say, if that is something else than by default."""
+    """The value that an option needs, if it isn't the default."""
     if len(key) != 3 or key[0] not in _ASKING or not isinstance(key[1], tuple) or not key[1]:
         return ""
     known = program.defaults.get(key[1], ())
@@ -210,7 +208,7 @@ def _other_than(program: Program, key: tuple[Any, ...]) -> str:
 
 
 def _from_elsewhere(report: Report) -> Iterator[Step]:
-    """The call of another module's by which the program comes to a helper that hands out tasks."""
+    """The call from another module that leads to a helper which dispatches tasks."""
     if report.call is None:
         return
     home = report.call.site.module
@@ -222,7 +220,7 @@ def _from_elsewhere(report: Report) -> Iterator[Step]:
 
 
 def _details(report: Report) -> dict[str, Any]:
-    """What tools may want to know of a finding, as plain data."""
+    """Further facts of a finding for tools, as plain data."""
     details: dict[str, Any] = {}
     if report.what:
         details["what"] = report.what

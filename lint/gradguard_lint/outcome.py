@@ -1,4 +1,4 @@
-"""What a run of the linter found, with its notebooks."""
+"""The outcome of a run, with its notebooks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class Outcome:
-    """What a run found, as plain data, and what it could not use.
+    """Findings of a run as plain data, with errors and warnings.
 
     Attributes:
-        findings: everything that was found, whatever the configuration selects.
-        errors: what could not be used.
-        warnings: what was used otherwise than it was perhaps meant.
-        files: how many files were checked; of a notebook, some cells may not be.
-        read: how many of them were read as programs.
-        not_for_info: how many of them were not searched for findings of severity info.
-        left_out: how many of the paths that were named are excluded.
-        cut: the functions that a budget cut off, each once, with the reason; sorted.
-        configurations: those of the files that were checked.
-        notebooks: those that were checked, by path.
-        contents: the source of what was checked, by absolute path.
+        findings: all findings, whatever the configuration selects.
+        errors: unusable files and settings.
+        warnings: input that may not have the intended meaning.
+        files: the number of checked files; some cells of a notebook may be unchecked.
+        read: the number of files that were read as programs.
+        not_for_info: the number of files not searched for info findings.
+        left_out: the number of given paths that are excluded.
+        cut: the functions that a budget cut off, sorted, each once with the reason.
+        configurations: the configurations of checked files.
+        notebooks: the checked notebooks, by path.
+        contents: the source of checked files, by absolute path.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class Outcome:
         self.contents: dict[str, bytes] = {}
 
     def read_notebooks(self, contents: dict[str, bytes], over: Mapping[str, bytes]) -> None:
-        """Replace the notebooks in `contents` by their code; a broken cell is an error.
+        """Replace notebooks in `contents` by their code; a broken cell is an error.
 
         Args:
             contents: the source of files, by path.
-            over: what notebooks hold instead of what was read, by absolute path.
+            over: overrides of notebooks' code, by absolute path.
         """
         for path in [path for path in contents if path.endswith(".ipynb")]:
             from gradguard_lint.fixes.changes import Unwritable
@@ -80,7 +80,7 @@ class Outcome:
             ]
 
     def place_in_cells(self) -> None:
-        """Count lines in notebooks by their cells, once the last repair is made."""
+        """Convert lines in notebooks to lines in cells, after the last repair."""
         if not self.notebooks:
             return
         known = {**self.notebooks}

@@ -1,7 +1,7 @@
-"""Several processes for one run, and none of them left behind however the run ends.
+"""Several processes for one run, which end with it in any case.
 
-Each worker has a pipe of its own. The executors of the standard library share queues, and wait for
-ever, on Python 3.10, where a worker is killed while somebody writes to one.
+Each worker has a pipe of its own. The executors of the standard library share queues, and on Python
+3.10 wait forever if a worker is killed during a write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 def map_in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], jobs: int
 ) -> list[Result]:
-    """``[function(item) for item in items]``, by `jobs` processes; by this one where they die."""
+    """``[function(item) for item in items]`` in `jobs` processes; in this one if they die."""
     import multiprocessing
     from multiprocessing.connection import wait
 
@@ -62,7 +62,7 @@ def map_in_processes(
 
 
 def _give(pipe: Any, number: int | None) -> bool:
-    """Give a worker its next item; whether there was one, and a worker."""
+    """Send a worker its next item; False if there is none, or no worker."""
     if number is None:
         return False
     try:
@@ -73,8 +73,8 @@ def _give(pipe: Any, number: int | None) -> bool:
 
 
 def _work(theirs: Any, ours: Any, function: Callable[[Item], Any], items: Sequence[Item]) -> None:
-    """In a worker: Ctrl-C is the parent's affair, and without a parent there is nothing to do."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be held back from the start
+    """The loop of a worker: Ctrl-C is handled by the parent, without which the worker ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # if it couldn't be held back from the start
     theirs.close()
     try:
         while True:

@@ -9,26 +9,26 @@ Raw = dict[str, Any]
 """A finding."""
 
 Place = tuple[str, str, int, int]
-"""The file, the code, the line and the column of a finding."""
+"""The file, code, line and column of a finding."""
 
 WHERE = ", where "
-"""Before what a program has to be told for a step of a finding."""
+"""The text before the conditions of a step."""
 
 
 def place_of(raw: Raw) -> Place:
-    """What equal findings have in common."""
+    """The key that equal findings share."""
     return raw["path"], raw["code"], raw["line"], raw["column"]
 
 
 def everywhere(raws: Iterable[Raw]) -> Iterator[Raw]:
-    """Findings, and those that are instead of them where nothing is to be said of their places."""
+    """Findings, and their alternatives for silenced places."""
     for raw in raws:
         yield raw
         yield from everywhere(raw["otherwise"])
 
 
 def wanted(raws: Iterable[Raw], want: Callable[[Raw], bool]) -> Iterator[Raw]:
-    """Those of the findings that one does `want`, and what is instead of the others."""
+    """The findings that satisfy `want`, with alternatives for the others."""
     for raw in raws:
         if want(raw):
             yield raw
@@ -37,10 +37,9 @@ def wanted(raws: Iterable[Raw], want: Callable[[Raw], bool]) -> Iterator[Raw]:
 
 
 def merged(first: Raw, second: Raw) -> Raw:
-    """One of two equal findings: the more severe, or the first; with the calls that lead to the
-    other."""
+    """One of two equal findings: the more severe, or the first; with the other's calls."""
     kept, other = sorted((first, second), key=_severity, reverse=True)
-    if kept["edits"] != other["edits"]:  # what repairs one program does not repair the other
+    if kept["edits"] != other["edits"]:  # a repair for one program doesn't fit the other
         kept = {**kept, "edits": None}
     trace, ways = (_joined(kept[name], other["ways"]) for name in ("trace", "ways"))
     details = kept["details"]
@@ -56,7 +55,7 @@ def merged(first: Raw, second: Raw) -> Raw:
 
 
 def _joined(steps: list[Any], ways: list[Any]) -> list[Any]:
-    """All of these steps, each once: without what one of two programs has to be told for it."""
+    """All steps, each once; without conditions that only one of two programs needs."""
     known = {*steps, *ways}
     plain = [(path, line, text.partition(WHERE)[0]) for path, line, text in (*steps, *ways)]
     both = zip((*steps, *ways), plain, strict=True)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from gradguard_lint.models.rows import Row
 
 CHECKED_IN_FULL = 64 * 1024
-"""Up to this many bytes, files without a pitfall are read for their syntax too, the smallest first;
-those that are named always are."""
+"""The total size up to which files without a pitfall are checked for syntax, smallest first; files
+given by the user always are."""
 
 LOOPS_AT_NO_COST = 64 * 1024
-"""Up to this many bytes, files that may only hold pitfalls of severity info are read unasked."""
+"""The total size up to which files that may only have info findings are read anyway."""
 
 _AST_ONLY = 0x400
 _NAMING_CODES = re.compile(rb"#\s*gradguard:\s*ignore|(?i:#\s*noqa:.*gg[0-9])")
@@ -41,18 +41,18 @@ class Request:
 
     Attributes:
         paths: files and folders.
-        configurations: what holds for each file.
-        force_exclude: whether `exclude` holds for what is named in `paths`, too.
-        jobs: processes to use; 0 leaves it to the linter.
+        configurations: the configurations of files.
+        force_exclude: whether `exclude` applies to `paths`, too.
+        jobs: the number of processes; 0: automatic.
         cache: whether to use the cache.
-        stdin: the name and the source of what is read from standard input.
-        info: whether findings of severity info are shown, and so looked for at any cost; None
-            leaves it to the configuration.
-        target_version: the Python that the programs run on; None leaves it to the configuration.
-        start_method: how their processes start; None leaves it to that Python.
-        unsaved: what an editor holds of files, by absolute path: of a notebook, its JSON.
-        over: the source of files as repairs change it, by absolute path: of a notebook, its Python.
-        progress: called with how many programs are analysed, and of how many.
+        stdin: the name and source of standard input.
+        info: whether info findings are shown, and so searched for at any cost; None: by
+            configuration.
+        target_version: the Python version of the programs; None: by configuration.
+        start_method: the start method of processes; None: that of the Python version.
+        unsaved: unsaved files of an editor, by absolute path; JSON for notebooks.
+        over: files as repairs change them, by absolute path; Python for notebooks.
+        progress: called with the number of analysed programs, and of all.
     """
 
     paths: tuple[str, ...]
@@ -70,7 +70,7 @@ class Request:
 
 
 def chosen(request: Request) -> Outcome:
-    """The files that `request` names, as the `contents` of an outcome; nothing is checked."""
+    """The files of `request`, as the `contents` of an outcome, without checking them."""
     outcome = Outcome()
     contents = _contents(request, outcome)
     outcome.contents = {absolute(path): data for path, data in contents.items()}
@@ -80,7 +80,7 @@ def chosen(request: Request) -> Outcome:
 
 
 def run(request: Request) -> Outcome:
-    """Check everything that `request` names. Findings do not depend on order, cache or jobs."""
+    """Check everything in `request`. Findings don't depend on order, cache or jobs."""
     with postponed():
         return _run(request)
 
@@ -111,7 +111,8 @@ def _run(request: Request) -> Outcome:
     def is_reported(path: str) -> bool:
         return path in checked or not _left_out(path, request.configurations)
 
-    for path in around.keys() & results.keys():  # of these programs, only what is named matters
+    # Of programs around, only findings in checked files matter.
+    for path in around.keys() & results.keys():
         result = results[path]
         named = [raw for raw in result.findings if raw["path"] in checked]
         results[path] = replace(result, findings=named, error=None, cut=[])
@@ -167,7 +168,7 @@ def _unused_suppressions(
 
 
 def _cut(results: dict[str, Result], is_reported: Callable[[str], bool]) -> list[dict[str, Any]]:
-    """What budgets cut off, each function once."""
+    """Functions that budgets cut off, each once."""
     found = {
         (path, line, name or "", why)
         for result in results.values()
@@ -184,9 +185,9 @@ def _cut(results: dict[str, Result], is_reported: Callable[[str], bool]) -> list
 
 
 def _weigh(findings: list[Raw]) -> None:
-    """Call what older versions of a library still have no error where a project asks for these.
+    """Downgrade errors about removed names if a project requires older versions.
 
-    It is looked up anew in each run: the cache knows nothing of what projects ask for.
+    Requirements are read in each run, as the cache doesn't depend on them.
     """
     findings = [raw for raw in findings if raw["gone"] is not None]
     if findings:
@@ -200,11 +201,11 @@ def _weigh(findings: list[Raw]) -> None:
                 raw["severity"] = "info"
                 asks = f"this project asks for `{asked.text}` ({asked.file})"
                 raw["message"] = f"{gone['said']}; {asks}."
-                raw["edits"] = None  # it is for newer versions, too
+                raw["edits"] = None  # it needs newer versions
 
 
 def _left_out(path: str, configurations: Configurations) -> bool:
-    """Whether nothing is to be said of `path`, which was reached from another file."""
+    """Whether `path`, reached from another file, is excluded."""
     return configurations.of(path).broken or configurations.excludes(path)
 
 
@@ -215,7 +216,7 @@ def _results(
     contents: dict[str, bytes],
     outcome: Outcome,
 ) -> dict[str, Result]:
-    """What the analysis of each entry gave, and of the programs that call what it found."""
+    """The results of all entries, and of programs that call functions with findings."""
     if not entries:
         return {}
     from gradguard_lint.batch import Batch, Task, own_rows
@@ -224,7 +225,7 @@ def _results(
     from pytest_gradguard.platforms import HERE
 
     targets = Targets()
-    stub_rows = cache(_stub_rows)  # the folder is looked through once, not for each file
+    stub_rows = cache(_stub_rows)  # each folder is read once
 
     def task_of(path: str) -> Task:
         settings = request.configurations.of(path).settings
@@ -256,7 +257,7 @@ def _results(
 
 
 def _merged(equal: list[Raw]) -> Raw:
-    """One finding for those that are `equal`."""
+    """The merged finding of `equal` ones."""
     if len(equal) == 1:
         return equal[0]
     from gradguard_lint.raw import merged
@@ -265,7 +266,7 @@ def _merged(equal: list[Raw]) -> Raw:
 
 
 def _depth(raw: Raw) -> tuple[int, str]:
-    """Of equal findings from several programs, the one with the shortest chain is kept."""
+    """The order of equal findings from several programs: shortest chain first."""
     return (len(raw["trace"]), repr(raw["trace"]))
 
 
@@ -273,7 +274,7 @@ def _depth(raw: Raw) -> tuple[int, str]:
 
 
 def _contents(request: Request, outcome: Outcome) -> dict[str, bytes]:
-    """What is checked, by path: as it was named, or found from there."""
+    """The files to check, by path as given or found."""
     configurations = request.configurations
     contents: dict[str, bytes] = {}
     paths = _wanted(request.paths, request, outcome)
@@ -293,7 +294,7 @@ def _contents(request: Request, outcome: Outcome) -> dict[str, bytes]:
 
 
 def _around(request: Request, contents: dict[str, bytes]) -> dict[str, bytes]:
-    """The files of the project, where files alone are named, that import one of these."""
+    """If only files are given: project files that import one of them."""
     if request.stdin is not None or not all(map(os.path.isfile, request.paths)):
         return {}
     from gradguard_lint.project.around import importers
@@ -302,7 +303,7 @@ def _around(request: Request, contents: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def _wanted(paths: Iterable[str], request: Request, outcome: Outcome) -> list[str]:
-    """The named `paths` without those that are excluded all the same."""
+    """The given `paths` without excluded ones."""
     if not request.force_exclude:
         return list(paths)
     wanted = []
@@ -318,7 +319,7 @@ def _wanted(paths: Iterable[str], request: Request, outcome: Outcome) -> list[st
 
 
 def _check_comments(contents: dict[str, bytes], outcome: Outcome) -> None:
-    """Say which comments silence nothing."""
+    """Warn about comments that silence nothing."""
     for path, data in contents.items():
         if b"gradguard:" in data:
             from gradguard_lint.reading.suppress import unusable
@@ -335,7 +336,7 @@ def _stub_rows(folder: str) -> tuple[Row, ...]:
 
 
 def _prefilter(request: Request, contents: dict[str, bytes]) -> Prefilter:
-    """The byte search, with the user's own names of what starts workers."""
+    """The byte search, with the user's names of starters."""
     settings = {path: request.configurations.of(path).settings for path in contents}
     wrappers = {name for of_file in settings.values() for name in of_file.delayed}
     wrappers |= {name for of_file in settings.values() for name in of_file.parallel}
@@ -353,7 +354,7 @@ def _prefilter(request: Request, contents: dict[str, bytes]) -> Prefilter:
 
 
 def _tops(request: Request) -> tuple[str, ...]:
-    """The folders that were asked for, and the current one."""
+    """The folders given by the user, and the current one."""
     named = (absolute(path) for path in request.paths if os.path.isdir(path))
     return (*named, os.getcwd())
 
@@ -361,8 +362,8 @@ def _tops(request: Request) -> tuple[str, ...]:
 def _entries(
     request: Request, contents: dict[str, bytes], prefilter: Prefilter, outcome: Outcome
 ) -> dict[str, Sought]:
-    """The files that survive the byte search, and what is looked for in them; the others are
-    checked as far as that is cheap."""
+    """The files that pass the byte search, with what to search for; the others are checked as far
+    as that is cheap."""
     loops = {path for path in contents if prefilter.loops(path)}
     cheap = sum(len(contents[path]) for path in loops) <= LOOPS_AT_NO_COST
     entries: dict[str, Sought] = {}
@@ -385,7 +386,7 @@ def _entries(
 
 
 def _read_in_full(request: Request, paths: list[str], contents: dict[str, bytes]) -> set[str]:
-    """Those of `paths` whose syntax is checked: what is named, and as many others as is cheap."""
+    """The `paths` whose syntax is checked: those given by the user, and cheap others."""
     named = {*request.paths} if request.stdin is None else {request.stdin[0]}
     found = named.intersection(paths)
     left = CHECKED_IN_FULL
@@ -404,7 +405,7 @@ def _info(request: Request, path: str) -> bool:
 
 
 def _unreadable(data: bytes, path: str, *, in_full: bool) -> Trouble | None:
-    """Why a file that needs no analysis is no Python, where that is cheap to tell."""
+    """The error of a file that isn't valid Python, if that is cheap to find."""
     if b"\0" in data or not data.isascii() or b"coding" in data[:200] or in_full:
         from gradguard_lint.reading.text import SourceError, check
 

@@ -1,7 +1,7 @@
-"""GG901: comments that silence one of our codes where nothing of it is found.
+"""GG901: comments that silence a code without a finding.
 
-A comment counts as used if any program of the run would have reported something there. Of a file
-whose programs were not followed to their end, that is unknown, and nothing is reported.
+A comment is used if any program of the run would have reported something there. In files whose
+programs weren't analysed completely that is unknown, and nothing is reported.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _FORMS = {
     re.compile(pattern.pattern.decode(), pattern.flags & re.IGNORECASE): form
     for pattern, form in ((NOQA, "# noqa: {}"), (IGNORE, "# gradguard: ignore[{}]"))
 }
-"""The comments that silence, in text, and how one of them silences one selector."""
+"""Patterns of suppression comments, with the format for one selector."""
 
 
 class Silenced:
-    """What comments silence in a run.
+    """The findings that comments silence in a run.
 
     Args:
         results: of each program of the run, by the path of its entry.
@@ -48,12 +48,12 @@ class Silenced:
                 self._unknown |= {absolute(entry), *called, *(cut[0] for cut in result.cut)}
 
     def unused(self, path: str, data: bytes, unknown: Collection[str]) -> list[Raw]:
-        """A finding for each comment of a file that names codes without need.
+        """A finding for each comment in a file with unused codes.
 
         Args:
             path: the file.
             data: its source.
-            unknown: the codes that were not looked for in it.
+            unknown: the codes that weren't searched for in it.
         """
         path = absolute(path)
         if path in self._unknown or skips_file(data):
@@ -83,9 +83,9 @@ def _unused(
 
     Args:
         match: the comment.
-        form: how one selector is written in such a comment.
+        form: the format of such a comment with one selector.
         silenced: the codes that comments of its line silence.
-        unknown: the codes that were not looked for.
+        unknown: the codes that weren't searched for.
     """
     written = match["codes"]
     if written is None:
@@ -103,7 +103,7 @@ def _unused(
 def _raw(
     path: str, lines: list[str], line: int, column: int, match: re.Match[str], unused: list[str]
 ) -> Raw:
-    """The finding: of the codes that are not needed, or of a comment without any."""
+    """The finding for unused codes, or for an unused comment without codes."""
     message = f"`{match.group().strip()}` silences nothing: no finding is here."
     if unused:
         be = "is" if len(unused) == 1 else "are"
@@ -139,7 +139,7 @@ def _raw(
 def _edit(
     path: str, lines: list[str], line: int, column: int, match: re.Match[str], unused: list[str]
 ) -> RawEdit:
-    """The edit that takes the codes away, or all of the comment and its reason."""
+    """The edit that removes the codes, or the whole comment with its reason."""
     written = match["codes"] or ""
     kept = [selector for selector in _SELECTOR.findall(written) if selector not in unused]
     if kept:

@@ -1,4 +1,4 @@
-"""Names, written as text."""
+"""Operations on names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ def words(text: str) -> frozenset[str]:
 
 
 def outermost_first(name: str) -> list[str]:
-    """The packages around what has the dotted `name`, and that itself, as an import runs them."""
+    """The packages of the dotted `name` and itself, in import order."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def absolute_name(name: str, package: str) -> str:
-    """The dotted `name` without the dots that lead it, which count from `package` upwards."""
+    """The absolute name of `name`, with leading dots resolved from `package`."""
     if not name.startswith("."):
         return name
     level = len(name) - len(name.lstrip("."))

@@ -14,10 +14,10 @@ from gradguard_lint.domain.conditions import (
     Assumed,
     any_of,
     assume,
+    common_assumptions,
     compatible,
     consistent,
     forget,
-    in_both,
 )
 
 VALUES = (None, False, "", 0, 0.5, 1, 2, 3, 4, -1, "cpu", "cuda", "cuda:1", "mps", "a")
@@ -266,7 +266,7 @@ def test_what_is_told_on_both_ways():
     one, other = Assumed(), Assumed()
     assume(one, either | {("z", True)})
     assume(other, either | {("z", False)})
-    assert in_both(one, other).facts == either
+    assert common_assumptions(one, other).facts == either
 
 
 def test_what_is_forgotten_of_a_thing():

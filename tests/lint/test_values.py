@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from gradguard_lint.domain import state
 from gradguard_lint.domain.conditions import Assumed, assume, compatible, consistent
 from gradguard_lint.domain.shapes import items
-from gradguard_lint.domain.state import State, Store, apart, join_states
+from gradguard_lint.domain.state import State, Store, differing_places, join_states
 from gradguard_lint.domain.values import (
     WIDTH,
     Choice,
@@ -147,7 +147,7 @@ def test_stores_are_independent_whatever_they_share(seed, shared, monkeypatch):
             assert changed <= marked.since(mark)
         for (one, first), (other, second) in combinations(stores[-4:], 2):
             differ = {it for it in places if first.get(it) != second.get(it)}
-            assert differ <= apart(one, other)[0]
+            assert differ <= differing_places(one, other)[0]
 
 
 def test_a_forgotten_place_is_written_by_nobody():

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 
-from gradguard_lint.domain.questions import LENGTH, Key, counted, some_value, subject_of
+from gradguard_lint.domain.questions import LENGTH, Key, length_subject, some_value, subject_of
 
 Condition = tuple[Key, bool]
 Conditions = frozenset[Condition]
@@ -28,10 +28,10 @@ WITH_A_GPU: Conditions = frozenset({(GPU_PRESENT, True)})
 CLAUSES = "clauses"
 """The key of the `AnyOf` conditions among the assumptions."""
 
-MOST = 4
+MAX_GROUPS = 4
 """The most groups in a disjunction, and the most disjunctions that are kept."""
 
-_GIVEN = (("argument",), ("option",))
+_FIXED_PREFIXES = (("argument",), ("option",))
 """The first elements of keys of function arguments and program options."""
 
 
@@ -90,7 +90,7 @@ class AnyOf(frozenset[Conditions]):
 
     def shares(self, other: AnyOf) -> bool:
         """Whether both are about one subject, or about its length."""
-        return not _weighed(self).isdisjoint(_weighed(other))
+        return not _related_subjects(self).isdisjoint(_related_subjects(other))
 
 
 @lru_cache(maxsize=4096)
@@ -99,9 +99,9 @@ def _subjects(groups: AnyOf) -> frozenset[Key]:
 
 
 @lru_cache(maxsize=4096)
-def _weighed(groups: AnyOf) -> frozenset[Key]:
+def _related_subjects(groups: AnyOf) -> frozenset[Key]:
     """Subjects of `groups`, those whose length they ask for, and the lengths of both."""
-    about = groups.subjects.union(filter(None, map(counted, groups.subjects)))
+    about = groups.subjects.union(filter(None, map(length_subject, groups.subjects)))
     return about.union((*LENGTH, subject) for subject in about)
 
 
@@ -124,8 +124,8 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     apart = AnyOf(map(plain, rests))
     if any(isinstance(key, AnyOf) for rest in rests for key, _ in rest):
         told = AnyOf(group for rest in rests for group in _groups(rest))
-        apart = told if 0 < len(told) <= MOST else apart
-    if NONE in apart or len(apart) > MOST:
+        apart = told if 0 < len(told) <= MAX_GROUPS else apart
+    if NONE in apart or len(apart) > MAX_GROUPS:
         return common
     if len(apart) == 1:
         return common.union(*apart)
@@ -137,7 +137,7 @@ def _groups(when: Conditions) -> Sequence[Conditions]:
     """The disjuncts of `when` as plain conditions; without those beyond the limit."""
     groups = [plain(when)]
     among = [key for key, _ in when if isinstance(key, AnyOf)]
-    if prod(map(len, among)) > MOST * MOST:
+    if prod(map(len, among)) > MAX_GROUPS * MAX_GROUPS:
         return groups
     for key in among:
         groups = [one | other for one in groups for other in key if consistent(one, other)]
@@ -234,19 +234,21 @@ def _possible(told: Conditions) -> bool:
             about.setdefault(subject_of(key), []).append(item)
     for subject, answers in about.items():
         numeric = type(subject) is tuple and subject[0] == LENGTH[0]
-        if numeric and (whole := counted(subject)) in about:  # an empty container is false
+        if numeric and (whole := length_subject(subject)) in about:  # an empty container is false
             answers = [*answers, *((subject, it) for key, it in about[whole] if key == whole)]
         if len(answers) > 1 and not some_value(subject, answers):
             return False
     if not clauses:
         return True
-    weighed = frozenset().union(*map(_weighed, clauses))
+    weighed = frozenset().union(*map(_related_subjects, clauses))
     rest = frozenset(it for subject in weighed & about.keys() for it in about[subject])
     if len(clauses) == 1:
         return any(_possible(rest | group) for group in clauses[0])
     left: dict[AnyOf, list[Conditions]] = {}
     for clause in clauses:
-        own = frozenset(it for subject in _weighed(clause) & about.keys() for it in about[subject])
+        own = frozenset(
+            it for subject in _related_subjects(clause) & about.keys() for it in about[subject]
+        )
         left[clause] = [group for group in clause if _possible(own | group)]
         if not left[clause]:
             return False
@@ -270,11 +272,11 @@ def assume(assumed: Assumed, when: Iterable[Condition]) -> None:
             assumed["value", key[1]] = key[2]
     if clauses:
         together = assumed.clauses | clauses
-        if len(together) <= MOST:
+        if len(together) <= MAX_GROUPS:
             assumed[CLAUSES] = together
 
 
-def lasting(told: Assumed, before: Assumed) -> list[Condition]:
+def lasting_conditions(told: Assumed, before: Assumed) -> list[Condition]:
     """New conditions on arguments, options or the GPU, which don't change during a run."""
     if told == before:
         return []
@@ -287,10 +289,10 @@ def _lasts(key: Key) -> bool:
     about = subject_of(key)
     while isinstance(about, tuple) and about and about[0] == "attr":
         about = about[1]
-    return key == GPU_PRESENT or (isinstance(about, tuple) and about[:1] in _GIVEN)
+    return key == GPU_PRESENT or (isinstance(about, tuple) and about[:1] in _FIXED_PREFIXES)
 
 
-def in_both(one: Assumed, other: Assumed) -> Assumed:
+def common_assumptions(one: Assumed, other: Assumed) -> Assumed:
     """The assumptions that both paths share."""
     both = {key: value for key, value in one.items() if key in other and other[key] == value}
     if clauses := one.clauses & other.clauses:

@@ -400,11 +400,11 @@ class Program:
         if not call.schedule.each or not call.schedule.until:
             return call.schedule.each  # a call in a loop without `until` waits by itself
         same = [it for it in self.calls if it.site == call.site and it.worker is call.worker]
-        relayed = {
+        chained_loops = {
             it.schedule.loops for it in same if it.schedule.chained_start
         }  # the last task of such a loop is never joined
         return all(
-            (it.schedule.awaited or it.schedule.loops in relayed)
+            (it.schedule.awaited or it.schedule.loops in chained_loops)
             and not any(
                 matters(effect)
                 for other in it.overlaps
@@ -413,7 +413,7 @@ class Program:
                 for effect in task.effects
             )
             for it in same
-        ) and not (relayed and any(self._joins_in(it, matters) for it in same))
+        ) and not (chained_loops and any(self._joins_in(it, matters) for it in same))
 
     def _joins_in(self, call: ParallelCall, matters: Callable[[Effect], bool]) -> bool:
         """Whether the program has such effects on the same objects while `call` may run."""

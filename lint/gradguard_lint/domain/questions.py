@@ -54,24 +54,24 @@ def some_value(subject: Key, answers: Sequence[Answer]) -> bool:
         classes = classes or kind == "of"
     if values is not None:
         sure = values is not _FALSE
-        return any(all(_has(subject, value, it, sure) for it in answers) for value in values)
+        return any(all(_satisfies(subject, value, it, sure) for it in answers) for value in values)
     return (not classes or _some_class(answers)) and _some_number(subject, answers)
 
 
 def _some_class(answers: Sequence[Answer]) -> bool:
     """Whether some class satisfies the answers."""
-    left = APART
+    left = EXCLUSIVE_CLASSES
     for key, truth in answers:
         kind, other = _parts(key) if isinstance(key, tuple) and len(key) == 3 else ("", None)
         if kind == "of" and isinstance(other, frozenset):
             if not truth:
                 left = left - other
-            elif other <= APART:
+            elif other <= EXCLUSIVE_CLASSES:
                 left = left & other
     return bool(left)
 
 
-APART = frozenset(
+EXCLUSIVE_CLASSES = frozenset(
     "builtins." + name
     for name in ("str", "int", "float", "list", "tuple", "set", "dict", "bytes", "")
 )
@@ -84,7 +84,7 @@ def _parts(key: Key) -> tuple[Hashable, Hashable]:
     return key[0], key[2]
 
 
-def _has(subject: Key, value: Hashable, answer: Answer, unless_known: bool) -> bool:
+def _satisfies(subject: Key, value: Hashable, answer: Answer, unless_known: bool) -> bool:
     """Whether `value` satisfies the answer; `unless_known` if that is unknown."""
     key, truth = answer
     holds = bool(value) if key == subject else _holds(key, value)
@@ -107,7 +107,7 @@ def _holds(key: Key, value: Hashable) -> bool | None:
     return None
 
 
-def counted(subject: Key) -> Key:
+def length_subject(subject: Key) -> Key:
     """The subject whose length is `subject`, if it is a length."""
     is_length = isinstance(subject, tuple) and len(subject) == 3 and subject[:2] == LENGTH
     return subject[2] if is_length else None  # type: ignore[index]
@@ -119,7 +119,7 @@ LENGTH = ("number", "len")
 
 def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
     """Whether a number, or another value, satisfies the answers; none names a value."""
-    is_length = counted(subject) is not None
+    is_length = length_subject(subject) is not None
     low, high = -1.0 if is_length else -float("inf"), float("inf")
     low_open, high_open = is_length, False
     excluded: set[Hashable] = set()

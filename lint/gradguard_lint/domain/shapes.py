@@ -91,7 +91,7 @@ def known_items(value: Value) -> tuple[Value, ...] | None:
     return None
 
 
-def parted(atom: Items) -> Parts:
+def item_parts(atom: Items) -> Parts:
     """The first items, the join of those between, and the last items of `atom`."""
     if atom.items is not None:
         return atom.items, None, ()
@@ -99,14 +99,14 @@ def parted(atom: Items) -> Parts:
 
 
 def parts_of(value: Value, element: Value) -> Parts:
-    """As `parted`, for any value whose items are `element`."""
+    """As `item_parts`, for any value whose items are `element`."""
     known, only = known_items(value), value.only
     if known is None:
-        return parted(only) if isinstance(only, Items) else ((), element, ())
+        return item_parts(only) if isinstance(only, Items) else ((), element, ())
     return known, None, ()
 
 
-def strung(atom: Items, *parts: Parts) -> Items:
+def concatenated(atom: Items, *parts: Parts) -> Items:
     """`atom` with the concatenation of `parts` as its items."""
     head: tuple[Value, ...] = ()
     tail: tuple[Value, ...] = ()
@@ -128,9 +128,9 @@ def strung(atom: Items, *parts: Parts) -> Items:
     return replace(atom, items=None, element=element, ends=ends, count=None)
 
 
-def placed(atom: Items, place: int) -> Value | None:
+def item_at(atom: Items, place: int) -> Value | None:
     """The item at `place`, if its position is known."""
-    head, middle, tail = parted(atom)
+    head, middle, tail = item_parts(atom)
     known = head if place >= 0 or middle is None else tail
     return known[place] if -len(known) <= place < len(known) else None
 
@@ -138,42 +138,44 @@ def placed(atom: Items, place: int) -> Value | None:
 def sliced(atom: Items, cut: slice) -> Items:
     """``atom[cut]``, as a new sequence."""
     new = replace(atom, ident=0, count=None)
-    head, middle, tail = parted(atom)
+    head, middle, tail = item_parts(atom)
     start, stop = cut.start or 0, cut.stop
     if middle is None:
-        return strung(new, (head[cut], None, ()))
+        return concatenated(new, (head[cut], None, ()))
     if cut.step not in (None, 1):
         return replace(new, ends=None)
     if start < 0:
         inside = -start <= len(tail) and (stop is None or stop < 0)
-        return strung(new, (tail[start:stop], None, ())) if inside else replace(new, ends=None)
+        return (
+            concatenated(new, (tail[start:stop], None, ())) if inside else replace(new, ends=None)
+        )
     if stop is not None and 0 <= stop <= len(head):
-        return strung(new, (head[start:stop], None, ()))
+        return concatenated(new, (head[start:stop], None, ()))
     if stop is not None and -stop > len(tail):  # which of the first are cut is unknown
-        return strung(new, ((), join((*head[start:], middle)), ()))
+        return concatenated(new, ((), join((*head[start:], middle)), ()))
     right = tail[:stop] if stop is None or stop < 0 else tail
     if start > len(head) or (stop is not None and stop >= 0):  # the cut is within unknown positions
-        return strung(new, (head[start:], join((middle, *right)), ()))
-    return strung(new, (head[start:], middle, right))
+        return concatenated(new, (head[start:], join((middle, *right)), ()))
+    return concatenated(new, (head[start:], middle, right))
 
 
-def least_of(key: Key) -> int | None:
+def lower_bound(key: Key) -> int | None:
     """The lower bound of an unknown number with this key, if it counts up."""
     told = isinstance(key, tuple) and len(key) == 3 and key[0] == "int"
     return key[2] if told and isinstance(key[2], int) else None  # type: ignore[index]
 
 
-def around(atom: Items, place: int) -> tuple[Parts, Parts]:
+def split_around(atom: Items, place: int) -> tuple[Parts, Parts]:
     """The items before and after the item at `place`."""
     after = sliced(atom, slice(place + 1, None)) if place != -1 else replace(atom, items=())
-    return parted(sliced(atom, slice(0, place))), parted(after)
+    return item_parts(sliced(atom, slice(0, place))), item_parts(after)
 
 
 MANY = 32
 """The most items whose positions are tracked."""
 
 
-def side_by_side(value: Value) -> list[Value] | None:
+def items_by_position(value: Value) -> list[Value] | None:
     """The items of `value` by position, if all alternatives have equally many."""
     first = value.choices[0].atom
     count = len(first.items) if isinstance(first, Items) and first.items is not None else 0
@@ -187,7 +189,7 @@ def side_by_side(value: Value) -> list[Value] | None:
     return [value.map(at(index)) for index in range(count)]
 
 
-def at_one_place(element: Value) -> Value:
+def item_at_unknown_position(element: Value) -> Value:
     """An item at an unknown position; unknown if only some items have gradients."""
     atoms = element.atoms
     if len(atoms) > 1 and any(isinstance(atom, Tensor) for atom in atoms):
@@ -244,7 +246,7 @@ def merged(table: Table, given: Value) -> Table:
             if new is not None:
                 found.append(guarded(new, when))
                 continue
-            if may_have(one, name):
+            if may_have_key(one, name):
                 found.append(guarded(rest_of(one), when))
             if old is not None:
                 found.append(guarded(old, when))
@@ -259,11 +261,11 @@ def merged(table: Table, given: Value) -> Table:
             rest = _or(rest, rest_of(one))
             other = one.keys or UNKNOWN
             keys = other if keys is None else join((keys, other))
-    some = tuple(_told_of_some(table, dicts, whens, entries).items())
+    some = tuple(_possible_entries(table, dicts, whens, entries).items())
     return replace(table, entries=tuple(entries.items()), rest=rest, keys=keys, perhaps=some)
 
 
-def _told_of_some(
+def _possible_entries(
     table: Table, dicts: list[Table], whens: list[Conditions], known: Collection[Hashable]
 ) -> dict[Hashable, Value]:
     """Entries that exist on only some paths, after `table` was updated with one of `dicts`; if
@@ -274,27 +276,27 @@ def _told_of_some(
     for name in names:
         if name in known:
             continue
-        before = _told(table, name)
-        given = [_told(one, name) for one in dicts]
+        before = _entry_or_absent(table, name)
+        given = [_entry_or_absent(one, name) for one in dicts]
         if before is None or None in given:
             continue
         found[name] = join(
-            guarded(where_absent(new, before), when)
+            guarded(fill_absent(new, before), when)
             for new, when in zip(given, whens, strict=True)
             if new is not None
         )
     return found
 
 
-def _told(table: Table, name: Hashable) -> Value | None:
+def _entry_or_absent(table: Table, name: Hashable) -> Value | None:
     """The entry `name`: `ABSENT` if there is none, None if that is unknown."""
     value = table.get(name)
     if value is None:
         value = dict(table.perhaps).get(name)
-    return ABSENT if value is None and not may_have(table, name) else value
+    return ABSENT if value is None and not may_have_key(table, name) else value
 
 
-def where_absent(value: Value, default: Value) -> Value:
+def fill_absent(value: Value, default: Value) -> Value:
     """`value`, with `ABSENT` replaced by `default`."""
     return value.map(lambda atom: default if of(atom) == ABSENT else of(atom))
 
@@ -306,7 +308,7 @@ def _or(rest: Value, other: Value) -> Value:
     return other if rest == ABSENT else join((rest, other))
 
 
-def may_have(table: Table, name: Hashable) -> bool:
+def may_have_key(table: Table, name: Hashable) -> bool:
     """Whether a dict may have the key `name`, which isn't among the known ones."""
     keys = table.keys
     if keys is None:
@@ -335,12 +337,12 @@ def without_item(atom: Items | Table, index: Value) -> Items | Table | None:
             kept = [choice for choice in keys.choices if choice.atom != index.only]
             rest, keys = (rest, Value(tuple(kept))) if kept else (ABSENT, None)
         return replace(atom, entries=others, rest=rest, keys=keys, perhaps=some)
-    if not isinstance(place, int) or placed(atom, place) is None:
+    if not isinstance(place, int) or item_at(atom, place) is None:
         return None
-    return strung(atom, *around(atom, place))
+    return concatenated(atom, *split_around(atom, place))
 
 
-def held_in(atom: Atom) -> tuple[Value, ...]:
+def contents_of(atom: Atom) -> tuple[Value, ...]:
     """The values in a container or partial."""
     if isinstance(atom, Items):
         return atom.items if atom.items is not None else (atom.element,)
@@ -352,9 +354,9 @@ def held_in(atom: Atom) -> tuple[Value, ...]:
     return ()
 
 
-def with_held(atom: Items | Table, change: Callable[[Value], Value]) -> Items | Table:
+def map_contents(atom: Items | Table, change: Callable[[Value], Value]) -> Items | Table:
     """`atom` with `change` applied to each value; itself if nothing changes."""
-    held = held_in(atom)
+    held = contents_of(atom)
     new = tuple(map(change, held))
     if all(map(is_, held, new)):
         return atom
@@ -371,7 +373,7 @@ def inner(value: Value, depth: int = 4) -> Iterator[Atom]:
     for atom in value.atoms:
         yield atom
         if depth > 0:
-            for item in held_in(atom):
+            for item in contents_of(atom):
                 yield from inner(item, depth - 1)
 
 
@@ -396,7 +398,7 @@ def idents(value: Value) -> set[int]:
     return {ident for ident in found if ident > 0}
 
 
-def arrived(value: Value, worker: int) -> Value:
+def as_received(value: Value, worker: int) -> Value:
     """`value` of the parent as received by a worker process: tensors lose their history."""
 
     def change(atom: Atom) -> Atom:
@@ -416,45 +418,45 @@ def is_certain(value: Value) -> bool:
     return all(isinstance(atom, Tensor) and atom.certain for atom in value.atoms)
 
 
-def uncertain(value: Value) -> Value:
+def as_uncertain(value: Value) -> Value:
     """`value` with no tensor certain, also in containers."""
 
     def change(atom: Atom) -> Atom:
         if isinstance(atom, Tensor) and atom.certain:
             return replace(atom, certain=False)
         if isinstance(atom, Items):
-            known = None if atom.items is None else tuple(map(uncertain, atom.items))
+            known = None if atom.items is None else tuple(map(as_uncertain, atom.items))
             ends = atom.ends
             if ends is not None:
                 first, between, last = ends
-                between = None if between is None else uncertain(between)
-                ends = (tuple(map(uncertain, first)), between, tuple(map(uncertain, last)))
-            return replace(atom, items=known, element=uncertain(atom.element), ends=ends)
+                between = None if between is None else as_uncertain(between)
+                ends = (tuple(map(as_uncertain, first)), between, tuple(map(as_uncertain, last)))
+            return replace(atom, items=known, element=as_uncertain(atom.element), ends=ends)
         if isinstance(atom, Table):
-            entries = tuple((key, uncertain(item)) for key, item in atom.entries)
-            perhaps = tuple((key, uncertain(item)) for key, item in atom.perhaps)
-            return replace(atom, entries=entries, rest=uncertain(atom.rest), perhaps=perhaps)
+            entries = tuple((key, as_uncertain(item)) for key, item in atom.entries)
+            perhaps = tuple((key, as_uncertain(item)) for key, item in atom.perhaps)
+            return replace(atom, entries=entries, rest=as_uncertain(atom.rest), perhaps=perhaps)
         return atom
 
     choices = tuple(Choice(change(choice.atom), choice.when) for choice in value.choices)
     return Value(choices) if choices != value.choices else value
 
 
-def owned(value: Value, worker: int, shared: Set[int] = frozenset()) -> Value:
+def as_owned(value: Value, worker: int, shared: Set[int] = frozenset()) -> Value:
     """`value` as the worker's own objects, not shared between tasks, except for `shared`."""
 
     def change(atom: Atom) -> Atom:
         if isinstance(atom, (Thing, Tensor, Instance)) and atom.ident in shared:
             return atom
         if isinstance(atom, Thing):
-            parts = tuple((name, owned(part, worker, shared)) for name, part in atom.parts)
+            parts = tuple((name, as_owned(part, worker, shared)) for name, part in atom.parts)
             return replace(atom, born=worker, parts=parts)
         if isinstance(atom, (Tensor, Instance)):
             return replace(atom, born=worker)
         if isinstance(atom, (Bound, Method)):
             return replace(atom, receiver=change(atom.receiver))
         if isinstance(atom, Items):
-            return with_held(atom, lambda held: owned(held, worker, shared))
+            return map_contents(atom, lambda held: as_owned(held, worker, shared))
         return atom
 
     return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))

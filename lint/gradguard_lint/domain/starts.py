@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 PROCESS: WorkerKind = "process"
 THREAD: WorkerKind = "thread"
 
-UNTOLD = "unknown"
+UNSPECIFIED = "unknown"
 """The start method if the program doesn't specify it: possibly fork."""
 
-INHERITING = frozenset({"fork", UNTOLD})
+INHERITING = frozenset({"fork", UNSPECIFIED})
 """Start methods whose workers may inherit the parent's memory."""
 
 IMPORTING = ("spawn", "forkserver")
@@ -29,7 +29,7 @@ class Start(Record):
     """A start method of workers.
 
     Attributes:
-        name: ``loky``, ``fork``, ``spawn``, ``thread``, ``dask`` ..., or `UNTOLD`.
+        name: ``loky``, ``fork``, ``spawn``, ``thread``, ``dask`` ..., or `UNSPECIFIED`.
         kind: processes, or threads of this process.
         workers: what reports call the workers.
         copies: whether arguments and results are copied; always for processes.
@@ -80,7 +80,7 @@ class Vocabulary:
     frameworks: frozenset[str]
     matters: frozenset[str]
     variables: frozenset[str]
-    matters_beside: Mapping[str, frozenset[str]]
+    matters_by_string: Mapping[str, frozenset[str]]
     shared: frozenset[str]
     telling: tuple[str, ...]
     marks: frozenset[str]

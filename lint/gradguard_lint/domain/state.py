@@ -15,11 +15,11 @@ from gradguard_lint.domain.conditions import (
     Conditions,
     any_of,
     assume,
-    in_both,
+    common_assumptions,
     plain,
 )
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Progress, Waited
-from gradguard_lint.domain.shapes import uncertain
+from gradguard_lint.domain.shapes import as_uncertain
 from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join, joined
 from pytest_gradguard.records import field, fields
 
@@ -130,7 +130,7 @@ class Store:
         return places
 
 
-def apart(first: Store, second: Store) -> tuple[set[Place], Mark | None]:
+def differing_places(first: Store, second: Store) -> tuple[set[Place], Mark | None]:
     """Places that may differ between two stores, and their last common mark."""
     places = first.changed | second.changed
     one, other = first.below, second.below
@@ -190,15 +190,15 @@ def _joined(first: State, second: State) -> State:
     if assumed != second.assumed:
         left, right = first.assumed.facts, second.assumed.facts
         sides = (left - right, right - left)
-        assumed = in_both(assumed, second.assumed)
+        assumed = common_assumptions(assumed, second.assumed)
         if all(sides) and not (len(sides[0]) == len(sides[1]) == 1):
             assume(assumed, any_of(map(plain, sides)))
-    past = met_pasts(first.past, second.past)
+    past = join_pasts(first.past, second.past)
     modes = first.modes if first.modes == second.modes else first.modes.met(second.modes)
     return State(_joined_stores(first.store, second.store, sides), assumed, past, modes)
 
 
-def met_pasts(first: Past, second: Past) -> Past:
+def join_pasts(first: Past, second: Past) -> Past:
     """The events of either path."""
     past = dict(first)
     if past != second:
@@ -211,7 +211,7 @@ def met_pasts(first: Past, second: Past) -> Past:
 
 def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditions]) -> Store:
     merged = second.same()
-    merged.changed, merged.below = apart(first, second)
+    merged.changed, merged.below = differing_places(first, second)
     own, shared = first._own, first._shared
     there, shared_there = second._own, second._shared
     put = merged._own  # all of them count as changed
@@ -252,10 +252,10 @@ def _possible(value: Value, here: Conditions) -> Sequence[Choice]:
     return [choice for choice in value.choices if not choice.when & impossible]
 
 
-def widened(before: Store, after: Store) -> bool:
+def widen(before: Store, after: Store) -> bool:
     """Add an unknown alternative to what still differs from `before`; whether anything did."""
     found = False
-    for place in apart(before, after)[0]:
+    for place in differing_places(before, after)[0]:
         old, new = before.get(place), after.get(place)
         if old is None or new is None or old is new or set(new.atoms) <= set(old.atoms):
             continue
@@ -264,11 +264,11 @@ def widened(before: Store, after: Store) -> bool:
     return found
 
 
-def loosened(store: Store, others: Iterable[Store]) -> None:
+def loosen(store: Store, others: Iterable[Store]) -> None:
     """Add an unknown alternative to what has other alternatives in one of `others`."""
     last: dict[Place, Value] = {}  # most stores have the same value, and there are many
     for other in others:
-        for place in apart(store, other)[0]:
+        for place in differing_places(store, other)[0]:
             there = other.get(place)
             if there is None or last.get(place) is there:
                 continue
@@ -283,11 +283,11 @@ def loosened(store: Store, others: Iterable[Store]) -> None:
 _ANYTHING = Choice(Unknown())
 
 
-def doubt(store: Store, mark: Mark | None) -> None:
+def mark_uncertain(store: Store, mark: Mark | None) -> None:
     """Mark tensors stored after `mark` as uncertain: that code may be skipped."""
     for place in store.since(mark):
         value = store.get(place)
-        known = value and uncertain(value)
+        known = value and as_uncertain(value)
         if known is not None and known is not value:
             store[place] = known
 

@@ -8,7 +8,7 @@ from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import Atom, Choice, Const, Unknown, Value, unknown
 
 
-def at_large(value: Value) -> Value:
+def drop_default(value: Value) -> Value:
     """`value` without the default of an option that may have any value."""
     if len(value.choices) == 1:
         return value
@@ -59,17 +59,17 @@ OWN = "own"
 such a part."""
 
 
-def of_own(*parts: Hashable) -> Value:
+def process_specific(*parts: Hashable) -> Value:
     """A value that differs between worker processes: a rank, or a table's entry for it."""
     return unknown((OWN, *parts))
 
 
-def own_text(text: str) -> Value:
+def process_specific_text(text: str) -> Value:
     """A text in which ``{}`` stands for such a value."""
     return unknown(("text", text, OWN))
 
 
-def is_own(value: Value) -> bool:
+def is_process_specific(value: Value) -> bool:
     """Whether `value` may differ between worker processes."""
     keys = (atom.key for atom in value.atoms if isinstance(atom, Unknown))
     return any(isinstance(key, tuple) and OWN in (key[0], key[-1]) for key in keys)

@@ -7,14 +7,14 @@ import ast
 from gradguard_lint.domain.shapes import (
     ABSENT,
     EMPTY,
-    at_one_place,
     closed,
+    fill_absent,
+    item_at_unknown_position,
     items,
+    items_by_position,
     merged,
     rest_of,
     sequence,
-    side_by_side,
-    where_absent,
 )
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -28,7 +28,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.containers import element_of, hold
+from gradguard_lint.engine.containers import element_of, store_contents
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import as_proved
@@ -43,7 +43,7 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
     for item in node.args:
         if isinstance(item, ast.Starred):
             value = m.iterated(frame, item, m.eval(frame, item.value))
-            given = side_by_side(value) if args.rest is None else None
+            given = items_by_position(value) if args.rest is None else None
             args.written = args.written and frame.module.is_stub and is_tuple(value)
             if given is not None:
                 args.positional.extend(given)
@@ -68,7 +68,7 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
 
 def is_tuple(value: Value) -> bool:
     """Whether `value` is a tuple of known length."""
-    return side_by_side(value) is not None and all(
+    return items_by_position(value) is not None and all(
         isinstance(atom, Items) and atom.kind == "tuple" for atom in value.atoms
     )
 
@@ -101,7 +101,7 @@ def argument_node(node: ast.AST, position: int, name: str) -> ast.expr | None:
     return plain[position]
 
 
-def takes(function: Function, args: Args) -> bool:
+def accepts(function: Function, args: Args) -> bool:
     """Whether `function` accepts `args`; True for decorated ones, which may accept others."""
     code = function.node
     spec = code.args
@@ -137,11 +137,11 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         elif name in keywords:
             value = _split_by_value(keywords.pop(name), inner, name)
         elif args.rest is not None:
-            value = at_one_place(args.rest)
+            value = item_at_unknown_position(args.rest)
         else:
             offset = index - (len(names) - len(function.defaults))
             value = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
-            value = _left_out(m, function, name, args, value)
+            value = _missing_argument(m, function, name, args, value)
         annotation = parameters[index].annotation
         if isinstance(annotation, (ast.Name, ast.Attribute)) and value.is_unknown:
             value = _annotated(m, function, name, annotation, value)
@@ -150,7 +150,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         value = keywords.pop(item.arg, None)
         if value is None:
             value = function.kw_defaults[index] if index < len(function.kw_defaults) else None
-            value = _left_out(m, function, item.arg, args, value)
+            value = _missing_argument(m, function, item.arg, args, value)
         m.store[(inner.ident, item.arg)] = _split_by_value(value, inner, item.arg)
     if spec.vararg is not None:
         extra_items = args.positional[len(names) :]
@@ -162,18 +162,18 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
     if spec.kwarg is not None:
         ident = m.ident_at(spec.kwarg, id(node))
         table = replace(args.named(keywords), ident=ident, keywords=True)
-        hold(m, table)
+        store_contents(m, table)
         m.store[(inner.ident, spec.kwarg.arg)] = of(table)
 
 
-def _left_out(
+def _missing_argument(
     m: Machine, function: Function, name: str, args: Args, default: Value | None
 ) -> Value:
     """The value of the parameter `name`, which `args` may not pass. A library function uses no
     default by itself, so an argument may be anything."""
-    if function.module.is_stub and args.may_give(name) and _perhaps_told(args, name) is None:
+    if function.module.is_stub and args.may_pass(name) and _optional_argument(args, name) is None:
         return UNKNOWN
-    return perhaps_given(m, function.node, name, args, default)
+    return optional_or_default(m, function.node, name, args, default)
 
 
 def _split_by_value(value: Value, inner: Frame, name: str) -> Value:
@@ -211,24 +211,30 @@ def standalone_arguments(m: Machine, function: Function, skip: int) -> Args:
             continue
         offset = index - (len(named) - len(function.defaults))
         default = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
-        args.keywords[item.arg] = any_or(m, function.node, item.arg, default)
+        args.keywords[item.arg] = anything_or_default(m, function.node, item.arg, default)
     for index, item in enumerate(spec.kwonlyargs):
         default = function.kw_defaults[index] if index < len(function.kw_defaults) else None
-        args.keywords[item.arg] = any_or(m, function.node, item.arg, default)
+        args.keywords[item.arg] = anything_or_default(m, function.node, item.arg, default)
     args.open = spec.kwarg is not None
     return args
 
 
-def perhaps_given(m: Machine, node: ast.AST, name: str, args: Args, default: Value | None) -> Value:
+def optional_or_default(
+    m: Machine, node: ast.AST, name: str, args: Args, default: Value | None
+) -> Value:
     """The argument `name` of the function or class `node`, which `args` may not pass: its default,
     or what they may pass."""
-    told = _perhaps_told(args, name)
+    told = _optional_argument(args, name)
     if told is None or default is None:
-        return default if default and not args.may_give(name) else any_or(m, node, name, default)
-    return where_absent(told, default)
+        return (
+            default
+            if default and not args.may_pass(name)
+            else anything_or_default(m, node, name, default)
+        )
+    return fill_absent(told, default)
 
 
-def _perhaps_told(args: Args, name: str) -> Value | None:
+def _optional_argument(args: Args, name: str) -> Value | None:
     """The optional argument `name`, `ABSENT` where it isn't passed; None if that is unknown."""
     told = args.perhaps.get(name)
     if told is None or args.open:
@@ -237,7 +243,7 @@ def _perhaps_told(args: Args, name: str) -> Value | None:
     return told if is_known else None
 
 
-def any_or(m: Machine, node: ast.AST, name: str, default: Value | None) -> Value:
+def anything_or_default(m: Machine, node: ast.AST, name: str, default: Value | None) -> Value:
     """The argument `name` of the function or class `node`: anything, or its default."""
     key = ("argument", id(node), name)
     anything = as_proved(m, unknown(key))

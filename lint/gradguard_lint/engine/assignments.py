@@ -7,17 +7,17 @@ from collections.abc import Hashable
 from functools import partial
 
 from gradguard_lint.domain.shapes import (
-    around,
     as_key,
-    at_one_place,
     closed,
+    concatenated,
+    item_at,
+    item_at_unknown_position,
     items,
     known_items,
     parts_of,
-    placed,
     sequence,
     sliced,
-    strung,
+    split_around,
     without_item,
 )
 from gradguard_lint.domain.values import (
@@ -39,13 +39,13 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.containers import (
-    adopted,
     element_of,
-    grown,
-    hold,
+    extended,
+    forget_length,
     item_of,
     items_changed,
-    resized,
+    store_contents,
+    with_identity,
 )
 from gradguard_lint.engine.expressions import operate
 from gradguard_lint.engine.imports import module_frame
@@ -92,10 +92,10 @@ def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
     only = old.only
     if isinstance(only, Items) and isinstance(node.op, ast.Add):
         value = m.iterated(frame, node.value, value)
-        longer = grown(m, only, parts_of(value, element_of(m, value)))
+        longer = extended(m, only, parts_of(value, element_of(m, value)))
         if only.ident:
-            resized(m, only)
-            hold(m, longer)  # a list grows in place, under all its names
+            forget_length(m, only)
+            store_contents(m, longer)  # a list grows in place, under all its names
         else:
             assign(m, frame, node.target, of(longer))
         return
@@ -105,7 +105,7 @@ def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
 
 def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
     if isinstance(target, (ast.Name, ast.Attribute, ast.Subscript)):
-        value = adopted(m, target, value)
+        value = with_identity(m, target, value)
     if isinstance(target, ast.Name):
         holder = frame.outer.get(target.id)
         if holder is not None:
@@ -173,7 +173,7 @@ def _unpack(m: Machine, frame: Frame, target: ast.Tuple | ast.List, value: Value
     for index, item in enumerate(target.elts):
         part = value.map(partial(_part, m, index, count, star))
         if isinstance(item, ast.Starred):
-            assign(m, frame, item.value, adopted(m, item, part))
+            assign(m, frame, item.value, with_identity(m, item, part))
         else:
             assign(m, frame, item, part)
 
@@ -184,9 +184,9 @@ def _part(m: Machine, index: int, count: int, star: int, atom: Atom) -> Value:
         if index == star:
             left = sliced(atom, slice(star, star + 1 - count or None))
             return of(replace(left, kind="list"))
-        found = placed(atom, index) if index < star else None
-        found = found or (placed(atom, index - count) if index > star or star == count else None)
-        return found or at_one_place(element_of(m, of(atom)))
+        found = item_at(atom, index) if index < star else None
+        found = found or (item_at(atom, index - count) if index > star or star == count else None)
+        return found or item_at_unknown_position(element_of(m, of(atom)))
     known = known_items(of(atom))
     if star < count:
         more = len(known) - count if known is not None else -2
@@ -196,12 +196,12 @@ def _part(m: Machine, index: int, count: int, star: int, atom: Atom) -> Value:
             return known[index if index < star else index + more]
         if index == star:
             return sequence(element_of(m, of(atom)))
-        return at_one_place(element_of(m, of(atom)))
+        return item_at_unknown_position(element_of(m, of(atom)))
     if known is not None and len(known) == count:
         return known[index]
     if isinstance(atom, Unknown):
         return as_proved(m, of(item_of(atom, index)))
-    return at_one_place(element_of(m, of(atom)))
+    return item_at_unknown_position(element_of(m, of(atom)))
 
 
 def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -> None:
@@ -218,7 +218,7 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
         return
     for atom in holder.atoms:
         if isinstance(target.slice, ast.Slice):
-            resized(m, atom)
+            forget_length(m, atom)
         key = index.constant
         if isinstance(atom, Unknown):
             _set_on_unknown(m, frame, target, atom, key, value)
@@ -277,9 +277,9 @@ def _with_item(atom: Atom, target: ast.Subscript, index: Value, value: Value) ->
         return of(replace(atom, rest=rest, keys=keys, perhaps=()))
     if isinstance(atom, Items) and not isinstance(target.slice, ast.Slice):
         place = index.constant
-        if isinstance(place, int) and placed(atom, place) is not None:
-            before, after = around(atom, place)
-            return of(strung(atom, before, ((value,), None, ()), after))
+        if isinstance(place, int) and item_at(atom, place) is not None:
+            before, after = split_around(atom, place)
+            return of(concatenated(atom, before, ((value,), None, ()), after))
         element = value if atom.element.is_unknown else join((atom.element, value))
         return of(Items(atom.kind, None, element, atom.ident))
     return None
@@ -300,7 +300,7 @@ def do_Delete(m: Machine, frame: Frame, node: ast.Delete) -> None:
             index = m.eval(frame, target.slice)
             m.models.delete_item(m, frame, target, holder, index)
             for atom in holder.atoms:
-                resized(m, atom)
+                forget_length(m, atom)
                 if isinstance(atom, Unknown):
                     items_changed(m, atom.key)
             left = without_item(only, index) if isinstance(only, (Items, Table)) else None

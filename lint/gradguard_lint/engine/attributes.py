@@ -7,22 +7,22 @@ import ast
 from gradguard_lint.domain.payloads import Capture
 from gradguard_lint.domain.shapes import (
     ABSENT,
-    arrived,
     as_key,
-    at_one_place,
+    as_owned,
+    as_received,
     closed,
     inner,
+    item_at,
+    item_at_unknown_position,
+    item_parts,
     items,
-    least_of,
+    lower_bound,
     of_a_library,
-    owned,
-    parted,
-    placed,
     rest_of,
     sequence,
     sliced,
 )
-from gradguard_lint.domain.unknowns import is_own, of_own
+from gradguard_lint.domain.unknowns import is_process_specific, process_specific
 from gradguard_lint.domain.values import (
     METHOD,
     STUB,
@@ -50,12 +50,12 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.branches import each_way
+from gradguard_lint.engine.branches import run_alternatives
 from gradguard_lint.engine.caching import CACHED_PROPERTY, cache_as_attribute
-from gradguard_lint.engine.containers import hold, item_of, item_of_unknown
+from gradguard_lint.engine.containers import item_of, item_of_unknown, store_contents
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.imports import module_frame, star_import
-from gradguard_lint.engine.lookups import looked_up
+from gradguard_lint.engine.lookups import lookup_unknown_key
 from gradguard_lint.engine.machine import ARRIVED, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import as_proved, identified
@@ -86,7 +86,7 @@ def captured(
             ),
         )
     if m.in_process_worker:
-        return arrived(value, m.worker_ident)
+        return as_received(value, m.worker_ident)
     return value
 
 
@@ -106,7 +106,7 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, receiver: Value, name: st
     """``receiver.name``."""
     choices = receiver.choices
     if len(choices) > 1 and any(_is_computed(m, it.atom, name) for it in choices):
-        return each_way(m, choices, lambda atom: _attribute(m, frame, node, atom, name))
+        return run_alternatives(m, choices, lambda atom: _attribute(m, frame, node, atom, name))
     return receiver.map(lambda atom: _attribute(m, frame, node, atom, name))
 
 
@@ -161,8 +161,8 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
             if any(map(of_a_library, value.atoms)):
                 m.effect(frame, node, f"self.{name}", Capture(value, owner=atom.ident))
             if m.in_process_worker:
-                return arrived(value, m.worker_ident)
-        return belonging(m, atom, value, name)
+                return as_received(value, m.worker_ident)
+        return as_field_of(m, atom, value, name)
     found = m.find_in_class(atom.cls, name)
     if found is not None:
         return bind(m, frame, node, found, atom)
@@ -173,12 +173,12 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
     return m.models.inherited_attribute(m, frame, node, atom, name)
 
 
-def belonging(m: Machine, atom: Instance, value: Value, name: str = "") -> Value:
+def as_field_of(m: Machine, atom: Instance, value: Value, name: str = "") -> Value:
     """`value`, read from `atom`: owned by this task if `atom` is, unless other tasks' objects were
     created with it as well."""
     if m.place.worker is None or atom.born != m.place.worker.ident:
         return value
-    return owned(value, m.place.worker.ident, m.place.turns.shared_by(atom.ident, name))
+    return as_owned(value, m.place.worker.ident, m.place.turns.shared_by(atom.ident, name))
 
 
 def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) -> Value:
@@ -256,9 +256,11 @@ def on_Subscript(m: Machine, frame: Frame, node: ast.Subscript) -> Value:
 def item(m: Machine, frame: Frame, node: ast.AST, value: Value, index: Value) -> Value:
     """``value[index]``."""
     found = m.filtered(value.map(lambda atom: _item(m, frame, node, atom, index)))
-    if (is_own(index) or is_own(value)) and all(map(_may_be_a_number, found.atoms)):
-        return of_own(id(node))
-    return owned(found, m.worker_ident) if _picked_by_task(m, node, index) else found
+    if (is_process_specific(index) or is_process_specific(value)) and all(
+        map(_may_be_a_number, found.atoms)
+    ):
+        return process_specific(id(node))
+    return as_owned(found, m.worker_ident) if _picked_by_task(m, node, index) else found
 
 
 def _picked_by_task(m: Machine, node: ast.AST, index: Value) -> bool:
@@ -303,7 +305,7 @@ def _stored(node: ast.AST) -> bool:
     return isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
 
 
-def filled(m: Machine, table: Table, index: Value, made: Value) -> Value:
+def get_or_create(m: Machine, table: Table, index: Value, made: Value) -> Value:
     """The item of `table` at `index`, created as `made` if it is missing.
 
     All items at unknown keys are one.
@@ -318,18 +320,18 @@ def filled(m: Machine, table: Table, index: Value, made: Value) -> Value:
             return atom
         atom = replace(atom, ident=m.ident_of(("item", table.ident, index.only, type(atom))))
         if (atom.ident, HEAP) not in m.store:
-            hold(m, atom)
+            store_contents(m, atom)
         return atom
 
     new = Value(tuple(replace(choice, atom=own(choice.atom)) for choice in made.choices))
     others = () if table.rest == ABSENT else (table.rest,)
     if isinstance(index.only, Const):
         entries = (*table.entries, (key, join((new, *others))))
-        hold(m, replace(table, entries=entries))
+        store_contents(m, replace(table, entries=entries))
         return entries[-1][1]
     rest = join((new, *others))
     keys = index if table.keys is None else join((table.keys, index))
-    hold(m, replace(table, rest=rest, keys=keys, perhaps=()))
+    store_contents(m, replace(table, rest=rest, keys=keys, perhaps=()))
     return join((*(value for _, value in table.entries), rest))
 
 
@@ -351,27 +353,33 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
             return sequence(atom.element, atom.kind) if cut is None else of(sliced(atom, cut))
         if isinstance(position, int):
             others = sliced(atom, slice(position, None)).element if atom.ends else atom.element
-            return placed(atom, position) or at_one_place(others)
+            return item_at(atom, position) or item_at_unknown_position(others)
         if atom.ends:
             return _counted_item(m, atom, index.only)
         if atom.items is None or _stored(node):
             return atom.element
-        return looked_up(m, frame, written, index, tuple(enumerate(atom.items)), atom.element)
+        return lookup_unknown_key(
+            m, frame, written, index, tuple(enumerate(atom.items)), atom.element
+        )
     if isinstance(atom, Table):
         index = as_key(index)
         known = atom.get(index.constant) if isinstance(index.only, Const) else None
         if known is not None:
             return known
         if atom.missing is not None and atom.ident and not _stored(node):
-            return filled(m, atom, index, m.call(frame, node, atom.missing, Args()))
+            return get_or_create(m, atom, index, m.call(frame, node, atom.missing, Args()))
         if isinstance(index.only, Const):
-            return at_one_place(rest_of(atom))
-        anything = at_one_place(join([*(value for _, value in atom.entries), rest_of(atom)]))
+            return item_at_unknown_position(rest_of(atom))
+        anything = item_at_unknown_position(
+            join([*(value for _, value in atom.entries), rest_of(atom)])
+        )
         if _stored(node):
             return anything
         sure = closed(atom)
         other = None if sure else rest_of(atom)
-        return looked_up(m, frame, written, index, atom.entries, anything, other, closed=sure)
+        return lookup_unknown_key(
+            m, frame, written, index, atom.entries, anything, other, closed=sure
+        )
     if isinstance(atom, Instance):
         method = m.find_in_class(atom.cls, "__getitem__")
         if method is not None:
@@ -404,10 +412,10 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
 def _counted_item(m: Machine, atom: Items, number: Atom | None) -> Value:
     """The item at an unknown index `number`, which may have a lower bound."""
     key = number.key if isinstance(number, Unknown) else None
-    least = least_of(key)
+    least = lower_bound(key)
     if least is None or least < 0:
         return atom.element
-    head, middle, tail = parted(sliced(atom, slice(least, None)))
+    head, middle, tail = item_parts(sliced(atom, slice(least, None)))
     told = enumerate(head, least)
     may = (it for n, it in told if not m.conflicts(frozenset({(("eq", key, n), True)})))
     return join((*may, *((middle,) if middle else ()), *tail))

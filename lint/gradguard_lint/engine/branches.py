@@ -15,7 +15,7 @@ from gradguard_lint.domain.conditions import (
     plain_condition,
 )
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import where_absent
+from gradguard_lint.domain.shapes import fill_absent
 from gradguard_lint.domain.state import Place, State
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -34,7 +34,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
-from gradguard_lint.engine.containers import hold, length
+from gradguard_lint.engine.containers import length, store_contents
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
@@ -91,7 +91,7 @@ def negated(m: Machine, atom: Atom) -> Atom:
     return Unknown(("not", key) if key is not None else None)
 
 
-def turning_out(m: Machine, test: Value, truth: bool) -> list[Choice]:
+def choices_with_truth(m: Machine, test: Value, truth: bool) -> list[Choice]:
     """The alternatives of `test` that may have `truth`, with conditions."""
     found = []
     for choice in test.choices:
@@ -107,10 +107,10 @@ def turning_out(m: Machine, test: Value, truth: bool) -> list[Choice]:
 
 def condition(m: Machine, test: Value, truth: bool) -> Conditions:
     """The conditions under which `test` has `truth`."""
-    return _amounting(test, truth, turning_out(m, test, truth))
+    return _implied_conditions(test, truth, choices_with_truth(m, test, truth))
 
 
-def _amounting(test: Value, truth: bool, kept: list[Choice]) -> Conditions:
+def _implied_conditions(test: Value, truth: bool, kept: list[Choice]) -> Conditions:
     if len(test.choices) == 1:
         return kept[0].when if kept else NONE
     found = any_of(choice.when for choice in kept)
@@ -130,10 +130,10 @@ def enter_branch(m: Machine, frame: Frame, node: ast.expr, test: Value, truth: b
 
 def assume_test(m: Machine, test: Value, truth: bool) -> bool:
     """Assume that `test` has `truth`; False if it can't."""
-    kept = turning_out(m, test, truth)
+    kept = choices_with_truth(m, test, truth)
     if not kept:
         return False
-    when = _amounting(test, truth, kept)
+    when = _implied_conditions(test, truth, kept)
     if m.conflicts(when):
         return False
     assume(m.assumed, when)
@@ -158,11 +158,11 @@ def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> bool:
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return refine(m, frame, node.operand, not truth)
     elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is truth:
-        return all(_again(m, frame, part, truth) for part in node.values)
+        return all(_assume_part(m, frame, part, truth) for part in node.values)
     return True
 
 
-def _again(m: Machine, frame: Frame, part: ast.expr, truth: bool) -> bool:
+def _assume_part(m: Machine, frame: Frame, part: ast.expr, truth: bool) -> bool:
     """Assume that a part of a test has `truth`; its side effects have already happened."""
     if is_plain(m, part):
         return enter_branch(m, frame, part, m.eval(frame, part), truth)
@@ -267,14 +267,14 @@ def _has_key(m: Machine, frame: Frame, node: ast.Compare) -> None:
     if not isinstance(table, Table) or not table.ident or not isinstance(key, Const):
         return
     if table.get(key.value) is None:
-        told = where_absent(dict(table.perhaps).get(key.value, UNKNOWN), UNKNOWN)
-        hold(m, replace(table, entries=(*table.entries, (key.value, told))))
+        told = fill_absent(dict(table.perhaps).get(key.value, UNKNOWN), UNKNOWN)
+        store_contents(m, replace(table, entries=(*table.entries, (key.value, told))))
 
 
 _ASKS = ("isinstance", "is_", "hasattr")
 
 
-def each_way(m: Machine, choices: Sequence[Choice], go: Callable[[Atom], Value]) -> Value:
+def run_alternatives(m: Machine, choices: Sequence[Choice], go: Callable[[Atom], Value]) -> Value:
     """Run `go` on each alternative in a state of its own, so that exceptions don't spread to
     others."""
     results: list[Value] = []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.conditions import assume, lasting
+from gradguard_lint.domain.conditions import assume, lasting_conditions
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.shapes import ABSENT, where_absent
+from gradguard_lint.domain.shapes import ABSENT, fill_absent
 from gradguard_lint.domain.state import Mark
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -36,9 +36,9 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine import caching
-from gradguard_lint.engine.arguments import arguments, bind_arguments, takes
-from gradguard_lint.engine.branches import each_way
-from gradguard_lint.engine.containers import item_of_unknown, items_changed, resized
+from gradguard_lint.engine.arguments import accepts, arguments, bind_arguments
+from gradguard_lint.engine.branches import run_alternatives
+from gradguard_lint.engine.containers import forget_length, item_of_unknown, items_changed
 from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.fields import give_fields
 from gradguard_lint.engine.machine import Machine
@@ -91,12 +91,12 @@ def _change_receiver(m: Machine, frame: Frame, node: ast.Call, function: Value, 
         changed = m.models.shown_by_method(m, node, name, args)
     for atom in function.atoms:
         if isinstance(atom, Unknown) and name in RESIZING and isinstance(atom.key, tuple):
-            resized(m, Unknown(atom.key[1]))
+            forget_length(m, Unknown(atom.key[1]))
             items_changed(m, atom.key[1])
         if not isinstance(atom, Method):
             continue
         if name in RESIZING:
-            resized(m, atom.receiver)
+            forget_length(m, atom.receiver)
         new = m.models.changed_receiver(m, frame, node, atom.receiver, name, args)
         if new is None:
             continue
@@ -120,7 +120,7 @@ def call_back(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Ar
     for atom in function.atoms:
         if isinstance(atom, Method) and isinstance(atom.receiver, (Items, Table)):
             held = m.filtered(of(atom.receiver)).only
-            resized(m, atom.receiver)
+            forget_length(m, atom.receiver)
             if not isinstance(held, (Items, Table)):
                 continue
             new = m.models.changed_receiver(m, frame, node, held, atom.name, args)
@@ -177,7 +177,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -
         choices = m.filtered(function).choices
     if len(choices) == 1 and not choices[0].when:
         return call_atom(m, frame, node, choices[0].atom, args)
-    found = each_way(m, choices, lambda atom: call_atom(m, frame, node, atom, args))
+    found = run_alternatives(m, choices, lambda atom: call_atom(m, frame, node, atom, args))
     return _one_switch(m, node, found)
 
 
@@ -198,7 +198,7 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
     if isinstance(atom, Method) and isinstance(atom.receiver, Generator):
         return m.parts.generator_method(m, frame, node, atom.receiver, atom.name)
     if _not_seen(atom):
-        args = m.parts.given_away(m, frame, node, atom, args)
+        args = m.parts.exhaust_args(m, frame, node, atom, args)
     if isinstance(atom, Bound):
         if isinstance(atom.receiver, Instance):
             m.facts.executed_methods.add((id(atom.function.node), id(atom.receiver.cls.node)))
@@ -216,12 +216,12 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
             return UNKNOWN
         if method is not None:
             return call(m, frame, node, m.bind(frame, node, method, atom), args)
-        args = m.parts.given_away(m, frame, node, atom, args)
+        args = m.parts.exhaust_args(m, frame, node, atom, args)
         return m.models.call_instance(m, frame, node, atom, replace(args, written=False))
     if isinstance(atom, Partial):
         told = dict(atom.keywords)
         for name, value in args.pairs():
-            told[name] = where_absent(value, told.get(name, ABSENT))
+            told[name] = fill_absent(value, told.get(name, ABSENT))
         exact = atom.exact and args.written
         merged = Args.given([*atom.args, *args.positional], told.items(), exact=exact)
         merged.rest, merged.open = args.rest, args.open
@@ -276,19 +276,19 @@ def apply(
     frame, node = m.in_program(frame, node)
     is_stub = function.module.is_stub
     if is_stub and m.place.stub_caller is None:
-        args = args.told_apart()
-    if m.gives_up_in(frame, function):
+        args = args.distinct()
+    if m.exceeds_budget_in(frame, function):
         end = code.end_lineno or code.lineno
         m.budget.cut[id(code)] = (function.module.path, code.lineno, end)
         return UNKNOWN
     m.facts.executed.add(id(code))
-    if args.written and not is_stub and not takes(function, args):
+    if args.written and not is_stub and not accepts(function, args):
         m.leave_by(TypeError)
         return UNKNOWN
     place = (function.module.path, code.lineno)
     if m.place.worker is None and not is_stub and place not in m.facts.executed_lines:
         m.facts.executed_lines[place] = (id(code), m.place.root_line)
-    if m.is_deep_in(frame, function):
+    if m.exceeds_depth_in(frame, function):
         return UNKNOWN
     is_lambda = isinstance(code, ast.Lambda)
     message = "calls a lambda" if is_lambda else f"calls `{function.name}`"
@@ -336,7 +336,7 @@ def apply(
     if begun is modes and around is None:
         modes = modes.after(m.modes)
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
-    assume(m.assumed, lasting(told, assumed))
+    assume(m.assumed, lasting_conditions(told, assumed))
     returns = [(value, place) for value, place, _ in m.outcomes(inner).returns if place is not code]
     m.place.ended.returns = None if is_stub else (function.module, function.name, returns)
     if code in m.place.ended.decorated_returns:

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from gradguard_lint.domain.payloads import LibraryUse
 from gradguard_lint.domain.shapes import inner as inner_atoms
 from gradguard_lint.domain.shapes import items, known_items, sequence
-from gradguard_lint.domain.state import doubt
+from gradguard_lint.domain.state import mark_uncertain
 from gradguard_lint.domain.values import (
     GRADIENT,
     Flow,
@@ -29,9 +29,9 @@ from gradguard_lint.engine.branches import (
     fork,
     is_plain,
 )
-from gradguard_lint.engine.containers import adopted, as_long_as, element_of, of_pairs
+from gradguard_lint.engine.containers import element_of, of_pairs, with_identity, with_length_of
 from gradguard_lint.engine.flows import iterator
-from gradguard_lint.engine.iteration import exhausted, iterated_object, run
+from gradguard_lint.engine.iteration import iterated_object, remaining_items, run
 from gradguard_lint.engine.loops import element_keys, has_turn, of_any
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend, stored_names
@@ -53,7 +53,7 @@ def on_SetComp(m: Machine, frame: Frame, node: ast.SetComp) -> Value:
 
 def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
     pairs = _collected(m, frame, node, "tuple", _first(m, frame, node))
-    return adopted(m, node, of_pairs(pairs))
+    return with_identity(m, node, of_pairs(pairs))
 
 
 def on_GeneratorExp(m: Machine, frame: Frame, node: ast.GeneratorExp) -> Value:
@@ -90,7 +90,7 @@ def on_GeneratorExp(m: Machine, frame: Frame, node: ast.GeneratorExp) -> Value:
         run(m, frame, first, base, partial(turn, 0))
 
     def whole() -> Value:
-        given = exhausted(m, frame, first, base)
+        given = remaining_items(m, frame, first, base)
         for scope in lenders:
             scope.lent.discard(inner.ident)
         if known_items(given) == ():
@@ -125,27 +125,27 @@ def _collected(m: Machine, frame: Frame, node: Comprehension, kind: str, source:
     is_whole = len(node.generators) == 1 and not first.ifs
     known = known_items(source) if len(node.generators) == 1 else None
     if known and len(known) <= UNROLLED:
-        turns = m.place.turns.item_by_item(known)
+        turns = m.place.turns.iterate_items(known)
         made = [_turn(m, frame, node, item, several=len(known) > 1) for item in turns]
         results = [element for element, _ in made if element is not None]
         if all(certain for _, certain in made) or not results:
-            return adopted(m, node, items(kind, results))
-        return adopted(m, node, sequence(join(results), kind))
+            return with_identity(m, node, items(kind, results))
+        return with_identity(m, node, sequence(join(results), kind))
     assumed = m.assumed.copy()
     test = has_turn(m, frame, first.iter)
     if not assume_test(m, test, True):
-        return adopted(m, node, items(kind, []))
+        return with_identity(m, node, items(kind, []))
     mark = m.store.mark()
     element = _turn(m, frame, node, element_of(m, source), several=True)[0]
-    doubt(m.store, mark)  # there may be no item
+    mark_uncertain(m.store, mark)  # there may be no item
     m.state.assumed = assumed
     if element is None:
-        return adopted(m, node, items(kind, []))
+        return with_identity(m, node, items(kind, []))
     if not isinstance(node, ast.DictComp):
         _note_gradients(m, frame, node, element)
     element = of_any(element, element_keys(element_of(m, source)))
-    made_of_all = adopted(m, node, sequence(guarded(element, condition(m, test, True)), kind))
-    return as_long_as(m, source, made_of_all) if is_whole else made_of_all
+    made_of_all = with_identity(m, node, sequence(guarded(element, condition(m, test, True)), kind))
+    return with_length_of(m, source, made_of_all) if is_whole else made_of_all
 
 
 def _turn(

@@ -9,14 +9,14 @@ from gradguard_lint.domain.questions import LENGTH, Key
 from gradguard_lint.domain.shapes import (
     ABSENT,
     as_key,
+    concatenated,
+    item_parts,
     items,
     key_value,
     known_items,
-    parted,
+    map_contents,
     sequence,
     sliced,
-    strung,
-    with_held,
 )
 from gradguard_lint.domain.state import Place
 from gradguard_lint.domain.unknowns import computed
@@ -87,14 +87,14 @@ def length(m: Machine, atom: Atom) -> Atom:
     return COUNT.choices[0].atom if key is None else Unknown(key)
 
 
-def resized(m: Machine, atom: Atom) -> None:
+def forget_length(m: Machine, atom: Atom) -> None:
     """Record that the length of a container may have changed."""
     place = _place_of_length(atom) if m.facts.queried_lengths else None
     if place is not None and place in m.facts.queried_lengths:
         m.store[place] = COUNT
 
 
-def as_long_as(m: Machine, other: Value, value: Value) -> Value:
+def with_length_of(m: Machine, other: Value, value: Value) -> Value:
     """`value`, a new sequence with one item for each in `other`, with the same length."""
     made, source = value.only, other.only
     count = length(m, source) if source is not None else None
@@ -136,7 +136,7 @@ def items_changed(m: Machine, owner: Key) -> None:
             m.store[place] = UNKNOWN
 
 
-def hold(m: Machine, atom: Items | Table) -> None:
+def store_contents(m: Machine, atom: Items | Table) -> None:
     """Store `atom` as the content of the container with its identity."""
     m.store[atom.ident, HEAP] = of(atom)
 
@@ -167,7 +167,7 @@ def element_of(m: Machine, value: Value) -> Value:
     return m.filtered(join(found)) if found else UNKNOWN
 
 
-def strung_together(m: Machine, values: Iterable[Value]) -> Value | None:
+def concatenate(m: Machine, values: Iterable[Value]) -> Value | None:
     """The concatenation of lists or tuples; None if an alternative is neither."""
     held = [whole(m, value, 2) for value in values]
     found = [atom for value in held for atom in value.atoms]
@@ -179,7 +179,7 @@ def strung_together(m: Machine, values: Iterable[Value]) -> Value | None:
     return sequence(join(element_of(m, it) for it in full), kind) if full else items(kind, [])
 
 
-def grown(m: Machine, atom: Items, added: Parts, at: int | None = None) -> Items:
+def extended(m: Machine, atom: Items, added: Parts, at: int | None = None) -> Items:
     """A sequence with `added` inserted in place at `at`, or at its end; in a loop, an unknown
     number of times."""
     if m.place.turns.depth:
@@ -187,16 +187,16 @@ def grown(m: Machine, atom: Items, added: Parts, at: int | None = None) -> Items
         several = (*first, *((between,) if between else ()), *last)
         added = (), join(several) if several else None, ()
     if at is None:
-        longer = strung(atom, parted(atom), added)
+        longer = concatenated(atom, item_parts(atom), added)
     else:
         before, after = sliced(atom, slice(0, at)), sliced(atom, slice(at, None))
-        longer = strung(atom, parted(before), added, parted(after))
+        longer = concatenated(atom, item_parts(before), added, item_parts(after))
     if atom.items is None and atom.element.is_unknown:  # keep that the added items are known
-        return replace(longer, element=strung(atom, added).element)
+        return replace(longer, element=concatenated(atom, added).element)
     return longer
 
 
-def adopted(m: Machine, node: ast.AST, value: Value) -> Value:
+def with_identity(m: Machine, node: ast.AST, value: Value) -> Value:
     """`value` with an identity for each new mutable container."""
     for choice in value.choices:
         if _changeable(choice.atom):
@@ -208,7 +208,7 @@ def adopted(m: Machine, node: ast.AST, value: Value) -> Value:
         atom = choice.atom
         if isinstance(atom, (Items, Table)) and _changeable(atom):
             atom = replace(atom, ident=m.ident_at(node, "held", number))
-            hold(m, atom)
+            store_contents(m, atom)
             if isinstance(atom, Items) and (atom.ident, SIZE) in m.store:
                 m.store.drop((atom.ident, SIZE))
         choices.append(Choice(atom, choice.when))
@@ -229,7 +229,7 @@ def whole(m: Machine, value: Value, depth: int = 4) -> Value:
 
     def inside(atom: Atom) -> Atom:
         if isinstance(atom, (Items, Table)):
-            return with_held(atom, lambda held: whole(m, held, depth - 1))
+            return map_contents(atom, lambda held: whole(m, held, depth - 1))
         return atom
 
     return Value(tuple(Choice(inside(c.atom), c.when) for c in value.choices))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from functools import lru_cache
 
-from gradguard_lint.domain.conditions import Assumed, assume, lasting
+from gradguard_lint.domain.conditions import Assumed, assume, lasting_conditions
 from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.state import Raised, State
 from gradguard_lint.domain.values import (
@@ -22,9 +22,9 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.iteration import (
     CONSUMED,
     body_of,
-    following,
     lines_of_yield,
     may_run,
+    next_item,
     run,
     run_body,
     suspend,
@@ -47,7 +47,7 @@ def method(m: Machine, frame: Frame, node: ast.AST, atom: Generator, name: str) 
         leave(m, frame, node, atom, None)
         return NOTHING
     if name in ("send", "asend", "__next__", "__anext__"):
-        return following(m, frame, node, atom, None)
+        return next_item(m, frame, node, atom, None)
     return of(atom) if name in ("__iter__", "__aiter__") else UNKNOWN
 
 
@@ -118,7 +118,7 @@ def swallows(m: Machine, atom: Generator) -> bool:
 def _forget_assumed(m: Machine, outside: Assumed) -> None:
     """Restore the assumptions `outside`, with the lasting ones added."""
     told, m.state.assumed = m.assumed, outside
-    assume(m.assumed, lasting(told, outside.copy()))
+    assume(m.assumed, lasting_conditions(told, outside.copy()))
 
 
 def _seen_from(m: Machine, frame: Frame, node: ast.AST, outside: Modes, inside: Modes) -> Modes:

@@ -16,7 +16,7 @@ _HANDED = ("given", "sent")
 """Key prefixes of unknown arguments of calls; nothing shows that they are None."""
 
 
-def far_fetched(m: Machine, when: Conditions) -> bool:
+def needs_nondefault_option(m: Machine, when: Conditions) -> bool:
     """Whether `when` needs an argument that no call here passes, None in place of an argument, or
     an option that names a GPU against its default."""
     for key, truth in when:
@@ -63,10 +63,12 @@ def _chooses(key: tuple[Hashable, ...]) -> bool:
     return of_option and not any(isinstance(it, str) and names_gpu(it) for it in asked)
 
 
-def only_named(m: Machine) -> bool:
+def gpu_by_name_only(m: Machine) -> bool:
     """Whether this path is implausible only because an external value without a known default has
     to name a GPU."""
-    return not far_fetched(m, frozenset(it for it in m.assumed.facts if not _is_named(m, *it)))
+    return not needs_nondefault_option(
+        m, frozenset(it for it in m.assumed.facts if not _is_named(m, *it))
+    )
 
 
 def _is_named(m: Machine, key: Key, truth: object) -> bool:
@@ -80,9 +82,9 @@ def _is_named(m: Machine, key: Key, truth: object) -> bool:
     return not known and named
 
 
-def far_fetched_here(m: Machine) -> bool:
+def path_needs_nondefault_option(m: Machine) -> bool:
     """Whether this path needs such an argument."""
-    return far_fetched(m, m.assumed.facts)
+    return needs_nondefault_option(m, m.assumed.facts)
 
 
 def off_by_default(m: Machine, switch: Value) -> Value:

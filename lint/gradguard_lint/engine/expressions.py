@@ -12,16 +12,21 @@ from gradguard_lint.domain.shapes import (
     MANY,
     as_key,
     closed,
+    concatenated,
+    item_parts,
     items,
     merged,
-    parted,
     parts_of,
     rest_of,
     sequence,
-    strung,
 )
 from gradguard_lint.domain.state import State
-from gradguard_lint.domain.unknowns import at_large, computed, is_own, of_own
+from gradguard_lint.domain.unknowns import (
+    computed,
+    drop_default,
+    is_process_specific,
+    process_specific,
+)
 from gradguard_lint.domain.values import (
     NUMBER,
     UNKNOWN,
@@ -48,22 +53,22 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.attributes import captured
 from gradguard_lint.engine.branches import (
     all_of,
+    choices_with_truth,
     condition,
     enter_branch,
     fork,
     is_plain,
     negated,
-    turning_out,
 )
-from gradguard_lint.engine.containers import adopted, element_of
+from gradguard_lint.engine.containers import element_of, with_identity
 from gradguard_lint.engine.flows import iterator
 from gradguard_lint.engine.imports import star_import
 from gradguard_lint.engine.iteration import iterated, iterated_object, run
-from gradguard_lint.engine.lookups import this_time
+from gradguard_lint.engine.lookups import fresh_key
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import as_proved, identified
-from gradguard_lint.engine.texts import put_together, with_percent
+from gradguard_lint.engine.texts import compose, percent_format
 from gradguard_lint.engine.truth import compare_values, truth_of
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -104,7 +109,7 @@ def on_JoinedStr(m: Machine, frame: Frame, node: ast.JoinedStr) -> Value:
             value = m.eval(frame, part.value)
             plain = part.format_spec is None and part.conversion < 0
             parts.append(value if plain else UNKNOWN)
-    return put_together(parts)
+    return compose(parts)
 
 
 def on_Name(m: Machine, frame: Frame, node: ast.Name) -> Value:
@@ -155,13 +160,13 @@ def _display(m: Machine, frame: Frame, node: ast.expr, kind: str, nodes: list[as
                 continue
             value = iterated(m, frame, item, value)
             strings.append(parts_of(value, element_of(m, value)))
-        made = of(strung(Items(kind, (), UNKNOWN), *strings))
+        made = of(concatenated(Items(kind, (), UNKNOWN), *strings))
     elif len(nodes) > 64:
         parts = [m.eval(frame, item) for item in nodes[:64]]
         made = sequence(join((*parts, UNKNOWN)), kind)
     else:
         made = items(kind, [m.eval(frame, item) for item in nodes])
-    return adopted(m, node, made)
+    return with_identity(m, node, made)
 
 
 def on_List(m: Machine, frame: Frame, node: ast.List) -> Value:
@@ -192,13 +197,13 @@ def on_Dict(m: Machine, frame: Frame, node: ast.Dict) -> Value:
         else:
             rest = value if closed(table) else join((rest_of(table), value))
             table = replace(table, rest=rest, keys=table.keys and UNKNOWN, perhaps=())
-    return adopted(m, node, of(replace(table, entries=tuple(entries.items()))))
+    return with_identity(m, node, of(replace(table, entries=tuple(entries.items()))))
 
 
 def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
     test = m.eval(frame, node.test)
     if test.is_nameless:
-        test = unknown(this_time(m))
+        test = unknown(fresh_key(m))
     found: list[tuple[Value, Conditions]] = []
     assumed = m.assumed
 
@@ -239,13 +244,17 @@ def operate(
         one = left.only
         if isinstance(one, Table):
             both = merged(one, m.models.mapping(m, frame, node, right))
-            return adopted(m, node, of(replace(both, ident=0)))
+            return with_identity(m, node, of(replace(both, ident=0)))
     tensor = m.models.operation(m, frame, node, [left, right], matmul=isinstance(op, ast.MatMult))
     if tensor is not None:
         return tensor
     sequences = [atom for value in (left, right) for atom in value.atoms if isinstance(atom, Items)]
-    if not sequences and (is_own(left) or is_own(right)) and not _is_text(left):
-        return of_own(id(node))
+    if (
+        not sequences
+        and (is_process_specific(left) or is_process_specific(right))
+        and not _is_text(left)
+    ):
+        return process_specific(id(node))
     if isinstance(left.only, Const) and isinstance(right.only, Const):
         a, b = left.only.value, right.only.value
         if isinstance(op, ast.Add) and isinstance(a, str) and isinstance(b, str):
@@ -256,12 +265,12 @@ def operate(
                 return UNKNOWN
             return _calculated(op, a, b)
     if isinstance(op, ast.Add) and (_all_text(left) or _all_text(right)):
-        return put_together([left, right])
+        return compose([left, right])
     if isinstance(op, ast.Mod) and isinstance(left.constant, str):
-        return with_percent(left.constant, right)
+        return percent_format(left.constant, right)
     if _counts(left) and isinstance(right.constant, int):
         return of(Unknown(("int", left.only, type(op).__name__, right.constant)))
-    left, right = at_large(left), at_large(right)
+    left, right = drop_default(left), drop_default(right)
     # In a loop, alternatives that count up would change in each iteration.
     pairs = len({*left.atoms}) * len({*right.atoms})
     if not sequences and pairs <= (1 if m.place.turns.depth else FEW):
@@ -272,10 +281,10 @@ def operate(
         one, other = left.only, right.only
         new = Items(sequences[0].kind, (), UNKNOWN)
         if isinstance(op, ast.Add) and isinstance(one, Items) and isinstance(other, Items):
-            return of(strung(new, parted(one), parted(other)))
+            return of(concatenated(new, item_parts(one), item_parts(other)))
         held, times = (one, right.constant) if isinstance(one, Items) else (other, left.constant)
         if isinstance(held, Items) and isinstance(times, int) and 0 < times <= MANY:
-            return of(strung(new, *[parted(held)] * times))
+            return of(concatenated(new, *[item_parts(held)] * times))
         return sequence(join(atom.element for atom in sequences), sequences[0].kind)
     return UNKNOWN
 
@@ -393,7 +402,7 @@ def on_BoolOp(m: Machine, frame: Frame, node: ast.BoolOp) -> Value:
             break
         if truths == {not stop}:
             continue
-        if kept := turning_out(m, value, stop):
+        if kept := choices_with_truth(m, value, stop):
             found.append(Value(tuple(kept)))
         passed = condition(m, value, not stop)
         if not plain:

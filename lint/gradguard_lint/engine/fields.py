@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.values import UNKNOWN, Class, Frame, Instance, Value
-from gradguard_lint.engine.arguments import perhaps_given
+from gradguard_lint.engine.arguments import optional_or_default
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import last_name
@@ -69,9 +69,9 @@ def give_fields(
             given = given or args.get(place)
             place += 1
         value = m.models.field_value(m, frame, node, name, stated, given)
-        word = next(filter(args.may_give, words), None)
+        word = next(filter(args.may_pass, words), None)
         if given is None and word is not None:
-            value = perhaps_given(m, cls.node, word, args, value)
+            value = optional_or_default(m, cls.node, word, args, value)
         if value is not None:
             m.set_field(instance.ident, name, value)
     after = m.find_in_class(cls, "__post_init__")

@@ -12,9 +12,9 @@ from gradguard_lint.engine.iteration import (
     ALL,
     SOME,
     consumed,
-    exhausted,
-    following,
-    has_next_known,
+    is_next_known,
+    next_item,
+    remaining_items,
     run,
     set_consumed,
 )
@@ -74,7 +74,7 @@ def flow(
         def go(first: Value) -> None:
             row = [first]
             for source in sources[1:]:
-                row.append(following(m, frame, node, source, ended=ends))
+                row.append(next_item(m, frame, node, source, ended=ends))
                 if m.dead:
                     return
             made = item(row)
@@ -86,7 +86,7 @@ def flow(
             m.meet([*ends, m.state])
 
     def at_once() -> Value:
-        given = [exhausted(m, frame, node, source) for source in sources]
+        given = [remaining_items(m, frame, node, source) for source in sources]
         if any(known_items(value) == () for value in given):
             return items("generator", ())
         return whole(given)
@@ -110,12 +110,12 @@ def chained(
                 run(m, frame, node, source, give)
 
     def at_once() -> Value:
-        return whole([exhausted(m, frame, node, source) for source in sources])
+        return whole([remaining_items(m, frame, node, source) for source in sources])
 
     return of(Generator(Flow(sources, each, at_once), _scope(m, frame)))
 
 
-def cut(m: Machine, frame: Frame, node: ast.AST, value: Value, count: int | None) -> Value:
+def first_items(m: Machine, frame: Frame, node: ast.AST, value: Value, count: int | None) -> Value:
     """An iterator over the first `count` items of `value`, or an unknown number."""
     source = iterator(m, frame, node, value)
     scope = _scope(m, frame)
@@ -135,7 +135,7 @@ def cut(m: Machine, frame: Frame, node: ast.AST, value: Value, count: int | None
                 ends.append(m.state.copy())
 
         taken = consumed(m, scope)
-        told = count is not None and count <= UNROLLED and taken >= 0 and has_next_known(m, source)
+        told = count is not None and count <= UNROLLED and taken >= 0 and is_next_known(m, source)
         if taken != count or not told:
             run(m, frame, node, source, go)
         m.meet([*ends, m.state])

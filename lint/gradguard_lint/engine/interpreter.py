@@ -110,7 +110,7 @@ class _Run:
         machine.facts.names_read[module.name] = self.seen.loaded
         self.after = State()
         """The state after the module-level code."""
-        self.begun_with: Frame | Function | None = None
+        self.root_code: Frame | Function | None = None
         """The function called by this root, or the frame of module-level code."""
 
     def program(self) -> Program:
@@ -120,9 +120,9 @@ class _Run:
         m.facts.frames[module.name] = frame
         self._root(partial(imports.run_module, m, frame, module, constant("__main__")), State())
         if self.again and self._has_late_evidence(0):
-            anew = Machine(m.project, m.models, m.options, PARTS)
-            anew.facts.evidence = m.facts.evidence.lasting()
-            return _Run(anew, self.relevance, self.again - 1).program()
+            fresh = Machine(m.project, m.models, m.options, PARTS)
+            fresh.facts.evidence = m.facts.evidence.lasting()
+            return _Run(fresh, self.relevance, self.again - 1).program()
         self.after = m.state
         self.after.dead = False
         self.after.assumed = Assumed()
@@ -259,13 +259,13 @@ class _Run:
         m = self.m
         m.place.root += 1
         for left in reversed(range(AGAIN + 1)):
-            recorded, before = iteration.Recorded(m), state.copy()
+            recorded, before = iteration.Checkpoint(m), state.copy()
             m.budget.begin(first=m.place.root == 1)
             m.state = state
             m.facts.evidence.is_late = m.facts.evidence.is_open = False
             m.state.assumed, m.state.dead = Assumed(), False
             Position(Place()).restore(m.place)
-            self.begun_with = self.frame if m.place.root == 1 else None
+            self.root_code = self.frame if m.place.root == 1 else None
             try:
                 start()
             except OutOfSteps:
@@ -274,8 +274,8 @@ class _Run:
                 break
             recorded.put_back(m)
             state = before
-        if m.budget.is_cutting and self.begun_with is not None:
-            m.leave_unfinished(self.begun_with)
+        if m.budget.is_cutting and self.root_code is not None:
+            m.leave_unfinished(self.root_code)
 
     def _has_late_evidence(self, calls: int) -> bool:
         """Whether the last root proved facts that may change its results: it started workers (after
@@ -318,7 +318,7 @@ class _Run:
     def _prepare(self, instance: Instance, cls: ast.ClassDef) -> None:
         """Run methods to set the object's attributes, without recording effects."""
         m = self.m
-        recorded, root, reached = iteration.Recorded(m), m.place.root, set(m.facts.executed)
+        recorded, root, reached = iteration.Checkpoint(m), m.place.root, set(m.facts.executed)
         state, m.budget.preparing = m.state, True
         for item in self._preparing(cls):
             method = m.find_in_class(instance.cls, item.name)
@@ -370,9 +370,9 @@ class _Run:
             bound = receiver is not None and "static" not in atom.marks
             args = standalone_arguments(m, inside or atom, skip=1 if bound else 0)
             if inside is not None:
-                args = _by_place(args, inside)
+                args = _as_positional(args, inside)
             target = Bound(atom, receiver) if receiver is not None and bound else atom
-            self.begun_with = atom
+            self.root_code = atom
             result = m.iterated(frame, node, m.call(frame, node, of(target), args))
             m.place.chain = ()
             if receiver is not None:
@@ -383,7 +383,7 @@ class _Run:
             m.call(frame, node, value, Args(rest=UNKNOWN, open=True))
 
 
-def _by_place(args: Args, function: Function) -> Args:
+def _as_positional(args: Args, function: Function) -> Args:
     """`args` with keywords passed by position, as a wrapper may name them differently."""
     spec = function.node.args
     names = [it.arg for it in (*spec.posonlyargs, *spec.args) if it.arg in args.keywords]

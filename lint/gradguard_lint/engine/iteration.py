@@ -35,7 +35,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.branches import each_way
+from gradguard_lint.engine.branches import run_alternatives
 from gradguard_lint.engine.calls import enter_code, marked_modes
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.machine import Machine
@@ -56,7 +56,7 @@ ENTERING = frozenset({"enter_context", "enter_async_context"})
 """Methods that enter the context manager that they are called with."""
 
 
-class Recorded:
+class Checkpoint:
     """A checkpoint of the record, to discard what is recorded after it."""
 
     def __init__(self, m: Machine) -> None:
@@ -104,10 +104,10 @@ def _count(atom: Atom) -> tuple[int, int]:
     return value if isinstance(value, tuple) else (SOME, 0)
 
 
-def has_next_known(m: Machine, atom: Generator) -> bool:
+def is_next_known(m: Machine, atom: Generator) -> bool:
     """Whether it is known which item is next."""
     if isinstance(atom.function, Flow):
-        return all(has_next_known(m, source) for source in atom.function.sources)
+        return all(is_next_known(m, source) for source in atom.function.sources)
     return consumed(m, atom.frame) != SOME
 
 
@@ -121,8 +121,8 @@ def may_run(m: Machine, frame: Frame, atom: Generator) -> bool:
     """Whether a body may run: not recursively, as one frame stands for all its generators."""
     function = atom.function
     if isinstance(function, Flow):
-        return not m.gives_up_in(frame)
-    if m.is_deep_in(frame, function) or m.gives_up_in(frame, function):
+        return not m.exceeds_budget_in(frame)
+    if m.exceeds_depth_in(frame, function) or m.exceeds_budget_in(frame, function):
         return False
     return atom.frame.ident not in m.place.yield_receivers
 
@@ -144,7 +144,7 @@ def run(
     if not may_run(m, frame, atom):
         each(UNKNOWN)
         return UNKNOWN
-    recorded = Recorded(m) if before > 0 and isinstance(function, Function) else None
+    recorded = Checkpoint(m) if before > 0 and isinstance(function, Function) else None
     outside, assumed = Position(m.place), m.assumed.copy()
     passed = 0
 
@@ -241,7 +241,7 @@ def suspend(m: Machine, atom: Generator) -> State:
 # -- consuming one item, or all -----------------------------------------------------------------
 
 
-def exhausted(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
+def remaining_items(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
     """The sequence of all remaining items of a generator."""
     if consumed(m, atom.frame) == ALL:
         return items("generator", ())
@@ -255,7 +255,7 @@ def exhausted(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value
     return sequence(join(given), "generator")
 
 
-def following(
+def next_item(
     m: Machine,
     frame: Frame,
     node: ast.AST,
@@ -266,7 +266,7 @@ def following(
     """``next(generator)``; `ended` gets the state of exhaustion."""
     given: list[tuple[Value, Conditions]] = []
     there: list[State] = []
-    known = has_next_known(m, atom)
+    known = is_next_known(m, atom)
     before = m.assumed.facts
 
     def stop(value: Value) -> None:
@@ -295,9 +295,9 @@ def exhaust_generators(m: Machine, frame: Frame, node: ast.AST, value: Value) ->
         return value
 
     def sequence_of(atom: Atom) -> Value:
-        return exhausted(m, frame, node, atom) if isinstance(atom, Generator) else of(atom)
+        return remaining_items(m, frame, node, atom) if isinstance(atom, Generator) else of(atom)
 
-    return each_way(m, m.filtered(value).choices, sequence_of)
+    return run_alternatives(m, m.filtered(value).choices, sequence_of)
 
 
 def exhaust_arguments(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Args:

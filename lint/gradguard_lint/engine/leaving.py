@@ -9,7 +9,7 @@ from itertools import combinations
 
 from gradguard_lint.domain.conditions import assume, consistent
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.state import Error, Past, Raised, State, doubt, loosened
+from gradguard_lint.domain.state import Error, Past, Raised, State, loosen, mark_uncertain
 from gradguard_lint.domain.values import UNKNOWN, Frame, Instance, Value, of
 from gradguard_lint.engine import caching
 from gradguard_lint.engine.assignments import assign
@@ -91,7 +91,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     if missing is not None:
         m.assumed[missing] = False
     last = _last(node.body) if node.handlers else None
-    handlers = [] if _takes_what_is_there(m, frame, node.body) else node.handlers
+    handlers = [] if _reads_existing_attribute(m, frame, node.body) else node.handlers
     if last is not None:
         m.place.ending_assignments[last] = None
     try:
@@ -131,7 +131,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     if any(not state.dead for state in ends):
         m.meet(ends)
         if node.finalbody or any(not state.dead for state in ends[1:]):
-            doubt(m.store, before.store.mark())
+            mark_uncertain(m.store, before.store.mark())
         m.block(frame, node.finalbody)
         return
     m.state = after
@@ -140,7 +140,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     m.die()
 
 
-def _takes_what_is_there(m: Machine, frame: Frame, body: list[ast.stmt]) -> bool:
+def _reads_existing_attribute(m: Machine, frame: Frame, body: list[ast.stmt]) -> bool:
     """Whether `body` only reads an attribute that certainly exists: nothing is raised."""
     taken = body[0].value if isinstance(body[0], (ast.Return, ast.Assign, ast.Expr)) else None
     if (
@@ -196,8 +196,8 @@ def _catch(
             certain[event] = certain[event] & when if event in certain else when
     m.meet([*around, *raised[:split_by_value]])
     m.state = m.state.copy()
-    doubt(m.store, before.store.mark())
-    loosened(m.state.store, (state.store for state in raised[split_by_value:]))
+    mark_uncertain(m.store, before.store.mark())
+    loosen(m.state.store, (state.store for state in raised[split_by_value:]))
     m.state.past = {**certain, **before.past}
     m.state.assumed = before.assumed.copy()
     m.state.modes = before.modes
@@ -337,5 +337,5 @@ def _inside(
         if states:
             _catch(m, before, [], states)
             m.meet([end, m.state])
-        doubt(m.store, before.store.mark())
+        mark_uncertain(m.store, before.store.mark())
     leave()

@@ -29,7 +29,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.truth import compare, object_key, truth_of
 
 
-def looked_up(
+def lookup_unknown_key(
     m: Machine,
     frame: Frame,
     written: ast.expr | None,
@@ -75,10 +75,10 @@ def _identity(m: Machine, frame: Frame, written: ast.expr | None, index: Atom) -
         key = object_key(index)
     if key is not None:
         return None if isinstance(key, tuple) and key[0] == OWN else key
-    return this_time(m) if isinstance(index, (Unknown, Thing)) else None
+    return fresh_key(m) if isinstance(index, (Unknown, Thing)) else None
 
 
-def this_time(m: Machine) -> Key:
+def fresh_key(m: Machine) -> Key:
     """A key for an unknown value evaluated here; None in comprehensions, which evaluate all
     iterations at once."""
     return None if m.place.turns.depth > len(m.place.turns.loops) else (ONE, m.new_ident())

@@ -13,11 +13,11 @@ from gradguard_lint.domain.conditions import (
     Conditions,
     assume,
     forget,
-    lasting,
+    lasting_conditions,
     without,
 )
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import is_certain, known_items, least_of, sliced, uncertain
+from gradguard_lint.domain.shapes import as_uncertain, is_certain, known_items, lower_bound, sliced
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import (
     Exits,
@@ -25,10 +25,10 @@ from gradguard_lint.domain.state import (
     Place,
     State,
     Store,
-    apart,
-    doubt,
+    differing_places,
     join_states,
-    widened,
+    mark_uncertain,
+    widen,
 )
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -132,11 +132,11 @@ def repeat(
         if generator is not None:
             mark = m.store.mark()
             _as_given(m, frame, written, generator, exits, go)
-            doubt(m.store, mark)
+            mark_uncertain(m.store, mark)
         elif known is not None:
-            for item in m.place.turns.item_by_item(known):
+            for item in m.place.turns.iterate_items(known):
                 told = _turn(m, exits, partial(go, item))
-                assume(m.assumed, lasting(told, m.assumed))
+                assume(m.assumed, lasting_conditions(told, m.assumed))
         else:
             entry = m.state.copy()
             test = has_turn(m, frame, written)
@@ -187,7 +187,7 @@ def _or_no_turn(m: Machine, frame: Frame, before: Store) -> None:
 
     A name that held other code `before` the loop may still refer to it.
     """
-    for place in apart(before, m.store)[0]:
+    for place in differing_places(before, m.store)[0]:
         old, new = before.get(place), m.store.get(place)
         if new is None or old is new:
             continue
@@ -195,7 +195,7 @@ def _or_no_turn(m: Machine, frame: Frame, before: Store) -> None:
         if old is not None and code and not code >= _code_of(new):
             m.store[place] = join((new, old))
         elif not (place[0] == frame.ident if old is None else is_certain(old)):
-            m.store[place] = uncertain(new)
+            m.store[place] = as_uncertain(new)
 
 
 def _code_of(value: Value) -> set[Hashable]:
@@ -220,7 +220,7 @@ def _after_the_first(m: Machine, source: Value, element: Value) -> tuple[Value, 
     if isinstance(only, Items) and only.kind in ("range", "generator"):
         number = (known_items(element) or (element,))[0].only
         key = number.key if isinstance(number, Unknown) else None
-        least = least_of(key)
+        least = lower_bound(key)
         if least is not None:
             return element, frozenset({(("lt", key, least + 1), False)})
     return element, NONE
@@ -338,7 +338,7 @@ def _turns(
         if turn >= limit and (turn > 1 or left - m.budget.left > SHORT):
             if m.budget.used_up:
                 m.leave_unfinished(frame)
-            widened((ends[-2] if len(ends) > 1 else entry).store, ends[-1].store)
+            widen((ends[-2] if len(ends) > 1 else entry).store, ends[-1].store)
             break
     for state in exits.breaks:
         state.modes = modes
@@ -371,7 +371,7 @@ def _settled(
     if starts and after.past.keys() - before.past.keys():
         return False  # the next iteration's processes inherit what this one did
     old, new = before.store, after.store
-    for place in apart(old, new)[0]:
+    for place in differing_places(old, new)[0]:
         one, other = old.get(place), new.get(place)
         if one is other or place[0] > newest or own(place):
             continue

@@ -69,7 +69,7 @@ class Parts:
     assign: Callable[[Machine, Frame, ast.expr, Value], None]
     resolve: Callable[[Machine, int, str, Value], Value]
     iterated: Callable[[Machine, Frame, ast.AST, Value], Value]
-    given_away: Callable[[Machine, Frame, ast.AST, Atom, Args], Args]
+    exhaust_args: Callable[[Machine, Frame, ast.AST, Atom, Args], Args]
     generator_method: Callable[[Machine, Frame, ast.AST, Generator, str], Value]
 
 
@@ -225,7 +225,7 @@ class Machine(Variables):
             ident = self.caches.idents[key] = self.new_ident()
         return ident
 
-    def is_deep_in(self, frame: Frame, function: Function) -> bool:
+    def exceeds_depth_in(self, frame: Frame, function: Function) -> bool:
         """Whether the limit of nested calls, or of recursion of `function`, is reached.
 
         Recursion isn't recorded as unfinished: another level would add little.
@@ -238,7 +238,7 @@ class Machine(Variables):
             return True
         return self.place.stack.count(function.node) >= 2
 
-    def gives_up_in(self, frame: Frame, function: Function | None = None) -> bool:
+    def exceeds_budget_in(self, frame: Frame, function: Function | None = None) -> bool:
         """Whether the budget is used up; then records the functions of `frame` and `function`,
         which it calls, as unfinished. Stubs always run."""
         called = frame if function is None else function

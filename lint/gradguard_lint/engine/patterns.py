@@ -24,7 +24,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import NO, YES, all_of, assume_test, definite, enter_branch
-from gradguard_lint.engine.containers import adopted, element_of
+from gradguard_lint.engine.containers import element_of, with_identity
 from gradguard_lint.engine.fields import fields_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -141,7 +141,7 @@ def _sequence(m: Machine, frame: Frame, patterns: list[ast.pattern], value: Valu
                 else sequence(element_of(m, value))
             )
             if part.name is not None:
-                m.write(frame, part.name, adopted(m, part, rest))
+                m.write(frame, part.name, with_identity(m, part, rest))
             continue
         if known is not None:
             item = known[place]
@@ -176,7 +176,7 @@ def _mapping(m: Machine, frame: Frame, pattern: ast.MatchMapping, value: Value) 
         left = UNKNOWN
         if table is not None:
             entries = tuple(entry for entry in table.entries if entry[0] not in names)
-            left = adopted(m, pattern, of(Table(entries, table.rest, table.keys)))
+            left = with_identity(m, pattern, of(Table(entries, table.rest, table.keys)))
         m.write(frame, pattern.rest, left)
     return all_of(m, tests)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.shapes import ABSENT, arrived, with_held
+from gradguard_lint.domain.shapes import ABSENT, as_received, map_contents
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -20,7 +20,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
-from gradguard_lint.engine.containers import adopted, whole
+from gradguard_lint.engine.containers import whole, with_identity
 from gradguard_lint.engine.machine import ARRIVED, Machine
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
@@ -94,7 +94,7 @@ def arrive(m: Machine, frame: Frame, node: ast.AST, pickled: list[tuple[Instance
             m.set_field(atom.ident, name, value)
         m.store[atom.ident, ARRIVED] = constant(True)
         if own is not None:
-            given = adopted(m, node, state.map(lambda part: _unpickled(m, part)))
+            given = with_identity(m, node, state.map(lambda part: _unpickled(m, part)))
             m.call(frame, node, m.bind(frame, node, own, atom), Args([given]))
 
 
@@ -102,8 +102,8 @@ def _unpickled(m: Machine, atom: Atom) -> Value:
     """The state `atom` as it is received."""
 
     def here(value: Value) -> Value:
-        return arrived(value, m.worker_ident)
+        return as_received(value, m.worker_ident)
 
     if isinstance(atom, (Items, Table)):
-        return of(replace(with_held(atom, here), ident=0))
+        return of(replace(map_contents(atom, here), ident=0))
     return here(of(atom))

@@ -145,7 +145,7 @@ class Args:
             return self.positional[position]
         if self.rest is not None and position is not None:
             return self.rest
-        return UNKNOWN if any(name and self.may_give(name) for name in names) else None
+        return UNKNOWN if any(name and self.may_pass(name) for name in names) else None
 
     def constant(self, position: int | None, *names: str | None) -> Hashable:
         """The constant of an argument; None if it isn't one."""
@@ -159,13 +159,13 @@ class Args:
         rest = self.positional[position:]
         return Args(rest, keywords, self.rest, self.open, self.written, perhaps)
 
-    def told_apart(self) -> Args:
+    def distinct(self) -> Args:
         """The same arguments as distinct objects."""
         keywords = {name: _own_value(value) for name, value in self.keywords.items()}
         positional = [_own_value(value) for value in self.positional]
         return replace(self, positional=positional, keywords=keywords)
 
-    def may_give(self, name: str) -> bool:
+    def may_pass(self, name: str) -> bool:
         """Whether `name`, which is none of `keywords`, may be passed."""
         return self.open or name in self.perhaps
 

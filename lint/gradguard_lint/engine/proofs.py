@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gradguard_lint.domain.evidence import MADE, is_of_a_task
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import arrived, result_call
+from gradguard_lint.domain.shapes import as_received, result_call
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -62,7 +62,7 @@ def _as_proved(m: Machine, atom: Atom) -> Value:
     born = m.worker_ident if is_of_a_task(atom.subject) else 0
     shown = m.models.proved(m, atom.subject, kind, born)
     if m.in_process_worker and not born:
-        shown = arrived(of(shown), m.worker_ident).choices[0].atom
+        shown = as_received(of(shown), m.worker_ident).choices[0].atom
     if not when:
         return of(shown)
     other = frozenset((key, not truth) for key, truth in when) if len(when) == 1 else frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import held_in
+from gradguard_lint.domain.shapes import contents_of
 from gradguard_lint.domain.values import (
     Atom,
     Bound,
@@ -44,9 +44,9 @@ def reached(m: Machine, value: Value) -> tuple[Value, ...]:
 
 def _next(m: Machine, atom: Atom) -> list[Value]:
     if isinstance(atom, (Items, Table)):
-        return [*held_in(atom)]
+        return [*contents_of(atom)]
     if isinstance(atom, Partial):
-        return [atom.function, *held_in(atom)]
+        return [atom.function, *contents_of(atom)]
     if isinstance(atom, Thing):
         return [value for _, value in atom.parts]
     if isinstance(atom, Method):

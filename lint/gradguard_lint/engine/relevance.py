@@ -44,8 +44,8 @@ class Relevance:
     def __init__(self, module: Module, project: Project, words: Vocabulary) -> None:
         self.module = module
         self.words = words
-        strings = {it for it in words.matters_beside if it.encode() in module.data}
-        strings.update(*(words.matters_beside[it] for it in strings))
+        strings = {it for it in words.matters_by_string if it.encode() in module.data}
+        strings.update(*(words.matters_by_string[it] for it in strings))
         self.seen = footprint(module.tree, words.called, frozenset(strings))
         self._project = project
         self._bringing: dict[tuple[What, Imported], dict[str, frozenset[str]]] = {}
@@ -66,24 +66,24 @@ class Relevance:
     @cached_property
     def bringing_workers(self) -> set[str]:
         """Names imported from the project that start workers."""
-        return self._brought("starts")
+        return self._imported_names_that("starts")
 
-    def _bring(self, what: What, imported: Imported) -> dict[str, frozenset[str]]:
+    def _names_that(self, what: What, imported: Imported) -> dict[str, frozenset[str]]:
         """The names that a project import binds and that do this; with the methods of their objects
         that do, "" for the names themselves."""
         key = (what, imported)
         if key not in self._bringing:
             found = self._bringing[key] = {}
-            brings = brought(self._project, self.seen, self.module.package, imported)
+            brings = imported_bindings(self._project, self.seen, self.module.package, imported)
             for _, here, module, name in brings:
                 given = self._project.reaches(what, module, name)
                 if given:
                     found[here] = found.get(here, given) | given
         return self._bringing[key]
 
-    def _brought(self, what: What) -> set[str]:
+    def _imported_names_that(self, what: What) -> set[str]:
         """Names imported from the project that do this."""
-        return {name for it in self.seen.imports for name in self._bring(what, it)}
+        return {name for it in self.seen.imports for name in self._names_that(what, it)}
 
     @cached_property
     def _of_project(self) -> set[Imported]:
@@ -113,36 +113,36 @@ class Relevance:
 
     def _makers(self) -> set[str]:
         """Words mentioned where tensors may be created."""
-        found = self._mattering_here(self.words.matters | self.words.trains)
+        found = self._relevant_words(self.words.matters | self.words.trains)
         known = self.words.packages | sys.stdlib_module_names
         for it in self.seen.imports:
             if _top(it) not in known and it not in self._of_project:
                 found.add(it[2])
         return found
 
-    def _mattering_here(self, words: Set[str]) -> set[str]:
+    def _relevant_words(self, words: Set[str]) -> set[str]:
         """Words mentioned where one of `words`, or a relevant name of another module, is used."""
-        found = self._said(words | self._brought("matters"))
+        found = self._all_forms(words | self._imported_names_that("matters"))
         return found | self.words.variables | set(map(keyword, words))
 
     def _relevant(self, loops: bool) -> set[Key]:
         seen, words = self.seen, self.words
-        interesting = set(words.starters - self._foreign())
+        interesting = set(words.starters - self._unrelated_starters())
         by_threads, by_processes = set(words.threads & interesting), set[str]()
         ranks: set[str] = set()
         if loops:
             interesting |= words.loops
-        beside = self._beside()
+        beside = self._words_by_import()
         interesting |= beside
         if beside:
             by_processes |= self._ways("fits")
         plain = [it for it in seen.imports if _top(it) not in words.packages]
         by_processes |= self._ways("loads", plain) | self._ways("remembers", plain)
         for it in plain:
-            brings = self._bring("starts", it)
-            processes = self._bring("starts-processes", it) if brings else ()
+            brings = self._names_that("starts", it)
+            processes = self._names_that("starts-processes", it) if brings else ()
             for name, methods in brings.items():
-                said = {inherited(name), *ways_of(name, methods)}
+                said = {inherited(name), *usage_words(name, methods)}
                 (by_processes if name in processes else by_threads).update(said)
             for mentioned, extended in seen.inheriting if brings else ():
                 # An override may call the method that it inherits.
@@ -155,24 +155,28 @@ class Relevance:
             ranks = renamed(self.seen, words.ranks)
         interesting = renamed(self.seen, interesting)
         if loops:
-            return seen.mentioning(self._said(interesting | ranks))
-        starting = self._starting(interesting, by_threads - by_processes) | self._together(ranks)
+            return seen.mentioning(self._all_forms(interesting | ranks))
+        starting = self._starting(interesting, by_threads - by_processes) | self._rank_functions(
+            ranks
+        )
         starting |= {key for key, (name, _) in seen.definitions.items() if name in words.hooks}
         if any(not words.marks.isdisjoint(name.split(".")) for name in imported):
             starting.add(OWN_CODE)
         tops = {name.partition(".")[0] for name in imported}
         if not starting or not tops.isdisjoint(words.frameworks):
             return starting
-        return starting & self._mattering(starting)
+        return starting & self._reachable_by_relevant(starting)
 
     def _ways(self, what: What, imports: Iterable[Imported] | None = None) -> set[str]:
         """Words mentioned where an imported name that does this is used."""
         found: set[str] = set()
         for it in self.seen.imports if imports is None else imports:
-            found = found.union(*(ways_of(*item) for item in self._bring(what, it).items()))
+            found = found.union(
+                *(usage_words(*item) for item in self._names_that(what, it).items())
+            )
         return found
 
-    def _beside(self) -> set[str]:
+    def _words_by_import(self) -> set[str]:
         """Words that matter because of an imported package; of imported project modules as well, if
         such a word is mentioned."""
         beside = self.words.beside
@@ -183,21 +187,23 @@ class Relevance:
             tops = set(map(_top, self.seen.imports))
         return set[str]().union(*(words for top, words in beside.items() if top in tops))
 
-    def _together(self, ranks: set[str]) -> set[Key]:
+    def _rank_functions(self, ranks: set[str]) -> set[Key]:
         """Functions that mention one of `ranks`, here or in project modules that they call, and
         train."""
-        found = self.seen.mentioning(self._said(ranks))
+        found = self.seen.mentioning(self._all_forms(ranks))
         if self.seen.has_star or not ranks:
             return found
         trainers = renamed(self.seen, self.words.trains)
         for mentioned, extended in self.seen.inheriting:
             mentioned |= extended & trainers  # the base class calls it, and trains
-        training = self.seen.mentioning(self._said(self.words.trains | self._brought("trains")))
+        training = self.seen.mentioning(
+            self._all_forms(self.words.trains | self._imported_names_that("trains"))
+        )
         if training - found:
-            found |= self.seen.mentioning(self._brought("trains-together"))
+            found |= self.seen.mentioning(self._imported_names_that("trains-together"))
         return found & training
 
-    def _said(self, words: Set[str]) -> set[str]:
+    def _all_forms(self, words: Set[str]) -> set[str]:
         """The words for `words` in all their forms; variables only if an import binds them."""
         found = {*words, *map(asked, words), *map(keyword, words & self.words.keywords)}
         if self.seen.has_star:
@@ -205,24 +211,24 @@ class Relevance:
         known = _names_in_imports(self.seen)
         return found - {it for it in words - known if it.isidentifier()}
 
-    def _mattering(self, starting: set[Key]) -> set[Key]:
+    def _reachable_by_relevant(self, starting: set[Key]) -> set[Key]:
         """The `starting` functions that something relevant can reach; without a framework here, it
         comes from another module."""
         seen, words = self.seen, self.words
         if self.seen.has_star or any(map(self._registers, seen.imports)):
             return starting
-        wanted = self._mattering_here(words.matters)
+        wanted = self._relevant_words(words.matters)
         for module, name, here in seen.imports:
             parts = module.split(".")
             if (name or here != parts[0]) and not words.matters.isdisjoint(parts):
                 wanted.add(here)
         found = seen.mentioning(wanted)
-        for string in words.matters_beside.keys() & seen.strings:
-            beside = seen.mentioning(_any_way(words.matters_beside[string]))
+        for string in words.matters_by_string.keys() & seen.strings:
+            beside = seen.mentioning(_all_usages(words.matters_by_string[string]))
             found |= beside & seen.mentioning({quoted(string)})
         return found
 
-    def _foreign(self) -> set[str]:
+    def _unrelated_starters(self) -> set[str]:
         """Names of starters that have another meaning here, as no package with them is imported."""
         if self.seen.has_star:
             return set()
@@ -238,13 +244,13 @@ class Relevance:
         mentioned = seen.mentioned
         if mentioned.isdisjoint(interesting - threads - words.either - words.samplers):
             threads = threads | (words.either & interesting)
-        starting = seen.mentioning(self._said(interesting - threads))
-        in_threads = seen.mentioning(self._said(threads)) - starting
+        starting = seen.mentioning(self._all_forms(interesting - threads))
+        in_threads = seen.mentioning(self._all_forms(threads)) - starting
         if not in_threads:
             return starting
         if self.seen.has_star:
             return starting | in_threads
-        shared = self._said(self._brought("changes"))
+        shared = self._all_forms(self._imported_names_that("changes"))
         shared |= set(map(asked, words.shared))
         telling = tuple(map(called, words.telling))
         shared |= {it for it in mentioned if it.endswith(telling)}
@@ -279,7 +285,7 @@ def _harmless(seen: Footprint, making: Set[str]) -> set[Place]:
     return harmless
 
 
-def brought(
+def imported_bindings(
     project: Project,
     seen: Footprint,
     package: str,
@@ -314,7 +320,7 @@ def brought(
                 yield asked(it), it, module, it
 
 
-def ways_of(word: str, methods: Set[str]) -> set[str]:
+def usage_words(word: str, methods: Set[str]) -> set[str]:
     """Words mentioned where `word` is used, or `methods` of its objects."""
     return {asked(it) if it else word for it in methods}
 
@@ -335,6 +341,6 @@ def _names_in_imports(seen: Footprint) -> set[str]:
     return said | {here for _, _, here in seen.imports}
 
 
-def _any_way(words: Set[str]) -> set[str]:
+def _all_usages(words: Set[str]) -> set[str]:
     """`words` as names, attributes, keywords and string keys."""
     return {*words, *map(asked, words), *map(keyword, words), *map(quoted, words)}

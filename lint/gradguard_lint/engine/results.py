@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.shapes import inner, items, with_held
+from gradguard_lint.domain.shapes import inner, items, map_contents
 from gradguard_lint.domain.values import (
     Atom,
     Choice,
@@ -41,7 +41,7 @@ def as_data(m: Machine, value: Value, depth: int = 3, *, plain: bool = True) -> 
         if isinstance(atom, Instance) and (atom.cls.what == "tuple" or (plain and atom.cls.plain)):
             held = [within(item) for _, item in m.fields(atom.ident)]
             return items("tuple", held) if held and not m.pickles_itself(atom) else of(atom)
-        return of(with_held(atom, within) if isinstance(atom, (Items, Table)) else atom)
+        return of(map_contents(atom, within) if isinstance(atom, (Items, Table)) else atom)
 
     return value.map(inside)
 
@@ -61,10 +61,10 @@ def ends_of(
     origins = [
         (value, Site(wrapped.module, node, wrapped.name, node)) for value, node in handed_back
     ]
-    return [end for own in ends for end in _handed_on(own, origins)]
+    return [end for own in ends for end in _origins_of_wrapper(own, origins)]
 
 
-def _handed_on(
+def _origins_of_wrapper(
     own: tuple[Value, Site], origins: list[tuple[Value, Site]]
 ) -> list[tuple[Value, Site]]:
     """The return value of a wrapper; or those of the wrapped function, if all tensors come from
@@ -101,7 +101,7 @@ def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
             m.program.sent_back[ident] = atom.ident
             return replace(atom, grad=grad, severed=severed, born=0, ident=ident)
         if isinstance(atom, (Items, Table)):
-            return replace(with_held(atom, received), ident=0)
+            return replace(map_contents(atom, received), ident=0)
         if isinstance(atom, (Thing, Instance)):
             returned: Atom = m.models.returned(m, atom, call, received, seen)
             return returned

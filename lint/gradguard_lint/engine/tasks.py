@@ -9,12 +9,12 @@ from gradguard_lint.domain.conditions import NONE, Conditions, assume
 from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import Backward, Capture, Escape
 from gradguard_lint.domain.shapes import (
-    arrived,
-    at_one_place,
+    as_owned,
+    as_received,
     inner,
+    item_at_unknown_position,
     known_items,
     of_a_library,
-    owned,
 )
 from gradguard_lint.domain.starts import IMPORTING, INHERITING, PROCESS, THREAD, Start
 from gradguard_lint.domain.state import Moment
@@ -47,7 +47,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.reach import reached
 from gradguard_lint.engine.results import as_data, ends_of, sent_back
 from gradguard_lint.engine.run_parts import Position
-from gradguard_lint.engine.waiting import given_out, turn_of
+from gradguard_lint.engine.waiting import record_overlaps, turn_of
 from pytest_gradguard.records import replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -75,7 +75,7 @@ def tasks_in(m: Machine, value: Value, depth: int = 6) -> list[TaskCall]:
     return list(found)
 
 
-def in_line(m: Machine, frame: Frame, tasks: list[TaskCall], *, apart: bool = False) -> Value:
+def run_in_caller(m: Machine, frame: Frame, tasks: list[TaskCall], *, apart: bool = False) -> Value:
     """Run `tasks` sequentially in the caller; their joined results.
 
     Args:
@@ -96,7 +96,7 @@ def in_line(m: Machine, frame: Frame, tasks: list[TaskCall], *, apart: bool = Fa
     return join(results) if results else UNKNOWN
 
 
-def hand_out(
+def dispatch_tasks(
     m: Machine,
     frame: Frame,
     node: ast.AST,
@@ -142,7 +142,7 @@ def hand_out(
     if nested and not (start.kind == PROCESS and ships and m.models.sends_on(m, library)):
         # In a worker, nested calls run in its threads or sequentially; but a thread starts
         # processes as the program does.
-        return in_line(m, frame, tasks, apart=single and not answers)
+        return run_in_caller(m, frame, tasks, apart=single and not answers)
     assumed = m.assumed.copy()
     assume(m.assumed, when)
     call = ParallelCall(
@@ -176,8 +176,8 @@ def hand_out(
         call.tasks += [_sent_on(m, call, task) for task in tasks[:TASKS]]
         m.program.nested.append(call)
         m.state.assumed = assumed
-        return in_line(m, frame, tasks, apart=single and not answers)
-    given_out(m, call)
+        return run_in_caller(m, frame, tasks, apart=single and not answers)
+    record_overlaps(m, call)
     m.program.calls.append(call)
     with m.budget.reserve(node):
         results = [run_task(m, frame, call, start, task, initializer) for task in tasks[:TASKS]]
@@ -195,7 +195,7 @@ def _sent_on(m: Machine, call: ParallelCall, task: TaskCall) -> TaskRun:
     had = [atom for _, atom, _ in run.given] if run is not None else []
     for effect in of_kinds(run.effects, Capture) if run is not None else ():
         had += inner(effect.payload.value, 2)
-    came = {arrived(of(atom), m.worker_ident).only for atom in had}
+    came = {as_received(of(atom), m.worker_ident).only for atom in had}
     sent = [it for it in shipped(m, call, task) if it[1] not in came]
     return TaskRun(m.new_ident(), call, task, sent, sent, first_at_start=len(sent))
 
@@ -221,7 +221,7 @@ def forked(m: Machine) -> Value:
     return m.read(0, AT_FORK) or NOTHING
 
 
-def _afresh(m: Machine, call: ParallelCall) -> Modes:
+def _fresh_worker_modes(m: Machine, call: ParallelCall) -> Modes:
     """The modes of a fresh worker: those set by imported modules, which it imports as well."""
     site = call.inherited.grad_site
     if call.kind != PROCESS or site is None or site.function is not None:
@@ -229,7 +229,7 @@ def _afresh(m: Machine, call: ParallelCall) -> Modes:
     return Modes() if site.module.name == m.program.entry else Modes(False, site)
 
 
-def _import_again(m: Machine, call: ParallelCall) -> None:
+def _reset_rebound_globals(m: Machine, call: ParallelCall) -> None:
     """Reset rebound globals of imported modules to their values after import, as workers that
     import these modules see them; except models and tensors."""
     importing = m.program.entry if call.start in IMPORTING else None
@@ -276,8 +276,12 @@ def run_task(
     position, outer_returned = Position(m.place), m.place.ended.decorated_returns
     m.state = parent.copy()
     if call.kind == PROCESS and call.start not in INHERITING:
-        _import_again(m, call)
-    m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else _afresh(m, call)
+        _reset_rebound_globals(m, call)
+    m.modes = (
+        replace(call.inherited, tape=None)
+        if call.start in INHERITING
+        else _fresh_worker_modes(m, call)
+    )
     m.place.worker, m.place.raised, m.place.making = run, [], ()
     m.place.ended.returns = None
     wrapped = next(filter(None, map(_wrapped, functions_in(task.function))), None)
@@ -307,8 +311,8 @@ def run_task(
         m.place.chain = (Step(task.site, run.runs),)
         function = task.function
         if not process and -1 in task.private:
-            function = owned(function, run.ident)
-            run.own |= _bound(m, function)
+            function = as_owned(function, run.ident)
+            run.own |= _bound_selectors(m, function)
         result = m.call(frame, task.site.node, function, _arguments(m, task, process, run))
         result = whole(m, m.iterated(frame, task.site.node, result))
         if m.place.ended.returns is not None:
@@ -370,15 +374,15 @@ def _wrapped(atom: Atom) -> Function | None:
 def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
     def place(value: Value, name: int | str, private: bool) -> Value:
         if task.unplaced is not None and isinstance(name, int) and name >= task.unplaced:
-            value = at_one_place(value)
+            value = item_at_unknown_position(value)
         if process:
-            value = arrived(value, m.worker_ident)
+            value = as_received(value, m.worker_ident)
         if value.is_nameless and (process or private):
-            value = value.map(partial(_sent, ("sent", run.ident, name, private)))
+            value = value.map(partial(_as_sent, ("sent", run.ident, name, private)))
         if process or not private:
             return value
         run.own.update(atom for atom in inner(value) if isinstance(atom, (Const, Unknown)))
-        return owned(value, run.ident)
+        return as_owned(value, run.ident)
 
     return Args.given(
         [place(value, index, index in task.private) for index, value in enumerate(task.args)],
@@ -387,12 +391,12 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
     )
 
 
-def _sent(place: Key, atom: Atom) -> Value:
+def _as_sent(place: Key, atom: Atom) -> Value:
     """An unknown argument that a worker received at `place`."""
     return of(replace(atom, sent=place)) if isinstance(atom, Unknown) else of(atom)
 
 
-def _bound(m: Machine, function: Value) -> set[Atom]:
+def _bound_selectors(m: Machine, function: Value) -> set[Atom]:
     """Selector values among the function's bound arguments, or among the arguments with which the
     method's object was created."""
     found: set[Atom] = set()

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable
 from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import known_items
-from gradguard_lint.domain.unknowns import OWN, is_own
+from gradguard_lint.domain.unknowns import OWN, is_process_specific
 from gradguard_lint.domain.values import UNKNOWN, Choice, Const, Unknown, Value
 
 GAP = "{}"
@@ -20,7 +20,7 @@ TEXTS = 4
 _FIELD = re.compile(r"%(?:\((\w+)\))?([-+ #0-9.]*)([a-zA-Z%])")
 
 
-def put_together(parts: Iterable[str | Value]) -> Value:
+def compose(parts: Iterable[str | Value]) -> Value:
     """The concatenation of `parts`, with all combinations of their alternatives."""
     ways: list[tuple[str, bool, Conditions]] = [("", True, frozenset())]
     own: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ def put_together(parts: Iterable[str | Value]) -> Value:
         if isinstance(part, str):
             ways = [(text + part, whole, when) for text, whole, when in ways]
             continue
-        if is_own(part):
+        if is_process_specific(part):
             own = (OWN,)
         more = [(*_shown(choice), choice.when) for choice in part.choices]
         if len(more) * len(ways) > TEXTS:
@@ -67,7 +67,7 @@ def _shown(choice: Choice) -> tuple[str, bool]:
     return GAP, False
 
 
-def filled_in(text: str, positional: list[Value], keywords: dict[str, Value]) -> Value:
+def str_format(text: str, positional: list[Value], keywords: dict[str, Value]) -> Value:
     """``text.format(...)``."""
     from string import Formatter
 
@@ -89,10 +89,10 @@ def filled_in(text: str, positional: list[Value], keywords: dict[str, Value]) ->
         else:
             value = keywords.get(name)
         parts.append(value if value is not None and not spec and not conversion else UNKNOWN)
-    return put_together(parts)
+    return compose(parts)
 
 
-def with_percent(text: str, given: Value) -> Value:
+def percent_format(text: str, given: Value) -> Value:
     """``text % given``."""
     items = known_items(given)
     several = items is not None and given.only is not None
@@ -111,10 +111,10 @@ def with_percent(text: str, given: Value) -> Value:
         else:
             parts.append(values.pop(0))
     parts.append(text[end:])
-    return put_together(parts)
+    return compose(parts)
 
 
-def joined(text: str, given: Value) -> Value:
+def str_join(text: str, given: Value) -> Value:
     """``text.join(given)``."""
     items = known_items(given)
     if items is None:
@@ -122,4 +122,4 @@ def joined(text: str, given: Value) -> Value:
     parts: list[str | Value] = []
     for index, item in enumerate(items):
         parts += [text, item] if index else [item]
-    return put_together(parts) if parts else put_together([""])
+    return compose(parts) if parts else compose([""])

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.questions import Key, is_question
-from gradguard_lint.domain.shapes import may_have
+from gradguard_lint.domain.shapes import may_have_key
 from gradguard_lint.domain.values import (
     Atom,
     Bound,
@@ -195,7 +195,7 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             return Unknown(("not", key) if negative else key)
         if isinstance(left, _KNOWN_APART) and isinstance(right, _KNOWN_APART):
             return Const((left == right) is not negative, "bool")
-        if _apart(op, left, right) or _apart(op, right, left):
+        if _certainly_differ(op, left, right) or _certainly_differ(op, right, left):
             return Const(negative, "bool")
         if _device(left) and _device(right) and left.gpu is not right.gpu:
             return Const(negative, "bool")
@@ -209,7 +209,7 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
         if isinstance(left, Const) and isinstance(right, Table):
             if right.get(left.value) is not None:
                 return Const(not negative, "bool")
-            if right.keywords and not may_have(right, left.value):
+            if right.keywords and not may_have_key(right, left.value):
                 return Const(negative, "bool")
             return Unknown()  # any other dict may have more keys
         if isinstance(left, Unknown) and left.key is not None and isinstance(right, Items):
@@ -249,7 +249,7 @@ def compare_values(op: ast.cmpop, left: Value, right: Value) -> Value:
     return joined(choices)
 
 
-def _apart(op: ast.cmpop, code: Atom, atom: Atom) -> bool:
+def _certainly_differ(op: ast.cmpop, code: Atom, atom: Atom) -> bool:
     """Whether `code` is a function, class or module, and `atom` certainly isn't."""
     if not isinstance(code, (*_KNOWN_APART, ProjectModule)):
         return False

@@ -55,7 +55,7 @@ class Turns:
         self.rewriting: set[ast.AST] = set()
         self.items: tuple[int, ...] = ()
 
-    def item_by_item(self, known: tuple[Value, ...]) -> Iterator[Value]:
+    def iterate_items(self, known: tuple[Value, ...]) -> Iterator[Value]:
         """Iterate over `known` items, recording the index."""
         around = self.items
         try:

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Set
 
 from gradguard_lint.domain.effects import Step
-from gradguard_lint.domain.shapes import ABSENT, inner, with_held
+from gradguard_lint.domain.shapes import ABSENT, inner, map_contents
 from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.values import (
     Atom,
@@ -380,7 +380,7 @@ def _with(value: Value, old: Atom, new: Value, depth: int, *, several: bool) -> 
         if several and isinstance(atom, Table):
             return of(atom if atom.rest == ABSENT else replace(atom, rest=part(atom.rest)))
         known = isinstance(atom, Items) and atom.items is not None
-        return of(atom if several and known else with_held(atom, part))
+        return of(atom if several and known else map_contents(atom, part))
 
     changed = value.map(change)
     return value if changed == value else changed

@@ -7,12 +7,12 @@ import ast
 from gradguard_lint.domain.effects import Effect, ParallelCall, Progress, Waited
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import THREAD
-from gradguard_lint.domain.state import Moment, met_pasts
+from gradguard_lint.domain.state import Moment, join_pasts
 from gradguard_lint.domain.values import UNKNOWN, Const, constant, of, unknown
 from gradguard_lint.engine.machine import FINISHED, Machine
 
 
-def started(m: Machine, ident: int) -> None:
+def record_pool_start(m: Machine, ident: int) -> None:
     """Record that the pool `ident` starts its workers here."""
     m.facts.pool_starts.append(Moment(dict(m.state.past), m.modes))
     m.store[ident, "<started>"] = of(Const(len(m.facts.pool_starts) - 1, "int"))
@@ -38,7 +38,7 @@ def moment_of(m: Machine, ident: int) -> Moment | None:
         if choice.when:
             past = {event: when | choice.when for event, when in past.items()}
         if found is not None:
-            past, modes = met_pasts(found.past, past), found.modes.met(modes)
+            past, modes = join_pasts(found.past, past), found.modes.met(modes)
         found = Moment(past, modes)
     return found
 
@@ -47,16 +47,16 @@ def wait_for(m: Machine, ident: int) -> None:
     """Record that the program joins the tasks of that identity here."""
     if not m.dead:
         facts = m.state.past[Waited(ident)] = m.assumed.facts
-        for call in running(m):
+        for call in running_calls(m):
             if ident in call.schedule.until:
                 m.store[ident, FINISHED] = constant(True)
                 if facts <= call.when and call.schedule.turn == turn_of(m):
                     call.schedule.awaited = True
 
 
-def given_out(m: Machine, call: ParallelCall) -> None:
+def record_overlaps(m: Machine, call: ParallelCall) -> None:
     """Record which running calls overlap with `call`, which starts here."""
-    for other in running(m):
+    for other in running_calls(m):
         same_turn = other.schedule.turn == call.schedule.turn
         if other.kind != call.kind or (
             call.schedule.queue and call.schedule.queue == other.schedule.queue
@@ -81,7 +81,7 @@ def given_out(m: Machine, call: ParallelCall) -> None:
         m.store[ident, FINISHED] = constant(False)
 
 
-def running(m: Machine) -> list[ParallelCall]:
+def running_calls(m: Machine) -> list[ParallelCall]:
     """Thread calls and single processes in the past of this path that may run concurrently."""
     return [
         it
@@ -112,7 +112,7 @@ def in_loop_of(m: Machine, call: ParallelCall) -> bool:
     )
 
 
-def was_before(m: Machine, effects: frozenset[Effect]) -> None:
+def record_progress(m: Machine, effects: frozenset[Effect]) -> None:
     """Record that the program waited until threads had these effects."""
     if effects and not m.dead:
         m.state.past[Progress(None, effects=effects)] = m.assumed.facts
@@ -131,7 +131,7 @@ def ask_for_end(m: Machine, node: ast.AST, ident: int) -> Key:
     return key
 
 
-def ask_for(m: Machine, node: ast.AST, effects: frozenset[Effect]) -> Key:
+def ask_progress(m: Machine, node: ast.AST, effects: frozenset[Effect]) -> Key:
     """The question whether threads have had these effects, as asked at `node`."""
     key = ("done", id(node))
     if effects:

@@ -30,7 +30,7 @@ def cannot_be_sent(call: ParallelCall, task: TaskRun) -> bool:
     """Whether a part of `task` may not be pickled."""
     by_name = call.library != "joblib"
     atoms = [atom for _, atom, _ in (*task.contents, *task.given)]
-    if any(_stays(atom, by_name=by_name) for atom in (*atoms, *task.task.function.atoms)):
+    if any(_is_unpicklable(atom, by_name=by_name) for atom in (*atoms, *task.task.function.atoms)):
         return True
     maker = call.traits.maker or call.site
     sites = {id(site.node): site for site in (task.task.site, maker)}
@@ -43,13 +43,13 @@ def cannot_be_sent(call: ParallelCall, task: TaskRun) -> bool:
     )
 
 
-def _stays(atom: Atom, *, by_name: bool) -> bool:
+def _is_unpicklable(atom: Atom, *, by_name: bool) -> bool:
     if isinstance(atom, Thing):
         return atom.kind in _KINDS and "multiprocessing" not in atom.name
     if isinstance(atom, Function):
         return by_name and is_local(atom)
     if isinstance(atom, Bound):
-        return _stays(atom.receiver, by_name=by_name)
+        return _is_unpicklable(atom.receiver, by_name=by_name)
     if not isinstance(atom, Instance):
         return isinstance(atom, Generator)
     classes = (atom.cls, *(cls for cls in atom.cls.above if hasattr(cls, "node")))

@@ -1,1 +1,1 @@
-"""What libraries do: rows, one module a library; what rows name is in `transfers`."""
+"""What libraries do: one module of rows per library; the functions of rows are in `transfers`."""

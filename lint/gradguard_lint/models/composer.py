@@ -1,4 +1,4 @@
-"""MosaicML's composer: its trainer goes backward from the loss that a model computes."""
+"""MosaicML's composer: its trainer runs the backward pass of a model's loss."""
 
 from __future__ import annotations
 

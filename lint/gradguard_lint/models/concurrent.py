@@ -1,4 +1,4 @@
-"""concurrent.futures, and loky, whose executors have its methods; asyncio's way to both."""
+"""concurrent.futures; loky, whose executors have its methods; asyncio's access to both."""
 
 from __future__ import annotations
 

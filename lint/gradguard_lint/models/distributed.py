@@ -1,4 +1,4 @@
-"""torch.distributed: collectives, DistributedDataParallel, samplers; and what stands on them."""
+"""torch.distributed: collectives, DistributedDataParallel, samplers; and libraries on top."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from gradguard_lint.models.rows import Library, Row
 from gradguard_lint.words import words
 
 LIGHTNING = "lightning.pytorch.LightningModule"
-"""The class whose `training_step` gives the loss that a library runs the backward of."""
+"""The class whose `training_step` returns the loss that Lightning differentiates."""
 
 JOINING = words("init_process_group init_rpc init_device_mesh init_distributed")
-"""What programs call to join processes that train together, wherever it comes from."""
+"""Functions that join a process group, from any library."""
 
 JOINING_NONE = words(
     "torch torchvision torchaudio torchtext torchinfo torchsummary tensorboard tensorboardX wandb "
@@ -19,8 +19,7 @@ JOINING_NONE = words(
     "prettytable click dotenv thop six pynvml GPUtil setproctitle efficientnet_pytorch "
     "pretrainedmodels segmentation_models_pytorch torchmetrics medpy lpips openpyxl gdown"
 )
-"""Packages of which nothing joins such processes unless the program calls it by one of these
-names."""
+"""Packages that join no process group unless the program calls one of these functions."""
 
 LIBRARY = Library(
     tops=("accelerate",),

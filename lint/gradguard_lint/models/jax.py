@@ -1,6 +1,6 @@
-"""JAX: its first operation starts threads, and in a forked worker others wait for them.
+"""JAX: its first operation starts threads, and a forked worker waits for them forever.
 
-What starts them, and what waits, was seen on the CPU and on a GPU.
+Which operations start or need threads was observed on CPU and GPU.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ READS = words(
 """Methods of arrays that compute nothing new."""
 
 SHAPED = {"zeros": 0, "ones": 0, "empty": 0, "full": 0, "normal": 1, "uniform": 1, "randint": 1}
-"""Functions that are given the shape of what they make, and the position of it."""
+"""Functions with a shape argument, and its position."""
 
 LARGE = 10_000
-"""From so many elements on, several threads compute, whether the function is compiled or not."""
+"""The number of elements from which several threads compute, compiled or not."""
 
 SHARED_OUT = words(
     "abs absolute add argmax cumsum divide dot einsum inv matmul max maximum mean min multiply "
     "normal randint relu sigmoid softmax sort square std subtract sum tensordot uniform var vdot "
     "where"
 )
-"""Functions of which that was seen, each with 100 x 100 elements."""
+"""Functions for which that was observed, with 100 x 100 elements."""
 
 OPERATORS = {
     "Add": "add",
@@ -48,7 +48,7 @@ OPERATORS = {
     "Sub": "subtract",
     "USub": "negative",
 }
-"""The functions that operators stand for, by what `ast` calls these."""
+"""The functions of operators, by their `ast` names."""
 
 LIBRARY = Library(
     tops=("jax",),

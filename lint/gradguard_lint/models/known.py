@@ -1,4 +1,4 @@
-"""What the transfers ask of the rows."""
+"""The models' access to the rows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gradguard_lint.models.stub_files import load, parsed
 
 
 class Known:
-    """The part of the models that holds the registry."""
+    """The part of the models with the registry."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
 
     def stub(self, m: Machine, name: str) -> Value | None:
-        """What a stub says that the full name `name` of a library is; None where none does."""
+        """The definition of a library's full name in a stub; None if there is none."""
         for full in dict.fromkeys((name, self.registry.canonical(name))):
             module, _, own = full.rpartition(".")
             told = self.registry.own_stubs.get(full) or self.registry.own_stubs.get(module)
@@ -30,11 +30,11 @@ class Known:
 
 
 def registry_of(m: Machine) -> Registry:
-    """The rows that hold in this run."""
+    """The registry of this run."""
     assert isinstance(m.models, Known)
     return m.models.registry
 
 
 def start_called(m: Machine, name: str) -> Start:
-    """The way to start workers called `name`."""
+    """The start called `name`."""
     return registry_of(m).starts[name]

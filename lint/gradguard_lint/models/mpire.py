@@ -1,4 +1,4 @@
-"""mpire: pools whose functions get the items of tuples one by one."""
+"""mpire: pools that unpack tuples into arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""multiprocessing, and what has its names: torch's, multiprocess, pathos, billiard."""
+"""multiprocessing and packages with its interface: torch's, multiprocess, pathos, billiard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAPS = words(
 )
 PATHOS = MAPS | {"pipe"}
 ON_MULTIPROCESS = words("datasets multiprocess pathos")
-"""Packages whose processes are those of ``multiprocess``."""
+"""Packages that use the processes of ``multiprocess``."""
 
 LIBRARY = Library(
     tops=("multiprocessing", "multiprocess", "billiard", "pathos", "threading"),

@@ -1,4 +1,4 @@
-"""NumPy and random: arrays without gradients, and the random generators."""
+"""NumPy and random: arrays without gradients, and random generators."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from gradguard_lint.models.rows import Library, Row, under
 from gradguard_lint.words import words
 
 KEEPS = words("asarray asanyarray ascontiguousarray squeeze ravel reshape transpose")
-"""Functions that give the array that they are given, or a view of it."""
+"""Functions that return their array, or a view of it."""
 
 MAPPED = words("memmap open_memmap")
 """Functions that map a file into memory."""
 
 SUMMARIES = words("mean sum std var min max median average prod array asarray stack")
-"""Functions that make of plain numbers one, or an array of them."""
+"""Functions that turn numbers into a number, or an array of them."""
 
 VIEWS = words("reshape ravel squeeze transpose swapaxes view")
-"""Methods of arrays that give views."""
+"""Methods of arrays that return views."""
 
 RESHAPES = words("reshape ravel ascontiguousarray")
-"""What of them, and of functions like them, gives a copy where the elements lie apart, or are
-wanted in another order."""
+"""Methods and functions that copy non-contiguous arrays, or into another order."""
 
 TURNS = words("transpose swapaxes")
-"""What changes the order of the elements."""
+"""Functions that change the order of elements."""
 
 ITEM_SIZES = {
     **dict.fromkeys(words("bool bool_ int8 uint8"), 1),
@@ -30,7 +29,7 @@ ITEM_SIZES = {
     **dict.fromkeys(words("int32 uint32 float32 single"), 4),
     "complex128": 16,
 }
-"""The bytes of an element, where they are not 8."""
+"""The size of an element in bytes, if it isn't 8."""
 
 ELEMENTS = {
     "bool_": "bool",
@@ -43,43 +42,43 @@ ELEMENTS = {
     "long": "int64",
     "single": "float32",
 }
-"""What types of elements are called, where they have other names."""
+"""Aliases of element types."""
 
 FLOATS = words(
     "zeros ones empty eye rand randn random random_sample standard_normal normal uniform linspace"
 )
-"""Functions whose arrays are of 64-bit floats, where nobody says otherwise."""
+"""Functions with 64-bit floats by default."""
 
 SHAPED = {"zeros": 1, "ones": 1, "empty": 1, "full": 2}
-"""Functions that are given a shape, and the position of the type."""
+"""Functions with a shape argument, and the position of the type."""
 
 DRAWN_BY_SHAPE = words("rand randn")
-"""Functions of random numbers that are given a shape, number by number."""
+"""Random functions whose arguments are the shape."""
 
 SIZE_ARGUMENTS = {
     **dict.fromkeys(words("choice exponential poisson"), 1),
     **dict.fromkeys(words("random random_sample standard_exponential standard_normal"), 0),
 }
-"""Where functions of random numbers are given a size, where it is not in third place."""
+"""The position of the size in random functions, if it isn't the third."""
 
 
 RANDOM = "numpy.random"
-"""The module that holds the global generator."""
+"""The module with the global generator."""
 
 LOAD_RANDOM = words("jax keras lightning pandas pytorch_lightning skorch sklearn tensorflow")
-"""Packages that import it as they are imported."""
+"""Packages that import `numpy.random`."""
 
 WITHOUT_NUMPY = words(
     "attr attrs billiard click dotenv loguru multiprocess omegaconf pathos psutil pydantic "
     "requests rich threadpoolctl tqdm typer yaml"
 )
-"""Packages that import neither it nor another framework as they are imported."""
+"""Packages that import neither NumPy nor another framework."""
 
 WITHOUT_TORCH = words(
     "cupy dask datasets distributed jax joblib lightgbm matplotlib numpy pandas scipy sklearn "
     "tensorflow xgboost"
 )
-"""Those of the others that do not import torch."""
+"""Packages that import NumPy, but not torch."""
 
 LIBRARY = Library(
     tops=("numpy", "random"),

@@ -1,4 +1,4 @@
-"""OmegaConf: configurations that are made of what a program says."""
+"""OmegaConf: configurations created by the program."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Stubs of the user: the files of ``stubs = [...]``, and what ``[[models]]`` tables stand for.
+"""Stubs of the user: files of ``stubs = [...]``, and ``[[models]]`` tables.
 
-What a stub's names do is read off it before anything runs: the byte search and the import graph
-have to know which of them may matter.
+What a stub's names do is determined before anything runs: the byte search and the import graph need
+to know which names may matter.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DOES = {
     "prepared": "accelerator",
     "backward": "trainer",
 }
-"""What a name of a stub does whose code calls a primitive, the first of these that it calls."""
+"""The category of stub code that calls a primitive; the first one counts."""
 
 _BASES = {
     "pool": "multiprocessing.BasePool",
@@ -59,11 +59,11 @@ def {name}(fn, args=(), nprocs=1, join=True, daemon=False, start_method={start!r
 
 
 class StubError(Exception):
-    """A stub cannot be used; the message is one line that says where and why."""
+    """An unusable stub; the message is one line with the location and reason."""
 
 
 def short_form(model: Mapping[str, Any]) -> tuple[Row, ...]:
-    """The rows that a table ``[[tool.gradguard.models]]`` stands for."""
+    """The rows for a table ``[[tool.gradguard.models]]``."""
     does, start = model["does"], model.get("start")
     methods = dict(model.get("methods", ()))
     rows = []
@@ -85,10 +85,10 @@ def short_form(model: Mapping[str, Any]) -> tuple[Row, ...]:
 
 
 def rows_of_folder(folder: str) -> tuple[Row, ...]:
-    """The rows for all that the stubs in `folder` define.
+    """The rows for all definitions of the stubs in `folder`.
 
     Raises:
-        StubError: one of them cannot be read, or calls a primitive that does not exist.
+        StubError: one can't be read, or calls an unknown primitive.
     """
     if not os.path.isdir(folder):
         raise StubError(f"stubs: {folder!r} is not a folder")
@@ -100,7 +100,7 @@ def rows_of_folder(folder: str) -> tuple[Row, ...]:
 
 @cache
 def _rows_of_files(files: tuple[tuple[str, str, int], ...]) -> tuple[Row, ...]:
-    """The rows for stub files: the module, the path, and when it was changed."""
+    """The rows for stub files: module, path and modification time."""
     stubs: list[Stub] = []
     for module, path, _ in files:
         try:
@@ -118,7 +118,7 @@ def _rows_of_files(files: tuple[tuple[str, str, int], ...]) -> tuple[Row, ...]:
 
 
 def _check(tree: ast.Module, path: str) -> None:
-    """Refuse a name that the primitives do not have."""
+    """Reject names that aren't primitives."""
     from gradguard_lint.models.primitives import PRIMITIVES as KNOWN
 
     for node in ast.walk(tree):
@@ -131,7 +131,7 @@ def _check(tree: ast.Module, path: str) -> None:
 
 
 class _Stubs:
-    """What the names of stubs do, of one folder and of the libraries known."""
+    """What the names of a folder's stubs do, with the known libraries."""
 
     def __init__(self, stubs: Iterable[Stub]) -> None:
         self._stubs = {stub.module: stub for stub in stubs}
@@ -152,7 +152,7 @@ class _Stubs:
             yield Row(full, does, methods=frozenset(methods) - COMMON, stub=stub)
 
     def category(self, name: str, seen: frozenset[str] = frozenset()) -> str:
-        """The category of what `name` does; "" where it is none that matters before it runs."""
+        """The category of `name`; "" if it doesn't matter before it runs."""
         if name.startswith(PRIMITIVES):
             return _DOES.get(name[len(PRIMITIVES) :], "")
         name = name if name.rpartition(".")[0] in self._stubs else self._known.canonical(name)
@@ -170,8 +170,7 @@ class _Stubs:
         return next((it for it in dict.fromkeys(_DOES.values()) if it in found), "")
 
     def _names_in(self, module: str) -> tuple[dict[str, str], dict[str, ast.stmt]]:
-        """The names that the stub of a module imports, with their full names, and the code of those
-        that it defines."""
+        """The imports of a module's stub with their full names, and the code of its definitions."""
         if module not in self._contents:
             stub, path = self._stubs.get(module), self._known.stubs.get(module)
             body: list[ast.stmt] = []
@@ -197,7 +196,7 @@ def _imports(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 def _references(node: ast.AST, imports: Mapping[str, str]) -> Iterator[str]:
-    """The full names of what `node` mentions of what is imported."""
+    """The full names of imports that `node` mentions."""
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute):
             written = ast.unparse(part)

@@ -1,13 +1,13 @@
-"""The primitives: what stubs of libraries can say beside plain Python.
+"""The primitives: functions for stubs of libraries, beside plain Python.
 
 A stub imports them from here, and calls them as functions:
 
     from gradguard_lint.models.primitives import backward, unknown
 
-Each is given the place in the program that calls the library (`At`), and the values of its
-arguments. A parameter annotated ``str`` or ``bool`` is given the constant; one annotated ``Args``
-all arguments that are left; one annotated ``Instance`` each object that the argument may be, one
-after the other. A primitive that returns nothing gives None.
+Each receives the program's call of the library (`At`), and the values of its arguments. A parameter
+annotated ``str`` or ``bool`` receives the constant; one annotated ``Args`` all remaining arguments;
+one annotated ``Instance`` each object that the argument may be, in turn. A primitive without a
+result returns None.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.stub_calls import Caller
-from gradguard_lint.engine.tasks import in_line
+from gradguard_lint.engine.tasks import run_in_caller
 from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.transfers import (
     collectives,
@@ -71,7 +71,7 @@ PRIMITIVES: dict[str, Primitive] = {}
 
 @fields
 class At:
-    """Where the program calls the library."""
+    """The program's call of the library."""
 
     m: Machine
     frame: Frame
@@ -114,7 +114,7 @@ def primitive(function: Callable[..., Value | None]) -> Callable[..., Value | No
 
 
 def _converted(value: Value, annotation: str) -> object:
-    """`value` as a parameter with that `annotation` has it."""
+    """`value` as a parameter with that `annotation` receives it."""
     if annotation == "str":
         return value.constant if isinstance(value.constant, str) else ""
     return truthy(value) if annotation == "bool" else value
@@ -125,14 +125,13 @@ def _converted(value: Value, annotation: str) -> object:
 
 @primitive
 def unknown(at: At) -> Value:
-    """Something of which nothing is known."""
+    """An unknown value."""
     return UNKNOWN
 
 
 @primitive
 def output(at: At, outputs: Value, name: str) -> Value:
-    """The entry or attribute `name` of what a model gives, the first item of a tuple, or all of
-    it."""
+    """The entry or attribute `name` of a model's outputs, the first item of a tuple, or all."""
 
     def part(atom: Atom) -> Value:
         if isinstance(atom, Table):
@@ -150,7 +149,7 @@ def output(at: At, outputs: Value, name: str) -> Value:
 
 @primitive
 def certainly(at: At, condition: Value) -> Value:
-    """Whether `condition` is known to hold."""
+    """Whether `condition` certainly holds."""
     return constant(condition.constant is True)
 
 
@@ -159,7 +158,7 @@ def certainly(at: At, condition: Value) -> Value:
 
 @primitive
 def task(at: At, function: Value, given: Args) -> Value:
-    """A task that calls `function` with what follows; nothing if `function` is None."""
+    """A task that calls `function` with the other arguments; None if `function` is None."""
     if function.is_none:
         return NOTHING
     return of(task_given(at.m, at.caller, function, given))
@@ -167,14 +166,14 @@ def task(at: At, function: Value, given: Args) -> Value:
 
 @primitive
 def each(at: At, function: Value, *iterables: Value) -> Value:
-    """A list of tasks, which call `function` with an item of each of `iterables`."""
+    """A list of tasks that call `function` with an item of each of `iterables`."""
     return sequence(of(tasks_of_each(at.m, at.caller, function, iterables)))
 
 
 @primitive
 def unpacked(at: At, function: Value, iterable: Value, others: bool = False) -> Value:
-    """A list of tasks, which call `function` with the items of each tuple in `iterable`; with
-    `others`, what is no tuple is given as it is."""
+    """A list of tasks that call `function` with the items of each tuple in `iterable`; with
+    `others`, items that are no tuples are passed as they are."""
     made = tasks_of_tuples(at.m, at.caller, function, iterable, others=others)
     return sequence(of(made))
 
@@ -183,26 +182,25 @@ def unpacked(at: At, function: Value, iterable: Value, others: bool = False) -> 
 def hand_out(
     at: At, pool: Instance, tasks: Value, gives: str = "", callback: Value | None = None
 ) -> Value:
-    """What the workers of `pool` give for a task, or for a list of them.
+    """The result of a task, or of a list of tasks, in the workers of `pool`.
 
-    `gives` is "" if the call waits for that, "future" if it gives a future of it, and "futures" if
-    it gives one for each task; `callback` is called with the result. The class of `pool` says in
-    `_library`, `_torch_pickles`, `_forks` and `_daemons` what kind of pool it is, the object in
-    `_method` how its workers start.
+    `gives` is "" if the call waits for the result, "future" if it returns a future, and "futures"
+    if it returns one for each task; `callback` is called with the result. The class of `pool` sets
+    `_library`, `_torch_pickles`, `_forks` and `_daemons`, the object `_method`, its start method.
     """
     return work.give_work(at.m, at.frame, at.node, pool, tasks, gives, callback)
 
 
 @primitive
 def make_there(at: At, actor: Instance, task: Value) -> None:
-    """What `task` makes stays in a worker of `actor`, as its `_made`: its methods run there."""
+    """Create an object by `task` in a worker of `actor`, as its `_made`; methods run there."""
     work.make_there(at.m, at.frame, at.node, actor, task)
 
 
 @primitive
 def run_here(at: At, tasks: Value) -> Value:
-    """The results of a list of tasks that run one after the other, in no worker."""
-    return sequence(in_line(at.m, at.frame, list(element_of(at.m, tasks).of(TaskCall))))
+    """The results of a list of tasks that run sequentially in the caller."""
+    return sequence(run_in_caller(at.m, at.frame, list(element_of(at.m, tasks).of(TaskCall))))
 
 
 @primitive
@@ -215,7 +213,7 @@ def run_processes(
     daemon: bool,
     torch_pickles: bool = True,
 ) -> Value:
-    """Run `task` in a process of its own, or in `several` of them, which start as `start` says."""
+    """Run `task` in one process, or in `several`, with the start method `start`."""
     processes.run_processes(
         *(at.m, at.frame, at.node, list(task.of(TaskCall)), start, library),
         several=constant(several.constant is not False),
@@ -227,19 +225,19 @@ def run_processes(
 
 @primitive
 def start_process(at: At, worker: Instance) -> None:
-    """Start `worker`: a process or thread that runs its own `run`, or its `_task`."""
+    """Start `worker`: a process or thread with its own `run`, or a `_task`."""
     processes.start_instance(at.m, at.frame, at.node, worker)
 
 
 @primitive
 def begin_pool(at: At, pool: Instance) -> None:
-    """A pool is made: from here on its workers may be there."""
+    """Record that a pool is created, whose workers may start from here on."""
     work.begin_pool(at.m, pool)
 
 
 @primitive
 def wait_for(at: At, worker: Instance, timeout: Value | None = None) -> None:
-    """The program waits for the end of `worker`; with a `timeout`, that may not have come."""
+    """Wait for the end of `worker`; with a `timeout`, it may still run afterwards."""
     if timeout is None or timeout.is_none:
         waiting.wait_for(at.m, worker.ident)
     else:
@@ -248,50 +246,50 @@ def wait_for(at: At, worker: Instance, timeout: Value | None = None) -> None:
 
 @primitive
 def ask_for_end(at: At, worker: Instance) -> Value:
-    """Whether `worker` has come to its end."""
+    """Whether `worker` has ended."""
     return value_of(waiting.ask_for_end(at.m, at.node, worker.ident))
 
 
 @primitive
 def results(at: At, futures: Value) -> Value:
-    """What a future holds, or each of a list of `futures`, for which the program waits."""
+    """The result of a future, or of each in a list of `futures`; the program waits."""
     return work.result_of(at.m, at.m.filtered(futures))
 
 
 @primitive
 def start_method(at: At, context: Value, library: str) -> Value:
-    """How workers start that are given `context`: a context or the name of a start method; if it
-    is None, how the processes of `library` do."""
+    """The start method of `context` (a context, or a name); if it is None, the default of
+    `library`."""
     return starting.start_in(at.m, context, library)
 
 
 @primitive
 def in_loop(at: At) -> Value:
-    """Whether the call stands in a loop."""
+    """Whether the call is in a loop."""
     return constant(turns.in_loop(at.m, at.frame))
 
 
 @primitive
 def place(at: At) -> Value:
-    """The place of the call, for reports."""
+    """The site of the call, for reports."""
     return of(Thing("place", "", site=at.m.site(at.frame, at.node)))
 
 
 @primitive
 def rank(at: At) -> Value:
-    """The number of a process among others that run the same."""
+    """The rank of a process."""
     return value_of(RANK)
 
 
 @primitive
 def set_client(at: At, client: Value) -> None:
-    """From here on, dask computes with `client`."""
+    """Record that dask computes with `client` from here on."""
     at.m.store[dask_work.CLIENT] = client
 
 
 @primitive
 def drop_client(at: At) -> None:
-    """From here on, dask computes with no client."""
+    """Record that dask computes without a client from here on."""
     at.m.store.drop(dask_work.CLIENT)
 
 
@@ -300,27 +298,27 @@ def drop_client(at: At) -> None:
 
 @primitive
 def backward(at: At, loss: Value, what: str) -> Value:
-    """The library runs the backward pass of `loss`; reports call it `what`."""
+    """Run the backward pass of `loss`; reports call it `what`."""
     return goes_backward(at.m, at.frame, at.node, what, loss)
 
 
 @primitive
 def joins_group(at: At, what: str) -> None:
-    """This process may join others that train together; reports call the call `what`."""
+    """Record that this process may join a process group, by the call `what`."""
     at.m.effect(at.frame, at.node, what, LibraryUse("process group"))
 
 
 @primitive
 def gathered(at: At, value: Value, what: str) -> Value:
-    """What a collective called `what` gives of `value`: of all ranks, without a graph."""
+    """The result of the collective `what` for `value`, from all ranks, without a graph."""
     received = collectives.cut_off(at.m, at.frame, at.node, what, value)
     return of(Tensor("torch", born=at.m.worker_ident)) if received.is_unknown else received
 
 
 @primitive
 def prepared(at: At, by: str, *values: Value) -> Value:
-    """The one of `values`, or a tuple of them, prepared for ranks: a model wrapped by `by`, which
-    averages gradients; an optimizer as it is; of all else nothing is known."""
+    """One of `values`, or a tuple of several, prepared for ranks: a model wrapped by `by`, which
+    averages gradients; an optimizer unchanged; others unknown."""
 
     def change(atom: Atom) -> Value:
         if optimizers.optimizers(at.m, of(atom)):
@@ -337,7 +335,7 @@ def prepared(at: At, by: str, *values: Value) -> Value:
 
 @primitive
 def unwrapped(at: At, model: Value) -> Value:
-    """The module in a wrapper that averages its gradients."""
+    """The module inside a wrapper that averages its gradients."""
     return model.map(lambda atom: data_parallel.module_in(atom) or of(atom))
 
 
@@ -346,7 +344,7 @@ def unwrapped(at: At, model: Value) -> Value:
 
 @primitive
 def starts_driver(at: At, what: str, given: Args) -> None:
-    """The GPU's driver is started, unless an argument in `given` asks for the CPU."""
+    """Start the GPU driver, unless an argument in `given` selects the CPU."""
     if not asks_for_cpu(given):
         driver_started(at.m, at.frame, at.node, what, "torch")
 
@@ -356,29 +354,29 @@ def starts_driver(at: At, what: str, given: Args) -> None:
 
 @primitive
 def load(at: At, loader: Instance) -> None:
-    """`loader` is iterated: its workers start, and call its dataset."""
+    """Iterate `loader`: its workers start, and call its dataset."""
     loaders.iterate(at.m, at.frame, at.node, loader)
 
 
 @primitive
 def stack(at: At, samples: Value) -> None:
-    """A batch is made of `samples`, on the device that they are on."""
+    """Create a batch of `samples`, on their device."""
     value_used(at.m, at.frame, at.node, [element_of(at.m, samples)])
 
 
 @primitive
 def worker_info(at: At) -> Value:
-    """In a loader's worker, its dataset and what else it has of its own."""
+    """The worker info: in a loader's worker, its dataset and rank."""
     return loaders.worker_info(at.m, at.node)
 
 
 @primitive
 def begins_order(at: At, sampler: Instance) -> None:
-    """`sampler` is made: it gives the order of the first epoch."""
+    """Record that `sampler` is created, with the order of the first epoch."""
     samplers.begins(at.m, at.frame, at.node, sampler)
 
 
 @primitive
 def new_epoch(at: At, sampler: Instance, epoch: Value) -> None:
-    """`sampler` gives the order of that `epoch` from here on."""
+    """Record that `sampler` has the order of that `epoch` from here on."""
     samplers.epoch_set(at.m, sampler, epoch)

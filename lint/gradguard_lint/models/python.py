@@ -1,4 +1,4 @@
-"""The standard library and small tools, as far as values flow through them."""
+"""The standard library and small tools, as far as values pass through them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gradguard_lint.models.rows import Library, Row
 from gradguard_lint.words import words
 
 LAST_BASES = words("builtins.object abc.ABC typing.Generic typing.Protocol")
-"""Bases that come last of all, whatever stands beside them."""
+"""Bases that come last in an MRO."""
 
 LIBRARY = Library(
     tops=(

@@ -1,4 +1,4 @@
-"""Ray: tasks and actors. With ``num_gpus`` given, Ray chooses the GPU: it is meant to be used."""
+"""Ray: tasks and actors. With ``num_gpus``, Ray selects the GPU: its use is intended."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Rows: what a library's names do, as data; and the registry of all rows.
+"""Rows: what the names of libraries do, as data; and their registry.
 
-A library is one module of this package that holds ``LIBRARY``. A row says for some names which
-transfer function (`does`) they have, with its particulars. Everything else that must know what
-starts workers, what is a framework or what changes in place is derived from the rows.
+A library is one module of this package with a ``LIBRARY``. A row gives some names a transfer
+function (`does`) and its parameters. Everything else, such as what starts workers or what is a
+framework, is derived from the rows.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 
 def under(module: str, names: str) -> str:
-    """The full names of what is called `names` in `module`."""
+    """The full names of `names` in `module`."""
     return " ".join(f"{module}.{name}" for name in names.split())
 
 
 @fields
 class Row:
-    """What some names do.
+    """The behaviour of some names.
 
     Attributes:
-        names: dotted names, separated by spaces; ``*`` at an end stands for any further name.
+        names: dotted names, separated by spaces; a final ``*`` matches any further name.
         does: the transfer function.
-        only: of a ``*``, only the classes, only the functions, or only what is no class's.
-        framework: whose tensors or generators these are.
-        kind: the kind of thing that is made.
-        start: how workers come into being; "" is the program's start method.
-        methods: the methods of what is made that hand out work.
-        argument: the position and the name of the argument that matters.
-        output: the position and the name of the argument that receives the result.
-        gpu: whether the GPU is used, or is meant to be used.
-        driver: whether the GPU's driver is started besides, unless an argument asks for the CPU.
-        keeps: whether iterables are not iterated by the call, but by what it gives.
-        flag: a particular of the transfer function.
-        stub: the user's stub that says what it does.
+        only: limits a ``*`` to classes, to functions, or to names not in classes.
+        framework: the framework of the tensors or generators.
+        kind: the kind of `Thing` that is created.
+        start: the start method of workers; "": the program's default.
+        methods: the methods of the created object that dispatch work.
+        argument: the position and name of the relevant argument.
+        output: the position and name of the argument that receives the result.
+        gpu: whether the GPU is used, or intended to be used.
+        driver: whether the GPU's driver is started as well, unless an argument selects the CPU.
+        keeps: whether the call is lazy: only its result iterates the arguments.
+        flag: a parameter of the transfer function.
+        stub: the user's stub for it.
     """
 
     names: str
@@ -71,18 +71,17 @@ class Library:
     """One library.
 
     Attributes:
-        tops: the packages that it is imported as.
+        tops: the names of its packages.
         rows: what its names do.
-        spelled: other spellings of a beginning of names, and the one that the rows use.
-        framework: whether programs that use it may have gradients or use a GPU.
-        in_forks: whether all that is known of it concerns processes that are forked, or GPUs that
-            a program asks for by name.
-        bases: what a project's class is that has one of these bases.
-        marks: words that show its use where no name of it does.
-        starts_by: words by which work is handed out, where no name of it does so.
-        beside: words that matter in a module that imports it.
-        starts: ways in which its workers come into being that no other library has.
-        constants: what some of its names are, on Linux.
+        spelled: alternative prefixes of names, with the prefix used in rows.
+        framework: whether it has gradients or GPU support.
+        in_forks: whether it only matters in forked processes, or with GPUs requested by name.
+        bases: the kinds of project classes with these bases.
+        marks: words that show its use without its names.
+        starts_by: words that dispatch work without its names.
+        beside: words that matter in modules that import it.
+        starts: start methods that only this library has.
+        constants: constant values of names, on Linux.
     """
 
     tops: tuple[str, ...]
@@ -114,63 +113,63 @@ STARTERS = frozenset(
         "task",
     }
 )
-"""The transfers by which work leaves the calling thread."""
+"""The transfers that dispatch work to other threads or processes."""
 
 
 PASSED_ON = frozenset({"task", "parallel"})
-"""Starters that projects hand on under their own names: whose they are says nothing."""
+"""Starters that projects re-export under other names."""
 
 RANKS = frozenset({"accelerator", "collective", "data-parallel", "sampler"})
-"""The transfers that may be a pitfall of processes which train together."""
+"""Transfers that may be a pitfall of distributed training."""
 
 GROUPS = ("distributed", "Distributed", "accelerate", "lightning")
-"""What a module mentions that has the name of one of them."""
+"""Words in modules with one of these names."""
 
 ALONE = RANKS | {"map-fn", "memory", "parallel-config"}
-"""The transfers that may be a pitfall, or decide on one, without a starter in sight."""
+"""Transfers that may be a pitfall, or affect one, without a starter nearby."""
 
 COMMON = frozenset({"map", "apply", "pipe"})
-"""Methods whose names say nothing."""
+"""Methods with common names."""
 
 MATTERS = words(
     "array backward cuda device fit gpu named_parameters parameters predict random requires_grad "
     "requires_grad_ rvs sample step wrappers zero_grad"
 )
-"""Words of pitfalls that show in a module which imports no framework."""
+"""Words of pitfalls in modules that import no framework."""
 
 VARIABLES = words("cuda device gpu requires_grad")
-"""Those that are the names of variables, too."""
+"""Those of them that are common variable names."""
 
-MATTERS_BESIDE = {
+MATTERS_BY_STRING = {
     "dask": words("Parallel backend"),
     "CUDA_VISIBLE_DEVICES": words("environ putenv setenv"),
     "HIP_VISIBLE_DEVICES": words("environ putenv setenv"),
     "PYTORCH_NVML_BASED_CUDA_CHECK": words("environ putenv"),
 }
-"""The same, beside a certain string."""
+"""Further such words, with a string that must occur as well."""
 
 TRAINS = words("backward grad manual_backward step")
-"""Words by which gradients are taken, or used."""
+"""Words that compute or use gradients."""
 
 SHARED = words(
     "apply_gradients assign buffers load_state_dict minimize register_buffer step zero_grad"
 )
-"""Words of pitfalls that threads may have: they change a model that others use."""
+"""Words of pitfalls in threads: they change a model that others use."""
 
 TELLING = (
     *("Tape", "autocast", "grad_enabled", "inference_mode", "no_grad"),
     *("rng_state", "seed", "seeds", "seed_all", "seed_everything", "set_state"),
 )
-"""Ends of names that tell of a mode, which threads do not have from their caller, or of seeds."""
+"""Suffixes of names of modes, which threads don't inherit from their caller, and of seeds."""
 
 CALLED_BY_HOSTS = words("training_step")
-"""Methods that a library calls, and goes on with what they return."""
+"""Methods that a library calls, and whose results it uses."""
 
 CALLED_BY_CALLS = words("forward call run")
-"""Methods that run where an object is called, as those of modules and layers, or started."""
+"""Methods that calling an object (a module or layer), or starting it, runs."""
 
 OTHERS = words("__init__ known own_stubs primitives rows stub_files torch_words")
-"""The modules of this package that are no library."""
+"""The modules of this package that aren't libraries."""
 
 
 class Registry:
@@ -185,9 +184,9 @@ class Registry:
             for row in library.rows
             for name in row.names.split()
         )
-        """What the user's own rows name."""
+        """Names in the user's own rows."""
         self.stubs = stubs_in(FOLDER)
-        """The stub files, by the modules that they describe."""
+        """Stub files, by module."""
         self.own_stubs = {
             name: row.stub
             for library in self.libraries
@@ -224,7 +223,7 @@ class Registry:
                 self.starts[start.name] = start
 
     def canonical(self, name: str) -> str:
-        """`name` under the spelling that the rows use."""
+        """`name` in the spelling of the rows."""
         known = self._plain.get(name)
         if known is None:
             known = name
@@ -236,7 +235,7 @@ class Registry:
         return known
 
     def row(self, name: str) -> Row | None:
-        """The row of a canonical name: its own, or that of the longest beginning."""
+        """The row of a canonical name: its own, or that of the longest prefix."""
         found = self.exact.get(name)
         if found is not None:
             return found
@@ -254,7 +253,7 @@ class Registry:
         return None
 
     def base(self, name: str) -> str | None:
-        """What a class is that has the base `name`."""
+        """The kind of a class with the base `name`."""
         found = self.bases.get(name)
         start = name
         while found is None and start:
@@ -264,7 +263,7 @@ class Registry:
 
     @cached_property
     def words(self) -> Vocabulary:
-        """The words that tell which functions of a module may matter."""
+        """The words that show which functions of a module may matter."""
         every = [(library, row) for library in self.libraries for row in library.rows]
 
         def last(fits: Callable[[Row], bool]) -> set[str]:
@@ -300,7 +299,7 @@ class Registry:
             frozenset(top for it in self.libraries if it.framework for top in it.tops),
             MATTERS | last(lambda row: row.does in ("generator", "search")),
             VARIABLES,
-            MATTERS_BESIDE,
+            MATTERS_BY_STRING,
             SHARED,
             TELLING,
             frozenset(marks),
@@ -313,7 +312,7 @@ class Registry:
         )
 
     def under(self, module: str) -> Iterator[str]:
-        """The names right below `module` that have a row or a stub."""
+        """Names directly in `module` that have a row or stub."""
         for name in self.exact:
             if name.rpartition(".")[0] == module:
                 yield name.rpartition(".")[2]
@@ -323,7 +322,7 @@ class Registry:
 
 @cache
 def libraries() -> tuple[Library, ...]:
-    """The libraries that have a module here."""
+    """The libraries of this package."""
     package = import_module(__package__ or "")
     names = {
         name[:-3]

@@ -1,4 +1,4 @@
-"""scikit-learn and what has its estimators: boosted trees, cuML."""
+"""scikit-learn, and libraries with its estimators: boosted trees, cuML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stub files: which modules of libraries have one, and its program.
+"""Stub files of library modules: discovery and parsing.
 
 A stub of the module ``torch.utils.data`` is the file ``torch/utils/data.py`` of a stub folder. The
 engine runs it as a module of the program; see `gradguard_lint.engine.stub_calls`.
@@ -21,7 +21,7 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stubs")
 
 
 def stubs_in(folder: str) -> dict[str, str]:
-    """The stub files of a folder, by the full names of the modules that they describe."""
+    """The stub files of a folder, by the full name of their module."""
     found: dict[str, str] = {}
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name.isidentifier())
@@ -36,7 +36,7 @@ def stubs_in(folder: str) -> dict[str, str]:
 
 @record
 class Stub(Record):
-    """One stub: the module that it describes, the path that errors name, and its text."""
+    """One stub: its module, its path in messages, and its text."""
 
     module: str
     path: str
@@ -45,17 +45,17 @@ class Stub(Record):
 
 @cache
 def load(path: str, module: str) -> Module:
-    """The stub of `module` that the file at `path` holds; one of ours can be read."""
+    """The built-in stub of `module` in the file at `path`."""
     with open(path, encoding="utf-8") as stream:
         return parsed(Stub(module, path, stream.read()))
 
 
 @cache
 def parsed(stub: Stub) -> Module:
-    """The program of `stub`.
+    """The parsed `stub`.
 
     Raises:
-        SourceError: it is not Python that can be read.
+        SourceError: it isn't valid Python.
     """
     from gradguard_lint.reading.source import parse
 

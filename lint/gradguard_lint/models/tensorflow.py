@@ -15,17 +15,17 @@ STOPS = words(
     "stop_gradient argmax argmin argsort equal not_equal greater greater_equal less less_equal "
     "floor round sign shape size rank one_hot range"
 )
-"""Operations through which no gradient goes."""
+"""Operations without a gradient."""
 
 REARRANGES = words("concat stack reshape squeeze expand_dims transpose identity")
-"""Operations that put the elements of tensors together, or in another shape."""
+"""Operations that combine tensors or change their shape."""
 
 BEGINS = words("awakens device-scope generator keras-model keras-optimizer tf-variable")
-"""Transfers of its names that begin to use it, which makes its global generator, without computing
-anything; and so do those which use the GPU."""
+"""Transfers that initialize TensorFlow and its global generator without computing; so do those that
+use the GPU."""
 
 AWAKENS = "awakens"
-"""The flag of models that are made with their weights, so that TensorFlow starts its threads."""
+"""The flag of models created with weights, which starts TensorFlow's threads."""
 
 CONFIGURES = words(
     "backend cast_to_floatx clear_session count_params dtype epsilon floatx get_session get_uid "
@@ -35,8 +35,8 @@ CONFIGURES = words(
     "set_epsilon set_floatx set_image_data_format set_image_dim_ordering set_learning_phase "
     "set_session standardize_dtype"
 )
-"""What Keras's backend has besides operations, in any version: settings, and questions about them,
-about graphs, and about the shapes and types of tensors. None of them computes."""
+"""Functions of Keras's backend that don't compute: settings, and queries about them, graphs, shapes
+and types, in any version."""
 
 LIBRARY = Library(
     tops=("tensorflow", "keras", "tf_keras"),

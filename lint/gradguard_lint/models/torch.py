@@ -1,4 +1,4 @@
-"""PyTorch, and the packages that give its models."""
+"""PyTorch, and packages with PyTorch models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FROM_GRAPHS = words(
     "RandomNodeLoader ShaDowKHopSampler GraphSAINTSampler GraphSAINTNodeSampler "
     "GraphSAINTEdgeSampler GraphSAINTRandomWalkSampler RandomNodeSampler NeighborSampler ZipLoader"
 )
-"""Loaders of PyTorch Geometric that take their samples from a graph."""
+"""Loaders of PyTorch Geometric that sample from a graph."""
 
 _LOADERS = (
     "torch.utils.data.DataLoader",
@@ -24,7 +24,7 @@ _LOADERS = (
     under("torch_geometric.loader", "DataLoader DataListLoader DenseDataLoader TemporalDataLoader"),
     under("torch_geometric.loader", " ".join(sorted(_FROM_GRAPHS))),
 )
-"""Torch's loader and those that extend it."""
+"""Torch's loader and its subclasses."""
 
 
 LIBRARY = Library(

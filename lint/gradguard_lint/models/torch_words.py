@@ -1,4 +1,4 @@
-"""What PyTorch's operations, methods and modules are called, by what they do."""
+"""Names of PyTorch's operations, methods and modules, by what they do."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ REDUCTIONS = words(
     "all amax amin any max mean median min nanmean nansum prod std sum var allclose equal isclose "
     "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy"
 )
-"""Operations that do so on large tensors, and make one number of them, or less of each.
+"""Operations that start compute threads for large tensors, and reduce them to one number or a
+smaller tensor.
 
-Seen not to: argmax, cumsum, gather, norm, softmax of a vector, topk."""
+Observed not to: argmax, cumsum, gather, norm, softmax of a vector, topk.
+"""
 
 ELEMENTWISE = words(
     "abs absolute add addcdiv addcmul ceil clamp clamp_max clamp_min clone copy cos cosh div "
@@ -36,16 +38,16 @@ ELEMENTWISE = words(
     "sinh softplus sqrt square sub subtract tan tanh where cat concat concatenate stack hstack "
     "vstack zero"
 )
-"""Those that have an element for each of theirs; in place, too."""
+"""Elementwise operations that do so, also in place."""
 
 BY_SIZE = ELEMENTWISE | REDUCTIONS
-"""All that start the native compute threads for large tensors alone."""
+"""Operations that start the native compute threads for large tensors only."""
 
 FILLED = words("zeros ones full arange linspace logspace zeros_like ones_like full_like randperm")
-"""Functions that do so to make a large tensor; drawing its elements is done by one thread."""
+"""Functions that do so to create a large tensor; drawing its elements takes one thread."""
 
 VIEW_ATTRIBUTES = words("T mT H mH real imag")
-"""Attributes of tensors that are views of them."""
+"""Attributes of tensors that are views."""
 
 COMPUTED = VIEW_ATTRIBUTES | words(
     "abs add amax amin bmm clamp clone contiguous cos cosh div dot double exp expand flatten float "
@@ -53,24 +55,24 @@ COMPUTED = VIEW_ATTRIBUTES | words(
     "repeat reshape sigmoid sin softmax sqrt square squeeze std sub sum t tanh to transpose "
     "unsqueeze var view"
 )
-"""Methods and attributes of tensors that give a tensor computed from theirs and the arguments."""
+"""Methods and attributes of tensors computed from the tensor and the arguments."""
 
 CLEARS = words("zero_ fill_")
-"""Methods of tensors after which nothing is left of what a gradient was."""
+"""Methods that overwrite a gradient completely."""
 
 GIVES = words(
     "add_ addcmul_ copy_ index_add_ index_copy_ lerp_ put_ scatter_ scatter_add_ set_ sub_"
 )
-"""Those by which a gradient gets what it is given."""
+"""Methods that assign values to a gradient."""
 
 STOPS = words("item tolist numpy data_ptr element_size storage")
-"""Methods of tensors that give plain values."""
+"""Methods of tensors that return plain values."""
 
 OF_TENSORS = words("detach cpu cuda requires_grad grad grad_fn backward")
-"""Attributes that torch's tensors have, and neither arrays nor containers."""
+"""Attributes of torch tensors that arrays and containers lack."""
 
 COUNTS = words("size dim numel ndimension nelement")
-"""Methods of tensors that tell how large they are."""
+"""Methods that return the size of a tensor."""
 
 QUESTIONS = words(
     "is_contiguous is_floating_point get_device type_as stride retain_grad is_cuda share_memory_"
@@ -81,36 +83,36 @@ OF_MODULES = words(
     "parameters named_parameters buffers named_buffers modules named_modules children "
     "named_children state_dict train eval"
 )
-"""Methods that only modules have, and that compute nothing."""
+"""Methods that only modules have, and that don't compute."""
 
 HOOKS = words("register_hook register_post_accumulate_grad_hook")
-"""Methods of tensors that put a hook on them."""
+"""Methods that register a hook on a tensor."""
 
 STAYS_BEHIND = "stays-behind"
-"""The mark of a hook that is meant to stay where it was registered."""
+"""The mark of a hook that is meant to stay in its process."""
 
 MODULE_METHODS = words(
     "buffers children modules named_buffers named_children named_modules named_parameters "
     "parameters share_memory"
 )
-"""What only a torch module has."""
+"""Methods that only torch modules have."""
 
 PARAMETERS = words("weight bias in_proj_weight in_proj_bias")
-"""What modules call their parameters."""
+"""Attribute names of modules for parameters."""
 
 SEVERAL = words(
     "split chunk unbind tensor_split broadcast_tensors meshgrid svd qr eigh split_with_sizes"
 )
-"""Operations that give several tensors."""
+"""Operations that return several tensors."""
 
 WITH_INDICES = words("topk sort kthvalue mode cummax cummin")
-"""Operations that give values, and the indices at which they stand."""
+"""Operations that return values and their indices."""
 
 ALONG = words("max min median nanmedian")
-"""Operations that do so where they are told a dimension."""
+"""Operations that do so when called with a dimension."""
 
 WHOLE = words("uint8 uint16 uint32 uint64 int8 int16 short int32 int int64 long bool")
-"""Types whose tensors have no history."""
+"""Types of tensors without history."""
 
 ARRANGES = words(
     "clone cat concat concatenate stack hstack vstack dstack split chunk unbind tensor_split "
@@ -118,20 +120,20 @@ ARRANGES = words(
     "narrow select index_select gather masked_select take tile repeat_interleave broadcast_to "
     "pad interpolate"
 )
-"""Operations that put in another order, or copy, what they are given: data are prepared so."""
+"""Operations that reorder or copy their arguments, as in data preparation."""
 
 SETTINGS = words(
     "dim dims keepdim dtype size scale_factor mode align_corners p training inplace reduction "
     "kernel_size stride padding dilation groups eps"
 )
-"""Arguments of functions that are no tensors."""
+"""Arguments of functions that aren't tensors."""
 
 DRAWS = words("randn rand randint randperm normal rand_like randn_like randint_like")
 DRAWS_OF = words("multinomial bernoulli poisson")
-"""Functions that draw with the probabilities they are given; most are methods, too."""
+"""Functions that draw with given probabilities; most are methods, too."""
 
 DATA = words("tensor as_tensor asarray scalar_tensor")
-"""Functions that are given the elements, not the size."""
+"""Functions whose argument is the elements, not the size."""
 
 IN_PLACE_DRAWS = words("random_ normal_ uniform_ bernoulli_ exponential_")
 
@@ -143,40 +145,40 @@ ELEMENTS = {
     "long": "int64",
     "short": "int16",
 }
-"""What types of elements are called, where they have other names."""
+"""Aliases of element types."""
 
 CASTS = words("double float half int long short bool bfloat16")
-"""Methods that give a tensor of another type, or the same one where it has that type."""
+"""Methods that convert to another type, or return the tensor itself."""
 
 VIEWS = words(
     "view reshape squeeze unsqueeze t transpose permute flatten ravel narrow select swapaxes "
     "expand expand_as view_as movedim"
 )
-"""Methods of tensors that give their memory in another shape."""
+"""Methods that return the same memory in another shape."""
 
 RESHAPES = words("reshape flatten ravel")
-"""Those of them that give a copy where the elements lie apart."""
+"""Methods that copy non-contiguous tensors."""
 
 IN_ORDER = RESHAPES | words("view view_as squeeze unsqueeze")
-"""Those of them that leave the elements in the order that they have in memory."""
+"""Methods that keep the order of elements in memory."""
 
 TURNS = words("t transpose permute swapaxes movedim")
-"""Those of them that change the order of the dimensions."""
+"""Methods that reorder the dimensions."""
 
 KEEPS_COUNT = ELEMENTWISE | IN_ORDER | TURNS | CASTS | {"contiguous"}
-"""Methods that give as many elements as the largest of their operands has."""
+"""Methods whose result has as many elements as their largest operand."""
 
 ORDERS = ARRANGES | VIEWS | CASTS | words("contiguous parameters_to_vector")
-"""Operations that give the values they are given, in another order or type, or together."""
+"""Operations that return their arguments' values, reordered, converted or combined."""
 
 NOT_WRITING = words(
     "requires_grad_ detach_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ as_strided_ "
     "rename_ resize_ share_memory_ set_ retain_grad_ sparse_resize_"
 )
-"""Methods of tensors that change what they are, but no element."""
+"""In-place methods of tensors that change no element."""
 
 WITH_FUNCTIONS = words("torch torch.nn.functional torch.special torch.linalg torch.fft")
-"""Packages that have functions which give tensors."""
+"""Packages with functions that return tensors."""
 
 GIVE_ONE = words(
     "abs absolute acos add addbmm addcdiv addcmul addmm addmv addr arange as_tensor asin atan "
@@ -201,22 +203,22 @@ GIVE_ONE = words(
     "tanh tensor tensordot tile trace transpose tril triplet_margin_loss triu unfold unsqueeze "
     "upsample var vdot vecdot vector_norm vstack where zeros zeros_like"
 )
-"""Functions, and methods, that give one tensor, however they are called."""
+"""Functions, and methods, that always return one tensor."""
 
 METHODS_GIVE_ONE = words(
     "bfloat16 clamp_ contiguous cpu cuda detach detach_ double expand expand_as float half mul_ "
     "add_ sub_ div_ repeat requires_grad_ sum_to_size t to type_as view view_as zero_"
 )
-"""Methods alone that give one tensor, however they are called."""
+"""Methods that always return one tensor."""
 
 TO_ONE = words(
     "all amax amin any max mean median min nanmean nansum norm prod std sum var vector_norm "
     "matrix_norm"
 )
-"""Operations that make one number of a tensor, unless they are told a dimension or another one."""
+"""Operations that reduce a tensor to a number, unless called with a dimension or another tensor."""
 
 ONE_OF_ALL = words("max min median nanmedian amax amin")
-"""What gives one tensor where it is called without a dimension."""
+"""Operations that return one tensor when called without a dimension."""
 
 _PLAIN = words(
     "LocalResponseNorm Dropout Dropout1d Dropout2d Dropout3d AlphaDropout ReLU ReLU6 "
@@ -227,7 +229,7 @@ _PLAIN = words(
     "PixelUnshuffle Upsample UpsamplingNearest2d UpsamplingBilinear2d Fold Unfold ZeroPad1d "
     "ZeroPad2d ConstantPad1d ConstantPad2d ReflectionPad1d ReflectionPad2d ReplicationPad2d"
 )
-"""Modules without parameters that give one tensor."""
+"""Modules without parameters that return one tensor."""
 
 LAYERS = _PLAIN | words(
     "Linear Bilinear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d "
@@ -240,16 +242,16 @@ LAYERS = _PLAIN | words(
     "MarginRankingLoss HingeEmbeddingLoss MultiLabelMarginLoss HuberLoss SmoothL1Loss "
     "SoftMarginLoss CosineEmbeddingLoss MultiMarginLoss TripletMarginLoss"
 )
-"""Modules that give one tensor; not those that may give several: recurrent ones, attention."""
+"""Modules that return one tensor; not recurrent ones or attention, which may return several."""
 
 POOLS = words(
     "MaxPool1d MaxPool2d MaxPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d "
     "FractionalMaxPool2d FractionalMaxPool3d"
 )
-"""Modules that give one tensor, unless they are asked for indices, too."""
+"""Modules that return one tensor, unless indices are requested."""
 
 CHANGE_PARTS = words("append extend insert pop add_module register_module register_forward_hook")
-"""Methods of modules after which calling them may run other code."""
+"""Methods after which calling a module may run other code."""
 
 STATISTICS = words(
     "BatchNorm1d BatchNorm2d BatchNorm3d SyncBatchNorm LazyBatchNorm1d LazyBatchNorm2d "
@@ -258,7 +260,7 @@ STATISTICS = words(
 """Modules that keep running statistics."""
 
 IF_TRACKED = words("InstanceNorm1d InstanceNorm2d InstanceNorm3d")
-"""Modules that keep them where they are told to."""
+"""Modules that keep running statistics if configured to."""
 
 NORMED = tuple(
     words(
@@ -266,10 +268,10 @@ NORMED = tuple(
         "wide_resnet"
     )
 )
-"""How the names of networks begin that have such modules."""
+"""Prefixes of the names of networks with such modules."""
 
 BUFFERS = words("running_mean running_var num_batches_tracked")
-"""Their statistics."""
+"""The names of their statistics."""
 
 DROPOUTS = words(
     "Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout "
@@ -288,4 +290,4 @@ WEIGHTLESS = _PLAIN | words(
 STATEFUL = words(
     "eval train float double half apply type share_memory to_empty bfloat16 requires_grad_"
 )
-"""Methods of modules that give the module itself."""
+"""Methods of modules that return the module."""

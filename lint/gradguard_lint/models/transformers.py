@@ -1,4 +1,4 @@
-"""Hugging Face transformers, and what stands on it: what uses a GPU, and trainers."""
+"""Hugging Face transformers, and libraries on top: GPU use, and trainers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TRAINERS = (
     "transformers.Trainer transformers.Seq2SeqTrainer "
     "sentence_transformers.SentenceTransformerTrainer"
 )
-"""What runs the backward pass of the loss that it computes, of a model's outputs."""
+"""Trainers that compute a loss of a model's outputs and run its backward pass."""
 
 LIBRARY = Library(
     tops=("transformers", "sentence_transformers"),

@@ -166,7 +166,11 @@ def _secret() -> bytes | None:
 
 
 def _read_secret(path: str) -> bytes | None:
-    """The secret at `path`; None if there is no private one."""
+    """The secret at `path`; None if there is no private one.
+
+    Raises:
+        OSError: it belongs to another user, or can't be read.
+    """
     try:
         with open(path, "rb", opener=open_no_link) as stream:
             status = os.fstat(stream.fileno())

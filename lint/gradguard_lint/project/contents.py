@@ -20,7 +20,11 @@ class Unusable(Exception):
 
 
 def read(path: str) -> bytes:
-    """The content of the file at `path`."""
+    """The content of the file at `path`.
+
+    Raises:
+        Unusable: it is no regular file, too large, or can't be read.
+    """
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -34,7 +38,11 @@ def read(path: str) -> bytes:
 
 
 def read_stream(stream: BinaryIO | None) -> bytes:
-    """The content of `stream`, standard input."""
+    """The content of `stream`, standard input.
+
+    Raises:
+        Unusable: it is closed, too large, or can't be read.
+    """
     if stream is None:
         raise Unusable("cannot be read: it is closed")
     try:

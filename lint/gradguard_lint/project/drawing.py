@@ -42,7 +42,7 @@ _PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
 
 
-def draw_alike(data: bytes, imported: Set[bytes], *, forks: bool) -> bool:
+def may_draw_equally(data: bytes, imported: Set[bytes], *, forks: bool) -> bool:
     """Whether forked workers may draw from NumPy's generator, workers from a seeded one, or a
     generator may be sent to tasks or with their function."""
     if forks and any(_can_be_given(data, draw.start()) for draw in draws(data, imported)):
@@ -75,13 +75,13 @@ def _is_for_tasks(data: bytes, made: re.Match[bytes]) -> bool:
     )
 
 
-def gives_on(data: bytes, *, anyhow: bool) -> bool:
+def passes_generator_on(data: bytes, *, anyhow: bool) -> bool:
     """Whether a generator is created, and passed on at module level or `anyhow`."""
     made = matches(data, _MADE, GENERATORS[1])
     return any(anyhow or is_given_on_at_margin(data, it.start()) for it in made)
 
 
-def passes_on(data: bytes) -> bool:
+def stores_or_returns_generator(data: bytes) -> bool:
     """Whether generators, or objects with them, are stored or returned."""
     return any(is_passed_on(data, it.start()) for it in matches(data, *GENERATORS))
 

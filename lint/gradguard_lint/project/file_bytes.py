@@ -364,17 +364,17 @@ class File:
     @property
     def random_tasks(self) -> bool:
         """Whether its tasks may draw equal numbers: see `draw_alike`."""
-        return drawing.draw_alike(self.data, self.words, forks=self.forks)
+        return drawing.may_draw_equally(self.data, self.words, forks=self.forks)
 
     @property
     def gives_generators(self) -> bool:
         """Whether it is a program that creates a generator, or passes one on at module level."""
-        return drawing.gives_on(self.data, anyhow=self.starts_program)
+        return drawing.passes_generator_on(self.data, anyhow=self.starts_program)
 
     @cached_property
     def passes_generators_on(self) -> bool:
         """Whether it stores or returns generators, or objects with them."""
-        return drawing.passes_on(self.data)
+        return drawing.stores_or_returns_generator(self.data)
 
     @cached_property
     def draws(self) -> bool:

@@ -373,7 +373,7 @@ def fits_models(data: bytes) -> bool:
     return any(call in data for call in _FITTING)
 
 
-def is_of_a_group(module: str, name: str) -> bool:
+def is_for_ranks(module: str, name: str) -> bool:
     """Whether this name of a package is for distributed training."""
     return name in RANKED and any(group in f"{module}.{name}" for group in GROUPS)
 
@@ -390,7 +390,7 @@ def joins_a_group(data: bytes) -> bool:
     return re.search(_JOINS, data) is not None
 
 
-def joins_none(package: str) -> bool:
+def never_joins_group(package: str) -> bool:
     """Whether an external package is known not to join process groups."""
     return package in JOINING_NONE or package in sys.stdlib_module_names
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gradguard_lint.engine.footprint import ITSELF, Footprint, Way
-from gradguard_lint.engine.relevance import brought, ways_of
+from gradguard_lint.engine.relevance import imported_bindings, usage_words
 from gradguard_lint.project.imports import dotted_names
-from gradguard_lint.project.marks import LIBRARY_TOPS, joins_a_group, joins_none
+from gradguard_lint.project.marks import LIBRARY_TOPS, joins_a_group, never_joins_group
 from gradguard_lint.project.questions import questions
 from gradguard_lint.project.reader import OUTSIDE, Reader, package_root
 from gradguard_lint.reading.source import Module
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Led: TypeAlias = tuple[frozenset[str], list[Way], list[tuple[str, str, str, str]]]
     """What a name leads to in its module; methods of its objects, with what these lead to; and
-    imports behind them, as `brought` returns these."""
+    imports behind them, as `imported_bindings` returns these."""
 
 ALONE = frozenset((ITSELF,))
 """The answer for a name that does this itself."""
@@ -306,7 +306,7 @@ class Modules:
                 given[word] = given.get(word, does) | does
         if wanted in given and wanted not in seen.defined:
             return given[wanted]
-        words = words.union(*(ways_of(word, does) for word, does in given.items()))
+        words = words.union(*(usage_words(word, does) for word, does in given.items()))
         if not lead.isdisjoint(words):
             return ALONE
         if not wanted:
@@ -326,7 +326,7 @@ class Modules:
                 ways, among = seen.ways_from(wanted, tables=tables)
                 imports = seen.imports_of(among)
             package = self._package(name)
-            behind = (brought(self, seen, package, it, among) for it in imports)
+            behind = (imported_bindings(self, seen, package, it, among) for it in imports)
             self._led[key] = lead, ways, [*dict.fromkeys(it for of in behind for it in of)]
         return self._led[key]
 
@@ -360,7 +360,7 @@ class Modules:
                 name = absolute_name(imported, package)
                 top = name.partition(".")[0]
                 if not self.is_module(top):
-                    if not joins_none(top):
+                    if not never_joins_group(top):
                         return True
                     continue
                 for outer in outermost_first(name):

@@ -124,7 +124,7 @@ def questions(starters: frozenset[str]) -> dict[What, Question]:
         "remembers": Question(_of(_any_form(("Memory",)))),
         "fits": Question(_of(set(map(asked, fits)))),
         "trains": Question(lambda seen: trains & seen.named),
-        "trains-together": Question(_together, marks.is_of_a_group),
+        "trains-together": Question(_together, marks.is_for_ranks),
         "matters": _mattering(),
         "changes": Question(
             lambda seen: _changes(seen.mentioned),

@@ -79,15 +79,15 @@ class Report:
     """The findings to report if a comment silences this one."""
 
 
-def handed_out(task: TaskRun) -> Step:
+def dispatch_step(task: TaskRun) -> Step:
     """The step at which workers get the task."""
     return Step(task.call.site, task.runs)
 
 
-def sent_with(task: TaskRun, sent: TaskCall) -> Step:
+def sending_step(task: TaskRun, sent: TaskCall) -> Step:
     """The step at which the task, or its worker's initializer, is sent."""
     if sent is task.task:
-        return handed_out(task)
+        return dispatch_step(task)
     return Step(sent.site, f"the initializer runs in {task.call.workers}")
 
 
@@ -153,14 +153,14 @@ def listed(names: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def come_to(effect: Effect, does: str) -> tuple[Step, ...]:
+def steps_to(effect: Effect, does: str) -> tuple[Step, ...]:
     """The steps to `effect`, with the message `does` at its place."""
     return (*effect.chain, Step(effect.site, does))
 
 
 def before_fork(call: ParallelCall, first: Effect, does: str) -> tuple[Step, ...]:
     """The steps to `first`, an effect of the parent before the workers of `call` are forked."""
-    return come_to(first, f"{does}, before the fork{_earlier_iteration(call, first)}")
+    return steps_to(first, f"{does}, before the fork{_earlier_iteration(call, first)}")
 
 
 def _earlier_iteration(call: ParallelCall, first: Effect) -> str:
@@ -226,7 +226,7 @@ def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site
         yield effect.what, effect.payload.value, effect.site
 
 
-def brought(task: TaskRun, value: Value) -> Iterator[Atom]:
+def captured_atoms(task: TaskRun, value: Value) -> Iterator[Atom]:
     """The atoms of a captured `value` that the task did not create itself."""
     for atom in inner(value, 2):
         if not isinstance(atom, (Instance, Tensor, Thing)) or atom.born != task.ident:

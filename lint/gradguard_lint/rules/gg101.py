@@ -18,13 +18,13 @@ from gradguard_lint.domain.values import GRADIENT, UNKNOWN, Atom, TaskCall, Tens
 from gradguard_lint.rules.base import (
     Report,
     as_written,
-    brought,
     capitalised,
+    captured_atoms,
     captures,
     code,
-    handed_out,
+    dispatch_step,
     origins,
-    sent_with,
+    sending_step,
 )
 
 CODE = "GG101"
@@ -46,7 +46,7 @@ def check(program: Program) -> Iterator[Report]:
         found = False
         for sent, crossing in task.split_by_initializer(task.contents):
             path, atom = next(
-                ((path, atom) for path, atom, _ in crossing if _stays_behind(program, task, atom)),
+                ((path, atom) for path, atom, _ in crossing if _loses_graph(program, task, atom)),
                 ("", None),
             )
             if atom is not None:
@@ -54,24 +54,24 @@ def check(program: Program) -> Iterator[Report]:
                 yield Report(
                     sent.site,
                     _message(task, sent, path, history=getattr(atom, "grad", "") == "history"),
-                    (sent_with(task, sent),),
+                    (sending_step(task, sent),),
                     call=task.call,
                 )
         if not found:
             for name, value, site in captures(program, task):
-                if any(_stays_behind(program, task, atom) for atom in brought(task, value)):
+                if any(_loses_graph(program, task, atom) for atom in captured_atoms(task, value)):
                     yield Report(
                         task.task.site,
                         f"`{name}` requires grad and is pickled with `{task.name}` for "
                         f"{task.call.workers}: the worker gets a copy, and no gradient comes "
                         "back to the graph here.",
-                        (handed_out(task), Step(site, f"`{name}` is used here")),
+                        (dispatch_step(task), Step(site, f"`{name}` is used here")),
                         call=task.call,
                     )
                     break
 
 
-def _stays_behind(program: Program, task: TaskRun, atom: Atom) -> bool:
+def _loses_graph(program: Program, task: TaskRun, atom: Atom) -> bool:
     return carries_graph(atom) and not _belongs_to_task(program, task, atom)
 
 

@@ -20,7 +20,7 @@ from gradguard_lint.fixes.task_functions import (
     leads_only_to,
     on_the_way,
 )
-from gradguard_lint.rules.base import Report, handed_out
+from gradguard_lint.rules.base import Report, dispatch_step
 from gradguard_lint.rules.cut_backwards import cut_backwards
 from gradguard_lint.words import words
 
@@ -51,7 +51,7 @@ def check(program: Program) -> Iterator[Report]:
                 yield Report(
                     site,
                     _happens(task, "an object that holds a tensor"),
-                    (handed_out(task),),
+                    (dispatch_step(task),),
                     severity=None if task.call.ident in confirmed else "info",
                     call=task.call,
                 )
@@ -60,7 +60,7 @@ def check(program: Program) -> Iterator[Report]:
                 yield Report(
                     site,
                     _happens(task),
-                    (handed_out(task),),
+                    (dispatch_step(task),),
                     call=task.call,
                     fix=_detached(program, task, value, site),
                 )
@@ -68,7 +68,7 @@ def check(program: Program) -> Iterator[Report]:
             yield Report(
                 task.task.site,
                 _happens(task),
-                (handed_out(task),),
+                (dispatch_step(task),),
                 call=task.call,
             )
 

@@ -23,7 +23,7 @@ from gradguard_lint.domain.payloads import (
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import GRADIENT, OUTPUT, Instance, Method, Site, Tensor, Thing
 from gradguard_lint.engine.tree import parents_in
-from gradguard_lint.rules.base import Report, chain, handed_out, origins, place
+from gradguard_lint.rules.base import Report, chain, dispatch_step, origins, place
 from gradguard_lint.rules.left_behind import returns_numbers, trained_objects, with_owners
 
 CODE = "GG106"
@@ -37,7 +37,7 @@ def check(program: Program) -> Iterator[Report]:
                 task.task.site,
                 f"`{direct}` runs on a copy in {task.call.workers}: the original in the parent "
                 "does not change.",
-                (handed_out(task),),
+                (dispatch_step(task),),
                 call=task.call,
             )
             continue
@@ -85,8 +85,10 @@ def left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
         reached = shipped & target
         if not reached:
             continue
-        anew = all(with_owners(trained, {part}) & cleared for part in reached)
-        use = _used_by_parent(program, task, with_owners(trained, reached), effect.site, anew=anew)
+        cleared_first = all(with_owners(trained, {part}) & cleared for part in reached)
+        use = _used_by_parent(
+            program, task, with_owners(trained, reached), effect.site, cleared_first=cleared_first
+        )
         if use is not None:
             yield Report(
                 effect.site,
@@ -113,20 +115,20 @@ def _is_saved(effect: Effect) -> bool:
     return isinstance(effect.payload, ModelUse) and effect.payload.does in ("save", "state")
 
 
-_LETS_OUT = (Escape, GradRead, GradWrite, ModelChange, OptimizerStep, UnknownCall, Write)
+_LEAKING = (Escape, GradRead, GradWrite, ModelChange, OptimizerStep, UnknownCall, Write)
 
 
-def _lets_out(effect: Effect) -> bool:
+def _may_leak(effect: Effect) -> bool:
     """Whether the effect moves more than numbers out of a process: by shared memory, a file …"""
     if isinstance(effect.payload, MemoryUse):
         return effect.payload.does == "written"
-    return _is_saved(effect) or isinstance(effect.payload, _LETS_OUT)
+    return _is_saved(effect) or isinstance(effect.payload, _LEAKING)
 
 
 def _keeps_gradients(task: TaskRun, shipped: set[int]) -> bool:
     """Whether the gradients of `shipped` certainly stay in a process that returns no result."""
     return task.known and not any(
-        (_lets_out(effect) and not _is_unrelated(task, shipped, effect))
+        (_may_leak(effect) and not _is_unrelated(task, shipped, effect))
         or (isinstance(effect.payload, Backward) and "backward" not in effect.what)
         for effect in task.effects
     )
@@ -164,11 +166,11 @@ def _is_apart(shipped: set[int], tensor: Tensor) -> bool:
 
 
 def _used_by_parent(
-    program: Program, task: TaskRun, reached: set[int], seen_from: Site, *, anew: bool
+    program: Program, task: TaskRun, reached: set[int], seen_from: Site, *, cleared_first: bool
 ) -> str | None:
     """The parent's use without the gradients, for the message; None if it may have others.
 
-    `anew`: the task clears gradients first, so it doesn't accumulate into those of the parent.
+    `cleared_first`: the task clears gradients first, so it doesn't add to those of the parent.
     """
     for effect in program.effects:
         if effect.worker is not None:
@@ -186,7 +188,7 @@ def _used_by_parent(
             return None  # from here on the parent has gradients of its own
         if task.call.ident not in effect.waits or not isinstance(use, (GradRead, OptimizerStep)):
             continue
-        if anew and use.fresh:
+        if cleared_first and use.fresh:
             continue
         if isinstance(use, OptimizerStep):
             return f"the parent's optimizer steps without them ({place(effect.site, seen_from)})"

@@ -26,7 +26,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Value,
 )
-from gradguard_lint.rules.base import Report, brought, chain, sites_to
+from gradguard_lint.rules.base import Report, captured_atoms, chain, sites_to
 from gradguard_lint.rules.seeds import imported
 
 CODE = "GG109"
@@ -56,7 +56,7 @@ def check(program: Program) -> Iterator[Report]:
             read, home = found
             if home == program.entry or (home, read.what) in own:
                 continue
-            if next(brought(task, captured.value), None) is None:
+            if next(captured_atoms(task, captured.value), None) is None:
                 continue
             used = _used(effect, captured.value)
             for atom in used.atoms:

@@ -28,7 +28,7 @@ from gradguard_lint.rules.base import (
     captures,
     origins,
     place,
-    sent_with,
+    sending_step,
     sites_to,
 )
 
@@ -53,7 +53,7 @@ def check(program: Program) -> Iterator[Report]:
                 f"and returns none of them: the module that {place(use.site, sent_by.site)} uses "
                 "keeps its old statistics.",
                 (
-                    sent_with(task, sent_by),
+                    sending_step(task, sent_by),
                     Step(update.site, "a forward pass updates the statistics of the copy here"),
                     Step(use.site, "the module is used again here"),
                 ),

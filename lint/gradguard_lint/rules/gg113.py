@@ -14,7 +14,7 @@ from gradguard_lint.rules.base import (
     captures,
     code,
     place,
-    sent_with,
+    sending_step,
 )
 
 CODE = "GG113"
@@ -46,7 +46,7 @@ def check(program: Program) -> Iterator[Report]:
                     sent.site,
                     f"{named} goes to {task.call.workers} without its hooks: the hook registered "
                     f"at {place(hook.site, sent.site)} does not run in `{task.name}`.",
-                    (Step(hook.site, "the hook is registered here"), sent_with(task, sent)),
+                    (Step(hook.site, "the hook is registered here"), sending_step(task, sent)),
                     call=task.call,
                     what=path,
                 )

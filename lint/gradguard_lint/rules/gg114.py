@@ -18,7 +18,7 @@ from gradguard_lint.domain.payloads import (
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import COPIED, FIGURE, OUTPUT, Atom, Tensor, Unknown
 from gradguard_lint.rules import gg106
-from gradguard_lint.rules.base import Report, after_call, come_to, origins, place
+from gradguard_lint.rules.base import Report, after_call, origins, place, steps_to
 from gradguard_lint.rules.left_behind import (
     has_no_part,
     stepped,
@@ -44,7 +44,7 @@ def check(program: Program) -> Iterator[Report]:
             continue
         trained = with_owners(sent, stepped(step) & shipped)
         brought = not _returns_none(task, sent, trained) or any(
-            _lets_out(it, trained, program.shared) for it in task.effects
+            _may_leak(it, trained, program.shared) for it in task.effects
         )
         if brought or any(gg106.left_behind(program, task)):
             continue
@@ -58,7 +58,7 @@ def check(program: Program) -> Iterator[Report]:
             f"`{task.name}` trains a copy of `{path}` in {call.workers} and returns nothing of it: "
             f"the parent {_does(use)} the module at {place(use.site, site)} as it was before.",
             (
-                *come_to(step, "an optimizer steps the parameters of the copy here"),
+                *steps_to(step, "an optimizer steps the parameters of the copy here"),
                 Step(use.site, "the parent goes on with the untrained module here"),
             ),
             call=call,
@@ -92,7 +92,7 @@ def _is_copy(atom: Atom, trained: set[int]) -> bool:
     )
 
 
-def _lets_out(effect: Effect, trained: set[int], shared: set[int]) -> bool:
+def _may_leak(effect: Effect, trained: set[int], shared: set[int]) -> bool:
     """Whether the worker saves what it trained, or passes it to something unknown or shared."""
     payload = effect.payload
     if isinstance(payload, ModelUse):

@@ -13,7 +13,7 @@ from gradguard_lint.fixes.later import asked
 from gradguard_lint.fixes.recipes import made_by
 from gradguard_lint.fixes.task_functions import function_of, handed_out_alone
 from gradguard_lint.fixes.written import evaluable, keyword, source_of
-from gradguard_lint.rules.base import MOST, Report, chain, code, handed_out, started_cuda
+from gradguard_lint.rules.base import MOST, Report, chain, code, dispatch_step, started_cuda
 from gradguard_lint.rules.gpu_owners import (
     calls_with_lone_process,
     chosen_gpus,
@@ -72,7 +72,7 @@ def _reports(program: Program, used: list[Uses], lone: list[ParallelCall]) -> It
                 Step(effect.site, f"`{what}` {does}"),
                 *_first_data(task, effect),
                 *_on_other_branches([*branches.values()]),
-                *(handed_out(other) for other in others.values()),
+                *(dispatch_step(other) for other in others.values()),
             ),
             severity="info" if alone or unasked or grown else None,
             call=task.call,

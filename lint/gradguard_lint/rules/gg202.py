@@ -17,15 +17,15 @@ from gradguard_lint.rules.base import (
     MOST,
     Report,
     as_written,
-    brought,
     capitalised,
+    captured_atoms,
     captures,
     code,
     listed,
     on_gpu,
     origins,
     returns_to_gpu,
-    sent_with,
+    sending_step,
     started_cuda,
 )
 from gradguard_lint.words import words
@@ -70,7 +70,7 @@ def _report(task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
     return Report(
         sent.site,
         f"{these} {are} on the GPU and {are} pickled for {task.call.workers}: {each}.",
-        (*_put_there(task, found), sent_with(task, sent)),
+        (*_put_there(task, found), sending_step(task, sent)),
         call=task.call,
         case=_case(found.values()),
         what=next(iter(found)),
@@ -104,7 +104,7 @@ def _gpu_objects(
         if on_gpu(atom) and not (_is_shared(program, atom) and _shares_memory(task, (atom,))):
             found.setdefault(path, atom)
     for name, value, _ in captures(program, task) if sent is task.task else ():
-        for atom in brought(task, value):
+        for atom in captured_atoms(task, value):
             if on_gpu(atom):
                 found.setdefault(name, atom)
     return found

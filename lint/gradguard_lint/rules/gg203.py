@@ -18,10 +18,10 @@ from gradguard_lint.rules.base import (
     Report,
     before_fork,
     code,
-    come_to,
-    handed_out,
+    dispatch_step,
     returns_to_gpu,
     started_cuda,
+    steps_to,
 )
 
 CODE = "GG203"
@@ -107,7 +107,7 @@ def _use_by_task(call: ParallelCall) -> Found | None:
         for task in call.tasks:
             for used in task.effects:
                 if _uses(call, used) and task.same_path(used, first):
-                    uses = come_to(used, f"{code(used.what)} uses CUDA in the worker")
+                    uses = steps_to(used, f"{code(used.what)} uses CUDA in the worker")
                     return first, f"`{task.function_of(used)}` uses CUDA", uses, used.when
     return None
 
@@ -123,7 +123,7 @@ def _use_by_unpickling(call: ParallelCall) -> Found | None:
                     return (
                         first,
                         f"`{paths[0]}`, which is on the GPU, is unpickled",
-                        (handed_out(task),),
+                        (dispatch_step(task),),
                         NONE,
                     )
     return None

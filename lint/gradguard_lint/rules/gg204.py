@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Program, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import GpuChoice
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.unknowns import is_own
+from gradguard_lint.domain.unknowns import is_process_specific
 from gradguard_lint.domain.values import Class, Const, Unknown, Value
 from gradguard_lint.rules.base import Report, chain, code
 
@@ -55,7 +55,7 @@ def _is_alone(task: TaskRun) -> bool:
 
 def _always_the_same(values: set[Value]) -> bool:
     """Whether all tasks of a worker set equal values."""
-    if all(map(is_own, values)):
+    if all(map(is_process_specific, values)):
         return True
     atoms = {atom for value in values for atom in value.atoms}
     return len(atoms) == 1 and all(isinstance(atom, Const) for atom in atoms)

@@ -24,7 +24,7 @@ def check(program: Program) -> Iterator[Report]:
             continue
         alike = call.many and not program.in_turn(call, _changes)
         written = [*_writes(task.effects)]
-        meanwhile = _meanwhile(program, call) if written and not task.waits else []
+        meanwhile = _concurrent_writes(program, call) if written and not task.waits else []
         for effect in written:
             if alike and _is_shared(effect, task):
                 who = f"all {call.workers} share: the threads"
@@ -45,7 +45,7 @@ def _writes(effects: Iterable[Effect]) -> Iterator[Effect]:
     return (it for it in effects if _is_write(it) and not it.modes.locked)
 
 
-def _meanwhile(program: Program, call: ParallelCall) -> list[Effect]:
+def _concurrent_writes(program: Program, call: ParallelCall) -> list[Effect]:
     """Writes while `call` may run: of calls in the same iteration, and of the program.
 
     Tasks that wait for others don't count.

@@ -13,7 +13,7 @@ from gradguard_lint.fixes.changes import Fix, SetKeyword
 from gradguard_lint.fixes.recipes import made_by
 from gradguard_lint.fixes.spawning import advice_case, without_fork
 from gradguard_lint.fixes.written import dotted, importing, keyword, spelled
-from gradguard_lint.rules.base import Report, before_fork, come_to
+from gradguard_lint.rules.base import Report, before_fork, steps_to
 
 CODE = "GG303"
 
@@ -41,7 +41,7 @@ def check(program: Program) -> Iterator[Report]:
             "the worker can wait for them forever.",
             (
                 *before_fork(call, first, f"{framework} {does} in the parent here"),
-                *come_to(work, f"{framework} computes in the worker here"),
+                *steps_to(work, f"{framework} computes in the worker here"),
             ),
             call=call,
             when=work.when,
@@ -64,7 +64,7 @@ def _autograd_after_fork(call: ParallelCall) -> Iterator[Report]:
                 "own there, which a fork does not copy, and refuses to run in the worker.",
                 (
                     *before_fork(call, first, "autograd runs in the parent here"),
-                    *come_to(work, "autograd runs in the worker here"),
+                    *steps_to(work, "autograd runs in the worker here"),
                 ),
                 call=call,
                 case=advice_case(call),

@@ -146,7 +146,7 @@ def _inherited(program: Program, task: TaskRun, draw: Effect[Draw]) -> Why | Non
     call, framework = task.call, draw.payload.framework
     if framework == "random":
         return None  # Python reseeds it in each forked process
-    if not call.channel.answers and _moves_on(program, call, draw):
+    if not call.channel.answers and _draws_between_forks(program, call, draw):
         return None
     if not _may_be_loaded(program, call, framework):
         return None  # each worker creates its own, with a random seed
@@ -288,7 +288,7 @@ def _is_part_of_seed(task: TaskRun, draw: Site) -> bool:
 _LOOPS = (ast.For, ast.While, ast.AsyncFor, ast.ListComp, ast.SetComp, ast.GeneratorExp)
 
 
-def _moves_on(program: Program, call: ParallelCall, draw: Effect[Draw]) -> bool:
+def _draws_between_forks(program: Program, call: ParallelCall, draw: Effect[Draw]) -> bool:
     """Whether the parent draws or seeds between forks in one loop."""
     around = [
         node

@@ -15,7 +15,7 @@ from gradguard_lint.rules.base import (
     capitalised,
     captures,
     code,
-    sent_with,
+    sending_step,
     variables,
 )
 from gradguard_lint.rules.own_parts import takes_its_own_part
@@ -68,7 +68,7 @@ def _captured(
         draw = draws.get(only.ident) if isinstance(only, Thing) else None
         if not isinstance(only, Thing) or only.kind != "generator" or draw is None:
             continue
-        if not call.channel.answers and _moves_on(program, only):
+        if not call.channel.answers and _draws_between_forks(program, only):
             continue
         report = _report(task, task.task, name, *draw, by_worker=forked)
         report.case = only.name
@@ -86,13 +86,13 @@ def _report(
         sent.site,
         f"{named} is one generator for all tasks: each worker draws from a copy of it, and "
         f"{got} the same numbers.",
-        (sent_with(task, sent), Step(draw.site, f"`{by.name}` draws from it here")),
+        (sending_step(task, sent), Step(draw.site, f"`{by.name}` draws from it here")),
         call=task.call,
         when=draw.when,
     )
 
 
-def _moves_on(program: Program, generator: Thing) -> bool:
+def _draws_between_forks(program: Program, generator: Thing) -> bool:
     """Whether the parent draws from it, possibly between forks."""
     return any(
         effect.worker is None and effect.payload.generator == generator.ident

@@ -8,7 +8,7 @@ from itertools import takewhile
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import Draw, Seed
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.rules.base import Report, code, handed_out
+from gradguard_lint.rules.base import Report, code, dispatch_step
 from gradguard_lint.rules.seeds import FRESH, may_import, seeds_on_import
 
 CODE = "GG307"
@@ -34,7 +34,7 @@ def check(program: Program) -> Iterator[Report]:
                         "seeded at random.",
                         (
                             *seed.chain,
-                            handed_out(task),
+                            dispatch_step(task),
                             Step(draw.site, f"{code(draw.what)} draws in the worker here"),
                         ),
                         call=call,

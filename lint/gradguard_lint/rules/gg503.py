@@ -28,7 +28,7 @@ def check(program: Program) -> Iterator[Report]:
     by_loop: dict[Site, list[Effect[EpochRepeated]]] = {}
     for effect in program.effects_of(EpochRepeated):
         loop = effect.payload.loop
-        if not _trains(program, effect, loop) or _at_times(effect, loop):
+        if not _trains(program, effect, loop) or _in_some_iterations(effect, loop):
             continue
         by_loop.setdefault(loop, []).append(effect)
     for loop, effects in by_loop.items():
@@ -40,8 +40,8 @@ def check(program: Program) -> Iterator[Report]:
                 inside = site.module is loop.module and site.stands_in(loop.node)
                 each = ", anew in each iteration, and begins with epoch 0" if inside else ""
                 made = (Step(site, f"the sampler is made here{each}"),)
-            anew = _at_its_end(effect, loop)
-            often = "each time it is iterated anew in" if anew else "in each iteration of"
+            restarts = _restarts_at_end(effect, loop)
+            often = "each time it is iterated anew in" if restarts else "in each iteration of"
             called = (
                 "gets the same epoch each time" if effect.payload.same_epoch else "is not called"
             )
@@ -69,7 +69,7 @@ def _advice(effect: Effect[EpochRepeated], loop: Site) -> str:
     return get(CODE).advice.replace("`set_epoch(epoch)` on the sampler", written)
 
 
-def _at_its_end(effect: Effect, loop: Site) -> bool:
+def _restarts_at_end(effect: Effect, loop: Site) -> bool:
     """Whether a loop over single batches starts a new pass when the last one ends."""
     return any(
         isinstance(node, ast.ExceptHandler) and site.module is loop.module and site.stands_in(node)
@@ -78,7 +78,7 @@ def _at_its_end(effect: Effect, loop: Site) -> bool:
     )
 
 
-def _at_times(effect: Effect, loop: Site) -> bool:
+def _in_some_iterations(effect: Effect, loop: Site) -> bool:
     """Whether a loop without a known count starts a pass in some iterations only: it may serve
     commands, or iterate over single batches."""
     if not isinstance(loop.node, ast.While):
@@ -98,14 +98,14 @@ def _at_times(effect: Effect, loop: Site) -> bool:
 def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     """Whether the data is for training, if anything in the program is."""
     sites = sites_to(effect)
-    while len(sites) > 1 and _hands_on(sites[-1].statement, sites[-2]):
+    while len(sites) > 1 and _forwards_items(sites[-1].statement, sites[-2]):
         sites.pop()
     around = sites.pop().statement
     place = around if isinstance(around, (ast.For, ast.AsyncFor)) else loop.node
     inside = {id(node) for node in ast.walk(place)}
     if any(_steps(node) for node in ast.walk(place)):
         return True
-    if isinstance(loop.node, ast.While) and _gives(loop.node):
+    if isinstance(loop.node, ast.While) and _yields(loop.node):
         return True
     # A loop over batches may serve training and evaluation: it trains in this call.
     links = [site.node for site in sites]
@@ -135,18 +135,18 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     return not trains and all(id(node) in by_epoch for node in texts)
 
 
-def _hands_on(loop: ast.AST | None, taker: Site) -> bool:
+def _forwards_items(loop: ast.AST | None, taker: Site) -> bool:
     """Whether a generator yields in `loop` to a loop that iterates over it at `taker`."""
     around = taker.statement
     return (
         isinstance(loop, (ast.For, ast.AsyncFor))
         and isinstance(around, (ast.For, ast.AsyncFor))
         and any(node is taker.node for node in ast.walk(around.iter))
-        and _gives(loop)
+        and _yields(loop)
     )
 
 
-def _gives(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+def _yields(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Whether a generator yields in this loop."""
     return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(loop))
 

@@ -9,7 +9,7 @@ from gradguard_lint.domain.payloads import LibraryUse, OptimizerStep
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.values import RANK, Unknown
-from gradguard_lint.rules.base import Report, come_to, handed_out
+from gradguard_lint.rules.base import Report, dispatch_step, steps_to
 from gradguard_lint.rules.left_behind import is_module, stepped
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -37,8 +37,8 @@ def check(program: Program) -> Iterator[Report]:
                 "DistributedDataParallel: each of them steps the same parameters, so that every "
                 "step is made once per rank.",
                 (
-                    handed_out(task),
-                    *come_to(wrapped, "each rank wraps the shared module here"),
+                    dispatch_step(task),
+                    *steps_to(wrapped, "each rank wraps the shared module here"),
                     Step(step.site, "each rank steps the shared parameters here"),
                 ),
                 call=task.call,

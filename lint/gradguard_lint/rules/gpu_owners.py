@@ -9,7 +9,7 @@ from gradguard_lint.domain.conditions import NONE, consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun, Waited, of_kinds
 from gradguard_lint.domain.payloads import GpuChoice, GpuUse, LibraryUse
 from gradguard_lint.domain.starts import THREAD
-from gradguard_lint.domain.unknowns import is_own
+from gradguard_lint.domain.unknowns import is_process_specific
 from gradguard_lint.domain.values import Atom, Const, Thing, Value
 from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.rules.exclusive import excludes
@@ -95,7 +95,7 @@ def _joins_group(effect: Effect) -> bool:
 
 
 def _is_own_choice(device: Value | None) -> bool:
-    return device is not None and is_own(device) and not device.constants()
+    return device is not None and is_process_specific(device) and not device.constants()
 
 
 def chosen_gpus(program: Program) -> dict[ast.AST, set[Atom]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.conditions import Condition
 from gradguard_lint.domain.effects import Effect, TaskRun, of_kinds
 from gradguard_lint.domain.payloads import Draw, ModelChange, Write
-from gradguard_lint.domain.questions import counted
+from gradguard_lint.domain.questions import length_subject
 from gradguard_lint.domain.values import Instance, Site
 from gradguard_lint.rules.base import sites_to
 
@@ -34,7 +34,7 @@ def _has_items(condition: Condition) -> bool:
         not truth
         and isinstance(key, tuple)
         and key[0] == "lt"
-        and (counted(key[1]) is not None and key[2] == 1)
+        and (length_subject(key[1]) is not None and key[2] == 1)
     )
 
 

@@ -23,7 +23,7 @@ from gradguard_lint.domain.values import (
     is_number,
     of,
 )
-from gradguard_lint.rules.base import brought, origins
+from gradguard_lint.rules.base import captured_atoms, origins
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def trained_objects(task: TaskRun) -> Iterator[tuple[str, set[int]]]:
         if _trainable(atom):
             yield path, idents(of(atom))
     for effect in of_kinds(task.effects, Capture):
-        for atom in brought(task, effect.payload.value):
+        for atom in captured_atoms(task, effect.payload.value):
             if _trainable(atom):
                 yield effect.what, idents(of(atom))
 

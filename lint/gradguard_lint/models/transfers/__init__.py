@@ -1,1 +1,1 @@
-"""The functions that rows name: what a call, a method or a decorator does to values."""
+"""The functions that rows name: the effect of a call, method or decorator on values."""

@@ -46,7 +46,7 @@ from gradguard_lint.models.tensorflow import BEGINS
 from gradguard_lint.models.torch_words import TO_ONE
 from gradguard_lint.models.transfers import jax_calls
 from gradguard_lint.models.transfers.chances import is_certain
-from gradguard_lint.models.transfers.devices import driver_started, gpu_touched, placed
+from gradguard_lint.models.transfers.devices import driver_started, gpu_placement, gpu_touched
 from gradguard_lint.models.transfers.extents import (
     array_extent,
     drawn_extent,
@@ -63,12 +63,12 @@ from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 RESEEDED = "<reseeded>"
-"""Of a generator: whether the task that has it put it into a state of its own."""
+"""Store key of a generator: the task has put it into a state of its own."""
 
 
 def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A random generator object."""
-    if row.argument[1] and placed(args.get(*row.argument))[0]:
+    if row.argument[1] and gpu_placement(args.get(*row.argument))[0]:
         driver_started(m, frame, node, f"{name}()", "torch")
     seeded = args.get(0)
     for thing in seeded.things("generator") if seeded is not None else ():
@@ -85,23 +85,23 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 
 def loaded(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
-    """Note where the parent comes to NumPy's global generator, which NumPy 2 makes once it is
-    asked for: then forked workers have copies of it."""
+    """Record where the parent accesses NumPy's global generator, which NumPy 2 creates on first
+    access: forked workers then have copies."""
     asked = f"{name}.".startswith(f"{RANDOM}.") or name.partition(".")[0] in LOAD_RANDOM
     if asked and m.place.worker is None:
         m.effect(frame, node, name, Loaded(framework="numpy"))
 
 
 def begun(m: Machine, frame: Frame, node: ast.AST, name: str, row: Row) -> None:
-    """Note where the parent begins to use TensorFlow, which makes its global generator."""
+    """Record where the parent first uses TensorFlow, which creates its global generator."""
     begins = (row.gpu or row.does in BEGINS) and name.startswith(("tensorflow.", "keras."))
     if begins and m.place.worker is None:
         m.effect(frame, node, name, Loaded(framework="tensorflow"))
 
 
 def may_load(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
-    """Note where the parent imports what may load the frameworks that make their global generators
-    as they are imported: nobody knows what other libraries do."""
+    """Record where the parent imports a library that may import frameworks with global generators:
+    other libraries are unknown."""
     top = name.partition(".")[0]
     if m.place.worker is not None or top in sys.stdlib_module_names or top in WITHOUT_NUMPY:
         return
@@ -115,8 +115,7 @@ def may_load(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
 
 
 def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A global generator is seeded, or those of several libraries are: in a worker, all of them
-    perhaps."""
+    """A seed of one global generator, or of several libraries': in a worker, possibly all."""
     first = args.get(0, "seed")
     value = first if first is not None else NOTHING
     if row.gpu:
@@ -141,7 +140,7 @@ def draw(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
 
 
 def variates(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A distribution of scipy's with its parameters, or a draw from one."""
+    """A scipy distribution with its parameters, or a draw from one."""
     if name.endswith(".rvs"):
         return drawn_by(m, frame, node, f"{name}()", args, args.get(None, "random_state"))
     return of(Thing(row.kind, name)) if row.kind else UNKNOWN
@@ -150,7 +149,7 @@ def variates(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 def frame_method(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
-    """A method of a frame of pandas' or dask's, or of a column of it."""
+    """A method of a pandas or dask frame, or of its column."""
     if name == "sample" and thing.kind == "frame":
         drawn_by(m, frame, node, "`.sample()`", args, args.get(4, "random_state"))
     if name == "to_dask_array":
@@ -161,7 +160,7 @@ def frame_method(
 def drawn_by(
     m: Machine, frame: Frame, node: ast.AST, what: str, args: Args, state: Value | None
 ) -> Value:
-    """What is drawn from NumPy's global generator, unless it is told of another one."""
+    """A draw from NumPy's global generator, unless another one is passed."""
     told = args.open or args.rest is not None or (state is not None and not state.is_none)
     if not told and b".random_state" not in frame.module.data:
         m.effect(frame, node, what, Draw("numpy"))
@@ -172,7 +171,7 @@ FRAMES = words(
     "assign astype copy drop dropna fillna persist query rename repartition reset_index sample "
     "set_index sort_values"
 )
-"""Methods of a frame that give a frame."""
+"""Methods of a frame that return a frame."""
 
 
 def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -183,7 +182,7 @@ def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     if short in SUMMARIES and _all_numbers(args):
         return NUMBER
     if short in MAPPED or "mmap_mode" in args.keywords:
-        return of(Tensor("numpy"))  # a memory map of the program's own
+        return of(Tensor("numpy"))  # a memory map of the program itself
     if short in KEEPS and len(args.positional) + len(args.keywords) == 1:
         given = args.get(0, "a")
         memory, extent = memory_of(given)
@@ -196,7 +195,7 @@ def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 
 
 def _all_numbers(args: Args) -> bool:
-    """Whether these are numbers that were taken out of tensors, and nothing else."""
+    """Whether all arguments are numbers taken from tensors."""
     found = [atom for value in args.values() for atom in inner(value)]
     return any(map(is_number, found)) and all(
         isinstance(atom, (Const, Items)) or is_number(atom) for atom in found
@@ -204,12 +203,12 @@ def _all_numbers(args: Args) -> bool:
 
 
 def _made(m: Machine, node: ast.AST, extent: tuple[int, ...], element: str) -> Value:
-    """A new array, with elements of a type that is known or "" (see `element_in`)."""
+    """A new array, with a known type of elements, or "" (see `element_in`)."""
     return of(Tensor("numpy", memory=("array", m.ident_at(node), element), extent=extent))
 
 
 def gpu_array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """An array that is made on the GPU."""
+    """An array created on the GPU."""
     gpu_touched(m, frame, node, f"{name}()", row.framework)
     place = m.site(frame, node)
     made = Tensor(row.framework, "none", True, m.worker_ident, m.ident_at(node), place=place)
@@ -258,13 +257,13 @@ def array_method(
 
 
 def drawn(m: Machine, frame: Frame, node: ast.AST, thing: Thing, what: str) -> None:
-    """A draw from a generator object, in the state that it came in."""
+    """A draw from a generator object, in the state in which it was received."""
     if (thing.ident, RESEEDED) not in m.store:
         m.effect(frame, node, what, GeneratorDraw(thing.ident))
 
 
 _FUNCTIONS = {"numpy": "numpy.random.", "random": "random."}
-"""Where the functions stand that draw as the methods of a generator object do, by its package."""
+"""The modules with the functions of a generator's methods, by package."""
 
 
 def generator_method(

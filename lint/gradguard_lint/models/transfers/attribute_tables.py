@@ -1,5 +1,4 @@
-"""The attributes of an object as a dictionary: ``vars(it)``, ``it.__dict__``, ``asdict(it)``; those
-of a module: ``globals()``."""
+"""Attributes as dictionaries: ``vars(it)``, ``it.__dict__``, ``asdict(it)``; ``globals()``."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
-from gradguard_lint.engine.containers import adopted, hold
+from gradguard_lint.engine.containers import store_contents, with_identity
 from gradguard_lint.engine.fields import fields_of
 from gradguard_lint.engine.imports import module_frame
 from gradguard_lint.engine.machine import Machine
@@ -38,18 +37,18 @@ from pytest_gradguard.records import replace
 KIND = "attributes"
 
 _SOME_NAMES = (("some_model", "model"), ("SomeOptimizer", "optimizer"))
-"""What stands for a name that is not known, where all that has such names makes this."""
+"""Representatives of unknown names in a module where all names are alike."""
 
 RECORD = "record"
-"""What a class is whose objects tell all their fields themselves, as pydantic's models do."""
+"""The kind of classes whose objects expose all their fields, as pydantic's models do."""
 
 OPEN = "<open>"
-"""The name under which a namespace knows that it may have attributes which nobody has seen."""
+"""Store key of a namespace: it may have unknown attributes."""
 
 
 def may_get_more(m: Machine, atom: Atom) -> None:
-    """What is not known may give `atom`, a namespace, other attributes, or a parser other
-    options."""
+    """Record that unknown code may add attributes to the namespace, or options to the parser,
+    `atom`."""
     if isinstance(atom, Thing) and atom.kind in ("namespace", "parser") and atom.ident > 0:
         m.set_field(atom.ident, OPEN, constant(True))
 
@@ -62,7 +61,7 @@ def attributes_of(atom: Atom) -> Value:
 
 
 def as_dict(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
-    """`value`, with a dict of what is known of them in place of the attributes of an object."""
+    """`value`, with attributes of objects replaced by dicts of the known ones."""
 
     def change(atom: Atom) -> Value:
         if isinstance(atom, Instance) and atom.cls.what == RECORD:
@@ -84,7 +83,7 @@ def _is_namespace(atom: Atom) -> bool:
 def set_named(
     m: Machine, frame: Frame, node: ast.AST, owner: Atom, name: object, value: Value
 ) -> bool:
-    """Set an attribute whose name is given as a text; whether that was done."""
+    """Set an attribute by a name in a string; whether that was possible."""
     home = module_frame(m, owner.name) if isinstance(owner, ProjectModule) else None
     if home is not None and isinstance(name, str):
         m.rebinds(frame, node, name, home)
@@ -130,15 +129,15 @@ def item(m: Machine, frame: Frame, node: ast.AST, thing: Thing, index: Value) ->
     """``vars(thing)[index]``."""
     owner, name = _owner(thing), index.constant
     if isinstance(owner, External) and not isinstance(name, str):
-        return some_of(m, owner)
+        return any_attribute_of(m, owner)
     if owner is None or not isinstance(name, str):
         return UNKNOWN
     return m.attribute(frame, node, of(owner), name)
 
 
-def some_of(m: Machine, atom: Atom) -> Value:
-    """What a library's module has under a name that is not known, where all that it has makes
-    modules or optimizers: ``torchvision.models``."""
+def any_attribute_of(m: Machine, atom: Atom) -> Value:
+    """A library module's attribute of unknown name, if all are modules or optimizers:
+    ``torchvision.models``."""
     if not isinstance(atom, External):
         return UNKNOWN
     registry = registry_of(m)
@@ -164,7 +163,7 @@ def _owner(thing: Thing) -> Atom | None:
 
 
 def _attributes(m: Machine, frame: Frame, node: ast.AST, owner: Atom) -> list[tuple[str, Value]]:
-    """The attributes of `owner` that are known, and what they are."""
+    """The known attributes of `owner`."""
     if not isinstance(owner, (Instance, Thing)):
         return []
     names = [name for name, _ in owner.parts] if isinstance(owner, Thing) else []
@@ -176,7 +175,7 @@ def _attributes(m: Machine, frame: Frame, node: ast.AST, owner: Atom) -> list[tu
 def fields_as_dict(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """``dataclasses.asdict(it)``: a new dict of its fields, and of those of what these are."""
+    """``dataclasses.asdict(it)``: a new dict of its fields, recursively."""
     return (args.get(0) or UNKNOWN).map(lambda atom: _unfolded(m, frame, node, atom, ()))
 
 
@@ -192,17 +191,17 @@ def _unfolded(
         known = _fields_of(m, frame, node, atom)
         told = tuple((name, inside(it, name)) for name, it in known.entries)
         table = replace(known, entries=told, ident=m.ident_at(node, "fields", *path))
-        hold(m, table)
+        store_contents(m, table)
         return of(table)
     if isinstance(atom, Items):
         told_items = atom.items and tuple(inside(it, i) for i, it in enumerate(atom.items))
         held = Items(atom.kind, told_items, inside(atom.element, None))
-        return adopted(m, node, of(held)) if not path else of(held)
+        return with_identity(m, node, of(held)) if not path else of(held)
     return of(atom)
 
 
 def _fields_of(m: Machine, frame: Frame, node: ast.AST, atom: Instance) -> Table:
-    """The fields of `atom`, and what they are."""
+    """The fields of `atom` with their values."""
     names = fields_of(m, atom.cls)
     told = tuple((name, m.attribute(frame, node, of(atom), name)) for name in names)
     more = atom.cls.what == RECORD and (
@@ -232,7 +231,7 @@ def record_method(
 
 
 def _changes(instance: Instance) -> bool:
-    """Whether methods of its class change what its fields are, or what it tells of them."""
+    """Whether methods of its class change its fields, or their export."""
     return any(
         last_name(getattr(decorator, "func", decorator)) in _CHANGING
         for part in (instance.cls, *instance.cls.above)
@@ -250,11 +249,11 @@ _CHANGING = words(
 _AS_DICT = words("model_dump dict")
 _COPIES = words("model_copy copy")
 RECORD_METHODS = _AS_DICT | _COPIES
-"""The methods of theirs whose results are known."""
+"""Methods of such objects with known results."""
 
 
 DEEP = 4
-"""So far down it is told what fields are."""
+"""The depth to which fields are converted."""
 
 
 def _is_dataclass(atom: Instance) -> bool:

@@ -1,4 +1,4 @@
-"""Python's built-in functions, as far as values flow through them."""
+"""Python's built-in functions, as far as values pass through them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import builtins
 from functools import partial
 
 from gradguard_lint.domain.conditions import plain_condition
-from gradguard_lint.domain.questions import Key, counted, is_question
+from gradguard_lint.domain.questions import Key, is_question, length_subject
 from gradguard_lint.domain.shapes import (
     EMPTY,
+    as_uncertain,
+    item_parts,
     items,
     known_items,
-    parted,
     sequence,
     sliced,
-    uncertain,
 )
-from gradguard_lint.domain.unknowns import at_large, computed, is_own, of_own
+from gradguard_lint.domain.unknowns import (
+    computed,
+    drop_default,
+    is_process_specific,
+    process_specific,
+)
 from gradguard_lint.domain.values import (
     COUNT,
     NOTHING,
@@ -45,22 +50,26 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.branches import condition, definite
 from gradguard_lint.engine.containers import (
-    adopted,
-    as_long_as,
+    concatenate,
     element_of,
     length,
-    strung_together,
     whole,
+    with_identity,
+    with_length_of,
 )
 from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.flows import flow
-from gradguard_lint.engine.iteration import following, is_lazy, iterated_object
+from gradguard_lint.engine.iteration import is_lazy, iterated_object, next_item
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import as_unknown, compare
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import module_parts
-from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_named, some_of
+from gradguard_lint.models.transfers.attribute_tables import (
+    any_attribute_of,
+    attributes_of,
+    set_named,
+)
 from gradguard_lint.models.transfers.containers import taken_over
 from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.models.transfers.type_questions import has_attribute, is_of
@@ -69,13 +78,13 @@ from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 COUNTED = 3
-"""Up to this many items are paired one by one."""
+"""The most items that are paired individually."""
 
 ITERATING = words("list tuple iter next sum set sorted")
-"""Functions that iterate what they are given."""
+"""Functions that iterate their arguments."""
 
 CONSUMING = words("dict min max any all frozenset reversed")
-"""Further ones, of which generators are iterated."""
+"""Functions that iterate generators."""
 
 
 def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -85,7 +94,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short in ("next", "anext") and first is not None:
         only = first.only
         if isinstance(only, Generator):
-            return following(m, frame, node, only, args.get(1))
+            return next_item(m, frame, node, only, args.get(1))
     if short == "iter" and first is not None:
         return iterated_object(m, frame, node, first).map(_iterator)
     if short in _LAZY and args.positional:
@@ -103,22 +112,24 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         first = args.get(0)
     if short in ("list", "tuple"):
         if first is None:
-            return adopted(m, node, items(short, []))
+            return with_identity(m, node, items(short, []))
         only = first.only
         if isinstance(only, Items):
-            made = adopted(m, node, of(replace(only, kind=short, ident=0, count=None)))
-            return as_long_as(m, first, made)
+            made = with_identity(m, node, of(replace(only, kind=short, ident=0, count=None)))
+            return with_length_of(m, first, made)
         known = known_items(first)
         if known is not None:
-            return adopted(m, node, items(short, known))
+            return with_identity(m, node, items(short, known))
         if isinstance(only, Tensor):
             return sequence(element_of(m, first), short)
-        return as_long_as(m, first, adopted(m, node, sequence(element_of(m, first), short)))
+        return with_length_of(
+            m, first, with_identity(m, node, sequence(element_of(m, first), short))
+        )
     if short == "dict":
-        return adopted(m, node, of(taken_over(m, frame, node, EMPTY, first, args)))
+        return with_identity(m, node, of(taken_over(m, frame, node, EMPTY, first, args)))
     if short == "range":
         numbers = unknown(("int", id(node), *_least(args)))
-        if _one_turn(args):  # what is done with its number, is done with it for any other number
+        if _one_turn(args):  # what is done with this number is done with any
             return items("range", [numbers])
         return of(Items("range", None, numbers, count=_turns(args)))
     if short == "sum" and first is not None:
@@ -126,7 +137,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         if start is not None and any(start.of(Items)):
             now = whole(m, first)
             each = known_items(now) or (element_of(m, now),)
-            return strung_together(m, (start, *each)) or UNKNOWN
+            return concatenate(m, (start, *each)) or UNKNOWN
         element = element_of(m, first)
         if all(map(is_number, element.atoms)):
             return NUMBER
@@ -137,24 +148,24 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         if len(args.positional) > 1:
             return _extreme(m, short, args.positional)
         element = element_of(m, first)
-        return uncertain(element) if "default" in args.keywords else element
+        return as_uncertain(element) if "default" in args.keywords else element
     if short == "next" and first is not None:
         element = element_of(m, first)
-        return uncertain(element) if len(args.positional) > 1 else element
+        return as_uncertain(element) if len(args.positional) > 1 else element
     if short == "str" and first is not None:
-        return of_own(id(node)) if is_own(first) else first.map(_as_text)
+        return process_specific(id(node)) if is_process_specific(first) else first.map(_as_text)
     if short in ("int", "bool", "float") and first is not None:
         if any(first.tensors()):
             return NUMBER
-        if is_own(first):
-            return of_own(id(node))
-        return at_large(first).map(lambda atom: _number(short, atom, args))
+        if is_process_specific(first):
+            return process_specific(id(node))
+        return drop_default(first).map(lambda atom: _number(short, atom, args))
     if short in ("round", "abs", "pow") and first is not None and any(map(is_number, first.atoms)):
         return figured(short, args)
     if short in ("all", "any") and first is not None:
         return NUMBER
     if short == "len" and first is not None:
-        return at_large(first).map(lambda atom: _length(m, atom))
+        return drop_default(first).map(lambda atom: _length(m, atom))
     if short == "getattr" and len(args.positional) >= 2:
         wanted = args.positional[1].constant
         if isinstance(wanted, str):
@@ -162,9 +173,9 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             if len(args.positional) < 3:
                 return found
             off = args.positional[2].constant is False
-            return off_by_default(m, found) if off else uncertain(found)
+            return off_by_default(m, found) if off else as_uncertain(found)
         owner = args.positional[0]
-        return module_parts.named(m, owner) or owner.map(lambda atom: some_of(m, atom))
+        return module_parts.named(m, owner) or owner.map(lambda atom: any_attribute_of(m, atom))
     if short == "hasattr" and len(args.positional) == 2:
         return has_attribute(m, *args.positional)
     if short == "setattr" and len(args.positional) == 3:
@@ -172,7 +183,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         only, field = owner.only, wanted.constant
         if isinstance(only, Instance) and field is None:
             for name, held in m.fields(only.ident):
-                m.store[only.ident, name] = uncertain(held)
+                m.store[only.ident, name] = as_uncertain(held)
         if only is not None and set_named(m, frame, node, only, field, value):
             return NOTHING
         if isinstance(only, (Tensor, Unknown)) and isinstance(field, str):
@@ -193,7 +204,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 
 def _given(m: Machine, frame: Frame, node: ast.AST, args: Args) -> list[Value]:
-    """What a call is given, with what iterating it gives in place of objects of the project."""
+    """The positional arguments, with objects as iterated."""
     return [iterated_object(m, frame, node, value) for value in args.positional]
 
 
@@ -209,7 +220,7 @@ def _enumerate(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
             return items("generator", pairs)
         only, element = values[0].only, element_of(m, values[0])
         if isinstance(only, Items) and only.ends and isinstance(least, int):
-            head = parted(only)[0]
+            head = item_parts(only)[0]
             (count,) = number.of(Unknown)
             told = [
                 guarded(item, frozenset({(("eq", count.key, n), True)}))
@@ -272,18 +283,18 @@ def _filter(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
 
 
 _LAZY = {"enumerate": _enumerate, "zip": _zip, "map": _map, "filter": _filter}
-"""Functions that take items as items are taken of what they give."""
+"""Lazy functions."""
 
 
 def _iterator(atom: Atom) -> Value:
-    """What iterating goes on with; a loader's iterator is no loader."""
+    """An iterator over `atom`; a loader's iterator is no loader."""
     if isinstance(atom, Thing):
         return UNKNOWN
     return of(replace(atom, ident=0) if isinstance(atom, (Items, Table)) else atom)
 
 
 def _least(args: Args) -> tuple[int, ...]:
-    """The first number of ``range(...)``, where it is known and all others are greater."""
+    """The first number of ``range(...)``, if it is known and the smallest."""
     bounds = [value.constant for value in args.positional]
     first = bounds[0] if bounds[1:] else 0
     step = bounds[2] if bounds[2:] else 1
@@ -291,13 +302,13 @@ def _least(args: Args) -> tuple[int, ...]:
 
 
 def _turns(args: Args) -> Key:
-    """How many numbers ``range(n)`` has, where that may be told again."""
+    """The key of the length of ``range(n)``, if `n` has one."""
     only = args.positional[0].only if len(args.positional) == 1 else None
     return only.key if isinstance(only, Unknown) else None
 
 
 def _one_turn(args: Args) -> bool:
-    """Whether ``range(...)`` is known to have one number."""
+    """Whether ``range(...)`` has exactly one number."""
     bounds = [value.constant for value in args.positional]
     if len(bounds) == 1:
         return bounds == [1]
@@ -308,7 +319,7 @@ def _one_turn(args: Args) -> bool:
 def _extreme(m: Machine, name: str, values: list[Value]) -> Value:
     """``min(...)`` or ``max(...)`` of several values."""
     if sum(any(value.of(Unknown)) for value in values) > 1:
-        values = [*map(at_large, values)]
+        values = [*map(drop_default, values)]
     made, *others = values
     for other in others:
         if len(made.choices) * len(other.choices) > WIDTH:
@@ -332,19 +343,21 @@ def _one_of_two(m: Machine, name: str, atom: Atom, other: Atom) -> Value:
     if numbers:
         open_ = other if isinstance(atom, Const) else atom
         if name == "min" and numbers == [1] and _counts(open_):
-            return constant(1)  # of nothing there is nothing to do
+            return constant(1)  # of none there is nothing to do
         return _bounded(m, name, numbers[0], open_)
     key = computed(name, atom, other)
     return join((of(atom), of(other))) if key is None else unknown(key)
 
 
 def _counts(atom: Atom) -> bool:
-    """Whether this is how many there are of something."""
-    return atom in COUNT.atoms or (isinstance(atom, Unknown) and counted(atom.key) is not None)
+    """Whether this is a number of items."""
+    return atom in COUNT.atoms or (
+        isinstance(atom, Unknown) and length_subject(atom.key) is not None
+    )
 
 
 def _bounded(m: Machine, name: str, bound: float, atom: Atom) -> Value:
-    """`atom`, or `bound` where it is beyond that."""
+    """`atom` limited by `bound`."""
     limit = constant(bound)
     beyond = of(compare(ast.GtE() if name == "min" else ast.LtE(), atom, limit.choices[0].atom))
     return join(
@@ -369,10 +382,10 @@ def _number(kind: str, atom: Atom, args: Args) -> Value:
 
 
 def figured(name: str, args: Args) -> Value:
-    """The number that `name` makes of these, always the same of the same."""
+    """The number computed by `name`, equal for equal arguments."""
     if not args.positional or args.keywords or args.rest is not None:
         return NUMBER
-    first, *others = map(at_large, args.positional)
+    first, *others = map(drop_default, args.positional)
     return first.map(lambda atom: _numeric(name, atom, *(it.only or Unknown() for it in others)))
 
 
@@ -398,6 +411,6 @@ def _as_text(atom: Atom) -> Value:
 
 
 def _attribute(node: ast.AST, name: str) -> ast.Attribute:
-    """What ``setattr(owner, name, value)`` sets."""
+    """The target of ``setattr(owner, name, value)``."""
     owner = node.args[0] if isinstance(node, ast.Call) and node.args else ast.Name("...")
     return ast.copy_location(ast.Attribute(owner, name, ast.Store()), owner)

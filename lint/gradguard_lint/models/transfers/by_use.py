@@ -1,4 +1,4 @@
-"""What stands for values that their use shows."""
+"""Replacements for values whose kind is proved by their use."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 def class_by_use(m: Machine, node: ast.ClassDef) -> str:
-    """What the class at `node` is, which extends something unknown."""
+    """The kind of the class at `node`, which extends an unknown class."""
     return "torch" if m.facts.evidence.is_proved((CLASS, id(node)), "module") else ""
 
 
 def proved(m: Machine, subject: Key, kind: Kind, born: int) -> Atom:
-    """What stands for `subject`, which is proved to be of that `kind`."""
+    """The atom for `subject`, proved to be of that `kind`."""
     if kind == "module":
         return module_parts.proved(m, subject, born)
     ident = module_parts.ident_of(m, subject)
@@ -63,8 +63,8 @@ def computed(
     function: Value,
     args: Args,
 ) -> Value | None:
-    """What `function` gives for `args`, where that is known as `subject` and proved to be an
-    optimizer, or to have a graph: it has the parameters, or the gradients, of the arguments."""
+    """The result of `function`, with the key `subject`, proved to be an optimizer or to have a
+    graph: it has the parameters, or graph, of the arguments."""
     evidence = m.facts.evidence
     if evidence.is_proved(subject, "optimizer"):
         parts = (("parameters", args.get(0) or UNKNOWN),)

@@ -1,4 +1,4 @@
-"""Draws of which only one outcome is possible: nothing is left to chance, whoever draws."""
+"""Draws with only one possible outcome, which need no random numbers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _BETWEEN: dict[str, tuple[int, str, str, float | None, int]] = {
     "torch.Tensor.uniform_": (0, "from", "to", None, 0),
     "tensorflow.random.uniform": (1, "minval", "maxval", None, 0),
 }
-"""Draws between two numbers: the place of the lower one, the names of both, the lower one where
-only the higher one is given (None: it is 0, and the other 1, unless they are given), and how far
-apart they are where there is one number between them."""
+"""Draws between two numbers: the position of the lower one, both names, the default lower one if
+only the higher is passed (None: 0, with 1 for the higher), and their distance if there is one
+number between them."""
 
 _VARYING: dict[str, tuple[tuple[int, str, tuple[int, ...]], ...]] = {
     "numpy.random.normal": ((1, "scale", (0,)),),
@@ -54,21 +54,21 @@ _VARYING: dict[str, tuple[tuple[int, str, tuple[int, ...]], ...]] = {
     "tensorflow.random.normal": ((2, "stddev", (0,)),),
     "tensorflow.random.truncated_normal": ((2, "stddev", (0,)),),
 }
-"""The arguments that say how far what is drawn varies, and where it does not."""
+"""The arguments that determine the spread, and the values without any."""
 
 _AMONG = words(
     "numpy.random.choice numpy.random.permutation numpy.random.shuffle numpy.random.permuted "
     "random.choice random.choices random.sample random.shuffle torch.randperm "
     "tensorflow.random.shuffle"
 )
-"""Draws among the items that there are, or so many numbers."""
+"""Draws from given items, or from that many numbers."""
 
 _BY_SHAPE = words("numpy.random.rand numpy.random.randn torch.rand torch.randn")
 """Functions whose arguments are sizes."""
 
 
 def is_certain(name: str, args: Args) -> bool:
-    """Whether the draw `name` has one outcome: there is one number or item to draw, or none."""
+    """Whether the draw `name` has one outcome: at most one number or item to draw."""
     if args.open or args.rest is not None or args.perhaps:
         return False
     return (
@@ -86,7 +86,7 @@ def _is_one_of(value: Value | None, known: tuple[Hashable, ...]) -> bool:
 
 
 def _is_one(among: Value | None) -> bool:
-    """Whether there is one item to draw, or all are alike."""
+    """Whether there is one item to draw, or all are equal."""
     if among is None:
         return False
     held = known_items(among)
@@ -99,7 +99,7 @@ def _is_one(among: Value | None) -> bool:
 
 
 def _sizes(name: str, args: Args) -> Iterator[Value]:
-    """What says how much is drawn, as far as its place tells."""
+    """The size arguments, as far as their position shows it."""
     if "size" in args.keywords:
         yield args.keywords["size"]
     if name in _BY_SHAPE:
@@ -113,7 +113,7 @@ def _is_none(size: Value) -> bool:
 
 
 def _is_between(name: str, args: Args) -> bool:
-    """Whether there is one number between those that are given."""
+    """Whether there is one number between the arguments."""
     place, low_name, high_name, least, apart = _BETWEEN[name]
     low, high = args.get(place, low_name), args.get(place + 1, high_name)
     if high is not None and (high.is_none or any(high.of(Items))):
@@ -134,13 +134,13 @@ def _is_between(name: str, args: Args) -> bool:
 
 
 def _is_whole(dtype: Value | None) -> bool:
-    """Whether that type has integers only."""
+    """Whether that type has only integers."""
     names = dtype.of(External) if dtype is not None else ()
     return any("int" in external.name.rpartition(".")[2] for external in names)
 
 
 def _is_apart(low: Atom, high: Atom, apart: int) -> bool:
-    """Whether `high` is so far `apart` from `low`."""
+    """Whether `high` is `low` plus `apart`."""
     if isinstance(low, Const) and isinstance(high, Const):
         known = isinstance(low.value, (int, float)) and isinstance(high.value, (int, float))
         return known and low.value + apart == high.value  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed: what they cut off, and what puts the own part back."""
+"""Collectives of torch.distributed: graphs that they sever, and own parts put back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterable
 
 from gradguard_lint.domain.payloads import Collective
-from gradguard_lint.domain.shapes import inner, with_held
+from gradguard_lint.domain.shapes import inner, map_contents
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -30,17 +30,17 @@ from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 OWN = "<own slot>"
-"""Of a collective: whether its outputs hold the own part, with its graph, again."""
+"""Store key of a collective: its outputs contain the own part with its graph again."""
 
 PUT_TOGETHER = words(
     "cat concat concatenate stack hstack vstack dstack where index_copy index_put scatter "
     "masked_scatter slice_scatter select_scatter"
 )
-"""Operations that make one tensor of several, or put one into another."""
+"""Operations that combine several tensors, or write one into another."""
 
 
 def collective(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A collective that gives what it is given to other processes, without its graph."""
+    """A collective that sends its argument to other processes, without its graph."""
     given = args.get(*row.argument)
     if given is None:
         return UNKNOWN
@@ -57,7 +57,7 @@ def collective(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, r
         received = of(Tensor("torch", "none", False, m.worker_ident))
     outputs = args.get(*row.output) or UNKNOWN
     if isinstance(target, ast.Call) and last_name(target.func) in ("list", "tuple"):
-        for tensors in target.args[:1]:  # the list is another one, and has the same tensors
+        for tensors in target.args[:1]:  # another list with the same tensors
             rebind(m, frame, tensors, of(Items("list", None, received)))
     for atom in outputs.atoms:
         if isinstance(atom, Items):
@@ -75,9 +75,9 @@ def collective(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, r
 def cut_off(
     m: Machine, frame: Frame, node: ast.AST, name: str, given: Value, *, leaves: bool = True
 ) -> Value:
-    """What a collective makes of `given`.
+    """The outputs of a collective for `given`.
 
-    `leaves`: whether the outputs are other tensors, so that leaves are cut off, too.
+    `leaves`: whether the outputs are new tensors, so that leaves are severed, too.
     """
     lost = ("leaf", "history", "parameter") if leaves else ("history",)
     cut: frozenset[int] = frozenset()
@@ -106,13 +106,13 @@ def cut_off(
 
 
 def changed_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
-    """`value` with each tensor in it changed."""
+    """`value` with `change` applied to each tensor."""
 
     def go(atom: Atom) -> Value:
         if isinstance(atom, Tensor):
             return of(change(atom))
         if isinstance(atom, (Items, Table)):
-            new = with_held(atom, lambda held: changed_tensors(held, change))
+            new = map_contents(atom, lambda held: changed_tensors(held, change))
             return of(replace(new, ident=0))
         return of(atom)
 
@@ -120,14 +120,14 @@ def changed_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
 
 
 def _has_graph(atom: Atom) -> bool:
-    """Whether `atom` is, or may be, a tensor with a graph."""
+    """Whether `atom` is a tensor that has, or may have, a graph."""
     if isinstance(atom, Tensor):
         return atom.framework == "torch" and (atom.tracked or atom.grad == "unknown")
     return isinstance(atom, Unknown)
 
 
 def put_back(m: Machine, holder: Value, value: Value) -> None:
-    """Something is written into `holder`: perhaps the own part of what was gathered there."""
+    """Record a write to `holder`: possibly the own part of gathered tensors."""
     if not m.facts.has_own_slots:
         return
     cut = {ident for atom in inner(holder) if isinstance(atom, Tensor) for ident in atom.severed}
@@ -141,7 +141,7 @@ def put_back(m: Machine, holder: Value, value: Value) -> None:
 def with_own_slot(
     m: Machine, node: ast.AST, parts: Iterable[Value], result: Value, name: str = ""
 ) -> Value:
-    """`result` of an operation on `parts`, which may have the own part among them again."""
+    """The `result` of an operation on `parts`, which may contain the own part again."""
     cut = {ident for atom in result.tensors() for ident in atom.severed if (ident, OWN) in m.store}
     if not cut:
         return result
@@ -165,7 +165,7 @@ def with_own_slot(
 
 
 def _straight_through(node: ast.AST) -> bool:
-    """Whether `node` adds ``y - y.detach()``: the value of one thing, the gradient of another."""
+    """Whether `node` adds ``y - y.detach()``: the straight-through estimator."""
     if not isinstance(node, ast.BinOp):
         return False
     taken = [

@@ -1,4 +1,4 @@
-"""Methods of lists, dicts and strings, and what they are after one that changes them."""
+"""Methods of lists, dicts and strings, and their in-place changes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gradguard_lint.domain.shapes import (
     as_key,
     closed,
     inner,
+    item_at,
     items,
     key_value,
     merged,
     parts_of,
-    placed,
     rest_of,
     sequence,
     without_item,
@@ -37,13 +37,19 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.arguments import argument_node
-from gradguard_lint.engine.attributes import filled
-from gradguard_lint.engine.containers import adopted, element_of, grown, item_of_unknown, of_pairs
+from gradguard_lint.engine.attributes import get_or_create
+from gradguard_lint.engine.containers import (
+    element_of,
+    extended,
+    item_of_unknown,
+    of_pairs,
+    with_identity,
+)
 from gradguard_lint.engine.defaults import off_by_default
-from gradguard_lint.engine.lookups import looked_up
+from gradguard_lint.engine.lookups import lookup_unknown_key
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.texts import filled_in, joined
+from gradguard_lint.engine.texts import str_format, str_join
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -65,7 +71,7 @@ def container_method(
                 )
             known = atom.get(first.constant) if isinstance(first.only, Const) else None
             if name == "setdefault" and atom.ident:
-                return filled(m, atom, first, args.get(1) or constant(None))
+                return get_or_create(m, atom, first, args.get(1) or constant(None))
             if known is not None:
                 return known
             if isinstance(first.only, Const) and closed(atom):
@@ -82,7 +88,9 @@ def container_method(
             sure, other = closed(atom), default or constant(None)
             other = other if sure else join((other, rest_of(atom)))
             asked = argument_node(node, 0, "key")
-            return looked_up(m, frame, asked, first, atom.entries, anything, other, closed=sure)
+            return lookup_unknown_key(
+                m, frame, asked, first, atom.entries, anything, other, closed=sure
+            )
         values = [*(value for _, value in atom.entries), rest_of(atom)]
         if name == "values" and closed(atom):
             return items("list", [value for _, value in atom.entries])
@@ -99,7 +107,7 @@ def container_method(
         if name == "items":
             return sequence(items("tuple", [UNKNOWN, join(values)]))
         if name == "copy":
-            return adopted(m, node, of(replace(atom, ident=0)))
+            return with_identity(m, node, of(replace(atom, ident=0)))
         return UNKNOWN
     if isinstance(atom, Items):
         first = args.get(0)
@@ -119,9 +127,9 @@ def container_method(
             m.effect(frame, node, "append", LibraryUse("collects gradients", (first,), place=loop))
         if name in ("pop", "popleft"):
             place = _popped(name, args)
-            return (placed(atom, place) if isinstance(place, int) else None) or atom.element
+            return (item_at(atom, place) if isinstance(place, int) else None) or atom.element
         if name == "copy":
-            return adopted(m, node, of(replace(atom, ident=0)))
+            return with_identity(m, node, of(replace(atom, ident=0)))
         return UNKNOWN
     if isinstance(atom, Const) and isinstance(atom.value, str):
         return _string(atom.value, name, args)
@@ -129,7 +137,7 @@ def container_method(
 
 
 def _popped(name: str, args: Args) -> object:
-    """Which item ``pop()`` takes."""
+    """The index of the item that ``pop()`` removes."""
     if name == "popleft":
         return 0
     place = args.get(0, "index")
@@ -145,7 +153,7 @@ _OF_TEXTS = words(
     "partition removeprefix removesuffix replace rpartition rsplit rstrip split splitlines "
     "startswith strip title upper"
 )
-"""Methods of strings that give what is known wherever the string and all arguments are."""
+"""Methods of strings whose result is known if the string and all arguments are."""
 
 
 def _string(text: str, name: str, args: Args) -> Value:
@@ -161,11 +169,11 @@ def _string(text: str, name: str, args: Args) -> Value:
                 return items(type(made).__name__, map(constant, made))
             return constant(made)
     if name == "format" and args.rest is None and not args.open:
-        return filled_in(text, args.positional, args.keywords)
+        return str_format(text, args.positional, args.keywords)
     if name == "format":
         return of(Unknown(("text", text.split("{")[0] + "{}")))
     if name == "join":
-        return joined(text, args.get(0) or UNKNOWN)
+        return str_join(text, args.get(0) or UNKNOWN)
     if name == "split":
         return sequence(UNKNOWN)
     return UNKNOWN
@@ -174,7 +182,7 @@ def _string(text: str, name: str, args: Args) -> Value:
 def taken_over(
     m: Machine, frame: Frame, node: ast.AST, table: Table, given: Value | None, args: Args
 ) -> Table:
-    """`table` once it has taken over what it is `given`: a dict or pairs, and the keywords."""
+    """`table` after an update with `given`, a dict or pairs, and the keywords."""
     if given is not None:
         given = m.iterated(frame, node, m.models.mapping(m, frame, node, given))
         table = merged(table, of_pairs(given))
@@ -182,30 +190,32 @@ def taken_over(
 
 
 def _ordered(atom: Items) -> Items:
-    """`atom`, without places where it is no list."""
+    """`atom`, without positions unless it is a list."""
     return atom if atom.kind == "list" else _placeless(atom)
 
 
 def _placeless(atom: Items) -> Items:
-    """`atom` of which nobody knows what is where."""
+    """`atom` without known positions."""
     return replace(atom, items=None, ends=None) if atom.items else replace(atom, ends=None)
 
 
 def changed_container(
     m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str, args: Args
 ) -> Value | None:
-    """What a list or dict is after an in-place method; None where it stays as it was."""
+    """The container after an in-place method; None if it is unchanged."""
     first = args.get(0)
     if isinstance(atom, Items):
         if name in ("append", "add", "put"):
-            return of(grown(m, _ordered(atom), ((first or UNKNOWN,), None, ())))
+            return of(extended(m, _ordered(atom), ((first or UNKNOWN,), None, ())))
         if name == "appendleft":
-            return of(grown(m, _ordered(atom), ((first or UNKNOWN,), None, ()), 0))
+            return of(extended(m, _ordered(atom), ((first or UNKNOWN,), None, ()), 0))
         if name == "insert":
             at = args.constant(0)
             new = ((args.get(1) or UNKNOWN,), None, ())
             return of(
-                grown(m, atom, new, at) if isinstance(at, int) else grown(m, _placeless(atom), new)
+                extended(m, atom, new, at)
+                if isinstance(at, int)
+                else extended(m, _placeless(atom), new)
             )
         if name in ("pop", "popleft") and (atom.items is not None or atom.ends):
             place = _popped(name, args)
@@ -215,7 +225,7 @@ def changed_container(
             return of(replace(atom, items=(), element=UNKNOWN, ends=None))
         if name in ("extend", "update"):
             given = parts_of(first, element_of(m, first)) if first else ((), UNKNOWN, ())
-            return of(grown(m, _ordered(atom), given))
+            return of(extended(m, _ordered(atom), given))
         anyhow = atom.ends and name in ("remove", "reverse", "rotate", "sort", "extendleft")
         return of(replace(atom, ends=None)) if anyhow else None
     if isinstance(atom, Table) and name == "clear":
@@ -223,7 +233,7 @@ def changed_container(
     if isinstance(atom, Table) and name == "pop" and first is not None:
         return of(without_item(atom, first) or atom)
     if isinstance(atom, Table) and name == "setdefault" and atom.ident:
-        return None  # it is done
+        return None  # already done
     if isinstance(atom, Table) and name == "setdefault":
         default = args.get(1) or constant(None)
         first = as_key(first) if first is not None else None

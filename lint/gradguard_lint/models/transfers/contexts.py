@@ -1,4 +1,4 @@
-"""``with`` blocks and decorators: the modes that they put in force."""
+"""``with`` blocks and decorators, and the modes that they set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tree import descend, last_name
 from gradguard_lint.engine.turns import from_before
-from gradguard_lint.engine.waiting import started
+from gradguard_lint.engine.waiting import record_pool_start
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.dask_work import leave_config
@@ -42,8 +42,8 @@ from gradguard_lint.models.transfers.devices import (
     asks_for_cpu,
     driver_started,
     gpu_absent,
+    gpu_placement,
     gpu_touched,
-    placed,
 )
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.environment import PATCH, enter_patch, leave_patch
@@ -55,7 +55,7 @@ from pytest_gradguard.records import replace
 
 
 def enter_context(m: Machine, frame: Frame, node: ast.expr, value: Value) -> Value:
-    """Enter a ``with`` item: change the modes; what ``as`` gives."""
+    """Enter a ``with`` item: change the modes; the value of ``as``."""
     result = value
     for atom in value.atoms:
         if isinstance(atom, Thing):
@@ -83,13 +83,13 @@ def _looks_like_lock(node: ast.expr) -> bool:
     return "lock" in name or "mutex" in name
 
 
-def of_task(m: Machine, lock: Thing) -> bool:
-    """Whether each task makes that lock for itself: nobody else waits for it."""
+def is_task_local(m: Machine, lock: Thing) -> bool:
+    """Whether a task created that lock itself: nobody else waits for it."""
     return m.place.worker is not None and lock.born == m.worker_ident
 
 
 def unknown_lock_method(m: Machine, node: ast.AST, name: str) -> None:
-    """``lock.acquire()`` holds until ``lock.release()``, where only its name shows a lock."""
+    """Track ``acquire()`` and ``release()`` of an object with the name of a lock."""
     called = node.func if isinstance(node, ast.Call) else None
     if (
         name in ("acquire", "release")
@@ -113,14 +113,14 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
             m.modes = replace(modes, autocast=m.site(frame, node))
     elif kind == "tape":
         m.modes = replace(modes, tape=m.site(frame, node))
-    elif kind == "tape-paused":  # another tape may record: that is not looked at
+    elif kind == "tape-paused":  # another tape may record: ignored
         m.modes = replace(modes, tape=None)
     elif kind == "device":
         m.modes = replace(modes, device=of(atom))
     elif kind == "device-scope":
         m.modes = replace(modes, gpu=atom.gpu and not gpu_absent(m))
     elif kind == "lock":
-        m.modes = replace(modes, locked=modes.locked or not of_task(m, atom))
+        m.modes = replace(modes, locked=modes.locked or not is_task_local(m, atom))
     elif kind == PATCH:
         enter_patch(m, frame, atom)
     elif kind == "parallel-config":
@@ -128,7 +128,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     elif kind == "parallel":
         start = start_of(m, atom)
         if start is not None and start[0] == POOL:
-            started(m, atom.ident)
+            record_pool_start(m, atom.ident)
     elif kind == "gpu-device":
         framework = atom.name.partition(".")[0]
         enters = driver_started if framework == "torch" else gpu_touched
@@ -142,7 +142,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
 def stack_method(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
-    """``ExitStack().enter_context(...)``: it is left with the block of the stack."""
+    """``ExitStack().enter_context(...)``: it exits with the stack."""
     if name in ("close", "aclose", "__exit__", "__aexit__"):
         exit_context(m, frame, node, of(thing), None)
     if name not in ("enter_context", "enter_async_context") or not isinstance(node, ast.Call):
@@ -150,18 +150,18 @@ def stack_method(
     given = args.get(0, "cm")
     if given is None or not node.args:
         return None
-    if not from_before(m, of(thing)):  # else there is no telling how often this is done
+    if not from_before(m, of(thing)):  # otherwise it is unknown how often this runs
         known = known_items(m.read(thing.ident, ENTERED) or items("tuple", ())) or ()
         m.store[thing.ident, ENTERED] = items("tuple", (*known, given))
     return enter_context(m, frame, node.args[0], given)
 
 
 ENTERED = "<entered>"
-"""The name under which a stack of contexts has what it has entered."""
+"""Store key: the context managers that a stack has entered."""
 
 
 def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value, raised: str | None) -> None:
-    """Leave a ``with`` block; the modes are put back by the caller."""
+    """Exit a ``with`` block; the caller restores the modes."""
     for thing in value.things("exit-stack"):
         inside = m.read(thing.ident, ENTERED)
         m.store.drop((thing.ident, ENTERED))
@@ -189,7 +189,7 @@ def _exit_method(m: Machine, instance: Instance) -> Value | None:
 
 
 def swallows(m: Machine, value: Value) -> bool:
-    """Whether an exception of its body ends where ``with value`` is left."""
+    """Whether ``with value`` may suppress exceptions."""
     for atom in value.atoms:
         if isinstance(atom, Thing) and atom.kind == "suppress":
             return True
@@ -255,8 +255,8 @@ def decorate(
 
 
 def decorate_class(m: Machine, frame: Frame, decorator: ast.expr, value: Value) -> Value:
-    """The value of a class under `decorator`: remote classes become something else, and what a
-    function of the project makes of it counts where that is a class."""
+    """The value of a class under `decorator`: remote classes are replaced, and so are those for
+    which the project's decorator returns a class."""
     for atom in m.eval(frame, decorator).atoms:
         if isinstance(atom, (Function, Bound)):
             result: Value = m.call(frame, decorator, of(atom), Args([value]))
@@ -282,13 +282,13 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
 
 
 _MARKS = {"keeping": CACHED, "context-manager": "context", "compiled": "compiled"}
-"""The marks of functions that decorators leave as they are, by what their rows do."""
+"""The marks of functions that decorators leave unchanged, by transfer."""
 
 
 def autocast(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``autocast(...)``."""
     m.effect(frame, node, "autocast", LibraryUse("autocast"))
-    on_gpu = name.startswith("torch.cuda.") or placed(args.get(0, "device_type"))[0]
+    on_gpu = name.startswith("torch.cuda.") or gpu_placement(args.get(0, "device_type"))[0]
     if on_gpu and not asks_for_cpu(args):
         driver_started(m, frame, node, f"{name}()", "torch")
     parts = tuple(args.keywords.items())
@@ -296,8 +296,8 @@ def autocast(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 
 
 def asks_grad(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``torch.is_grad_enabled()``: known where it is off, and in what begins with it on: workers,
-    and the program itself, but for functions of which nobody knows who calls them."""
+    """``torch.is_grad_enabled()``: known if it is off, and in workers and programs that start with
+    it on; not in functions with unknown callers."""
     fresh = (
         m.place.root == 1 if m.place.worker is None else m.place.worker.call.start not in INHERITING
     )
@@ -305,13 +305,13 @@ def asks_grad(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 
 def grad_mode(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``no_grad()`` and its like."""
+    """``no_grad()`` and similar modes."""
     short = name.rpartition(".")[2]
     off: object = True
     if short == "set_grad_enabled":
         value = args.get(0, "mode")
         if value is not None and isinstance(value.only, Const):
-            # It takes effect when it is called; a ``with`` around it puts the mode back.
+            # The call itself sets the mode; ``with`` restores it.
             on = bool(value.constant)
             m.modes = replace(m.modes, grad=on, grad_site=None if on else m.site(frame, node))
         else:

@@ -1,4 +1,4 @@
-"""dask: its client, and what it computes at once."""
+"""dask: its client, and immediate computations."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import hand_out, in_line, tasks_in
+from gradguard_lint.engine.tasks import dispatch_tasks, run_in_caller, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
 
 CLIENT = (0, "dask client")
-"""Where the client is kept that computes from here on."""
+"""The place of the current client in the store."""
 
 SCHEDULER = (0, "dask scheduler")
-"""Where it is kept what the configuration says of the scheduler."""
+"""The place of the configured scheduler in the store."""
 
 
 def dask_config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``dask.config.set(...)``: in force from here on, or until a block of it is left."""
+    """``dask.config.set(...)``: lasting, or for a block."""
     scheduler = args.get(None, "scheduler")
     for table in (args.get(0, "arg") or UNKNOWN).of(Table):
         scheduler = table.get("scheduler") or scheduler
@@ -45,7 +45,7 @@ def dask_config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
 
 
 def leave_config(m: Machine, config: Thing) -> None:
-    """Leave a block of ``dask.config.set(...)``."""
+    """Exit a block of ``dask.config.set(...)``."""
     before = config.part("before")
     if before is None:
         m.store.drop(SCHEDULER)
@@ -63,7 +63,7 @@ def dask_compute(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
 
 
 def bag(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``dask.bag.from_sequence(...)``: items, and what is to be done with each."""
+    """``dask.bag.from_sequence(...)``: items, and the tasks for each."""
     return _bag(element_of(m, args.get(*row.argument) or UNKNOWN), ())
 
 
@@ -74,7 +74,7 @@ def _bag(element: Value, tasks: tuple[Value, ...]) -> Value:
 def bag_method(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
-    """A method of a bag: what is further to be done, or the computation."""
+    """A method of a bag: further tasks, or the computation."""
     element = thing.part("element") or UNKNOWN
     tasks = known_items(thing.part("tasks") or UNKNOWN) or ()
     if name in ("compute", "take", "persist"):
@@ -103,7 +103,7 @@ def bag_method(
 
 
 def _tasks(m: Machine, values: Iterable[Value], seen: set[TaskCall]) -> Iterator[TaskCall]:
-    """The tasks among `values` that were not `seen`, each after those whose results it is given."""
+    """The tasks among `values` that were not `seen`, after the tasks that they depend on."""
     for value in values:
         for task in tasks_in(m, value):
             if task.library == "dask" and task not in seen:
@@ -121,9 +121,9 @@ def compute(
     args: Args,
     start: str | None = "thread",
 ) -> Value:
-    """``dask.compute(*tasks)``: the tasks run in threads, or where the scheduler says.
+    """``dask.compute(*tasks)``: the tasks run in threads, or by the scheduler.
 
-    `start`: how the workers come into being where nothing says.
+    `start`: the default start method.
     """
     every = values if args.rest is None else [*values, args.rest]
     tasks = list(_tasks(m, every, set()))
@@ -147,7 +147,7 @@ def compute(
     if not tasks:
         return UNKNOWN
     if start is None:
-        in_line(m, frame, tasks)
+        run_in_caller(m, frame, tasks)
         return UNKNOWN
     started = start_called(m, start)
-    return sequence(hand_out(m, frame, node, tasks, started, "dask", meant=meant))
+    return sequence(dispatch_tasks(m, frame, node, tasks, started, "dask", meant=meant))

@@ -1,7 +1,7 @@
-"""Who averages gradients: wrapped modules, their forwards and backwards, and the steps.
+"""Averaging of gradients: wrapped modules, their forward and backward passes, and steps.
 
-Notes on a way live in the store, under the identity of what they are about: they are copied, joined
-and conditioned with everything else. A rule asks only for what is certain.
+Notes are in the store, under the identity of their subject, so that they are copied and joined with
+everything else. Rules use only certain ones.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 WRAPPED = "<wrapped>"
-"""Of a module, or a part of one: the module that DistributedDataParallel wraps."""
+"""Store key of a module, or part of one: the module that DistributedDataParallel wraps."""
 
 WRAPPER = "<wrapper>"
-"""Of a wrapped module: the name of what wraps it."""
+"""Store key of a wrapped module: the wrapper's name."""
 
 AVERAGED = "<averaged>"
-"""Of a wrapped module: whether gradients may have been averaged since the last step."""
+"""Store key of a wrapped module: gradients may have been averaged since the last step."""
 
 ALONE = "<one rank>"
-"""Of a wrapped module: the forward past its wrapper that its gradients come from."""
+"""Store key of a wrapped module: the forward pass, bypassing its wrapper, of its gradients."""
 
 AROUND = "<forward of>"
-"""Of a forward: the wrapped module that it is of."""
+"""Store key of a forward pass: its wrapped module."""
 
 WAYS = 64
-"""How many ways are told apart by which modules their forwards are of: of more it is not known."""
+"""The limit of paths that differ in the modules of their forward passes."""
 
-TURNED_AWAY = words("print len isinstance hasattr id repr type")
+PURE_BUILTINS = words("print len isinstance hasattr id repr type")
 
 
 def backward(
     m: Machine, frame: Frame, node: ast.AST, target: Value, inputs: Value | None = None
 ) -> None:
-    """A backward from `target`: what of it is cut off, and whose gradients nobody averages.
+    """A backward pass from `target`: its severed part, and gradients that aren't averaged.
 
-    `inputs`: what ``autograd.grad`` is asked for the gradients of.
+    `inputs`: the argument of ``autograd.grad``.
     """
     tensors = [atom for atom in inner(target) if isinstance(atom, Tensor)]
     cut = {ident for tensor in tensors for ident in tensor.severed}
@@ -91,14 +91,14 @@ def backward(
         return
     known = bool(tensors) and not any(isinstance(atom, Unknown) for atom in inner(target))
     forwards = frozenset[int]().union(*(tensor.severed for tensor in tensors))
-    go = partial(_credited, m, frame, node, wrapped, tensors, inputs, known=known)
+    go = partial(_record_averaging, m, frame, node, wrapped, tensors, inputs, known=known)
     _split_by_value(m, forwards, go)
 
 
 def _split_by_value(
     m: Machine, forwards: frozenset[int], go: Callable[[], None], most: int = WAYS
 ) -> None:
-    """Let `go` run on each of the ways that tell of which modules `forwards` are, `most` of all."""
+    """Run `go` on each path with known modules of `forwards`; `most` paths of all."""
     for ident in forwards:
         note = m.read(ident, AROUND)
         if note is not None and note.only is None and all(it.when for it in note.choices):
@@ -118,7 +118,7 @@ def _split_by_value(
     m.state.assumed = before.assumed
 
 
-def _credited(
+def _record_averaging(
     m: Machine,
     frame: Frame,
     node: ast.AST,
@@ -128,9 +128,9 @@ def _credited(
     *,
     known: bool,
 ) -> None:
-    """Note of the `wrapped` modules what a backward from `tensors` does to their gradients.
+    """Record the effect of a backward pass from `tensors` on gradients of `wrapped` modules.
 
-    `known`: whether these are all that it may start from.
+    `known`: whether it starts from these only.
     """
     for top in wrapped:
         forwards = [
@@ -157,13 +157,13 @@ def _credited(
 
 
 def unknown_backward(m: Machine) -> None:
-    """A backward from something unknown: it may average all gradients."""
+    """Record a backward pass from an unknown value: it may average all gradients."""
     for top in _wrapped_modules(m):
         m.store[top, AVERAGED] = constant(True)
 
 
 def returned_loss(m: Machine, frame: Frame, node: ast.AST, receiver: Atom, value: Value) -> None:
-    """A method that Lightning calls returns its loss."""
+    """Record the loss that a method called by Lightning returns."""
     if not isinstance(receiver, Instance) or not is_lightning(m, receiver.cls):
         return
     m.effect(frame, node, "the loss", PossibleTraining("given", value))
@@ -175,7 +175,6 @@ def returned_loss(m: Machine, frame: Frame, node: ast.AST, receiver: Atom, value
 
 
 def is_lightning(m: Machine, cls: Class) -> bool:
-    """Whether `cls` is a LightningModule."""
     registry = registry_of(m)
     return any(
         isinstance(base, External) and registry.canonical(base.name) == LIGHTNING
@@ -184,7 +183,7 @@ def is_lightning(m: Machine, cls: Class) -> bool:
 
 
 def _is(m: Machine, ident: int, note: str, wanted: object) -> bool:
-    """Whether a note is known to say `wanted`, and nothing else."""
+    """Whether a note certainly is `wanted`."""
     value = m.read(ident, note)
     return value is not None and all(
         isinstance(atom, Const) and atom.value == wanted for atom in value.atoms
@@ -192,13 +191,13 @@ def _is(m: Machine, ident: int, note: str, wanted: object) -> bool:
 
 
 def _numbers(m: Machine, ident: int, note: str) -> set[int]:
-    """The numbers that a note may hold."""
+    """The possible numbers in a note."""
     value = m.read(ident, note)
     return {it for it in value.constants() if isinstance(it, int)} if value is not None else set()
 
 
 def _number(m: Machine, ident: int, note: str) -> int:
-    """The number that a note is known to hold; 0 where it is not."""
+    """The number in a note; 0 if it is unknown."""
     value = m.read(ident, note)
     only = value.only if value is not None else None
     number = only.value if isinstance(only, Const) else 0
@@ -206,10 +205,9 @@ def _number(m: Machine, ident: int, note: str) -> int:
 
 
 def _wrapped_in(m: Machine, ident: int) -> int:
-    """The module, known by its number, that is wrapped and that this one is, or is a part of; 0
-    where there is none.
+    """The identity of the wrapped module that this one is, or is a part of; 0 if there is none.
 
-    What the same expression has made since is another module, which nobody has wrapped yet.
+    A module created later by the same expression isn't wrapped yet.
     """
     value = m.read(ident, WRAPPED) if ident else None
     if value is None or any(isinstance(atom, Unknown) for atom in value.atoms):
@@ -222,7 +220,7 @@ def _wrapped_in(m: Machine, ident: int) -> int:
 def data_parallel(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """``DistributedDataParallel(module)``: its forward, and no other, averages the gradients."""
+    """``DistributedDataParallel(module)``: only its own forward pass averages gradients."""
     module = args.get(*row.argument)
     if module is None:
         return UNKNOWN
@@ -237,14 +235,14 @@ def data_parallel(
 
 
 def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
-    """The wrapper around `atom`; it goes by the same identity, as it has the same parameters."""
+    """The wrapper around `atom`, with the same identity, as it has the same parameters."""
     m.facts.evidence.is_open = True
     if isinstance(atom, Unknown):
         prove(m, of(atom), "module")
         subject = atom.subject if atom.subject is not None else identity_at(m, node)
         atom = module_parts.proved(m, subject, m.worker_ident)
     elif isinstance(atom, Tensor) and atom.grad == "unknown" and atom.ident > 0:
-        # Something unknown that was moved: what is wrapped is a module.
+        # An unknown object that was moved; only modules are wrapped.
         atom = Thing("model", "Module", atom.ident, m.worker_ident, atom.gpu)
     if isinstance(atom, Instance) and module_by_use(m, atom):
         gpu = m.read(atom.ident, "<gpu>")
@@ -265,7 +263,7 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
 
 
 def _parts(m: Machine, atom: Thing | Instance, depth: int = 3) -> set[int]:
-    """The identities of a module and the modules in it."""
+    """The identities of a module and its submodules."""
     found = {atom.ident}
     if depth:
         for _, value in m.fields(atom.ident):
@@ -278,7 +276,7 @@ def _parts(m: Machine, atom: Thing | Instance, depth: int = 3) -> set[int]:
 
 
 def _wrapped_modules(m: Machine) -> tuple[int, ...]:
-    """The wrapped modules that there are on this way."""
+    """The modules wrapped on this path."""
     value = m.store.get((0, WRAPPED))
     found: set[int] = set()
     for tops in value.constants() if value is not None else ():
@@ -292,7 +290,7 @@ def wrapper_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Ar
     m.modes = replace(modes, averaged=True)
     result = m.call(frame, node, model.part("module") or UNKNOWN, args)
     m.modes = modes
-    return _noted(m, node, model.ident, result, by_wrapper=True)
+    return _with_forward_pass(m, node, model.ident, result, by_wrapper=True)
 
 
 def module_in(atom: Atom) -> Value | None:
@@ -300,8 +298,10 @@ def module_in(atom: Atom) -> Value | None:
     return atom.part("module") if isinstance(atom, Thing) and atom.kind == "model" else None
 
 
-def _noted(m: Machine, node: ast.AST, top: int, result: Value, *, by_wrapper: bool) -> Value:
-    """`result`, which tells by which forward of the module `top` it came."""
+def _with_forward_pass(
+    m: Machine, node: ast.AST, top: int, result: Value, *, by_wrapper: bool
+) -> Value:
+    """`result`, with the forward pass of module `top` recorded in its tensors."""
     if not m.modes.grad:
         return result
     ident = m.ident_at(node, "by wrapper" if by_wrapper else "past wrapper")
@@ -324,7 +324,7 @@ def _noted(m: Machine, node: ast.AST, top: int, result: Value, *, by_wrapper: bo
 def direct_call(
     m: Machine, frame: Frame, node: ast.AST, ident: int, forward: Callable[[], Value]
 ) -> Value:
-    """`forward` of a module by itself: past its wrapper, where it is known to have one."""
+    """A direct `forward` of a module, bypassing its wrapper if it has one."""
     modes = m.modes
     if (0, WRAPPED) not in m.store or modes.averaged or not modes.grad:
         return forward()
@@ -337,14 +337,14 @@ def direct_call(
     past = m.ident_at(node, "past wrapper")
     called = ast.unparse(node.func) if isinstance(node, ast.Call) else "the module"
     wrapper = m.read(top, WRAPPER) or UNKNOWN
-    place = _entered(m, frame, top)
+    place = _entry_site(m, frame, top)
     m.effect(frame, node, f"`{called}(...)`", WrapperBypass(past, wrapper=wrapper, place=place))
-    return _noted(m, node, top, result, by_wrapper=False)
+    return _with_forward_pass(m, node, top, result, by_wrapper=False)
 
 
 def _calls_wrapper(m: Machine, frame: Frame, node: ast.AST, top: int) -> bool:
-    """Whether the name that `node` calls stands for the wrapper of the module `top`, where there is
-    one: ``if distributed: model = DDP(model)``."""
+    """Whether `node` calls a name that stands for the wrapper of module `top`, if there is one:
+    ``if distributed: model = DDP(model)``."""
     place = stored_at(m, frame, node.func) if isinstance(node, ast.Call) else None
     value = m.store.get(place) if place is not None else None
     return value is not None and any(
@@ -352,9 +352,9 @@ def _calls_wrapper(m: Machine, frame: Frame, node: ast.AST, top: int) -> bool:
     )
 
 
-def _entered(m: Machine, frame: Frame, top: int) -> Site | None:
-    """Where the program calls a method of the module `top`, which then calls parts and methods of
-    it in `frame`: these are the same behind the wrapper."""
+def _entry_site(m: Machine, frame: Frame, top: int) -> Site | None:
+    """Where the program calls a method of module `top` that leads to its parts and methods in
+    `frame`: these run equally behind the wrapper."""
     place, inside = None, frame
     for step in reversed(m.place.chain):
         owner = m.receiver(inside)
@@ -367,18 +367,18 @@ def _entered(m: Machine, frame: Frame, top: int) -> Site | None:
 
 
 def step(m: Machine, frame: Frame, node: ast.AST, optimizer: Thing) -> None:
-    """An optimizer steps: over gradients of this process alone?"""
+    """Record a step of the optimizer, possibly with gradients of this process alone."""
     for top in _steps_over(m, optimizer):
-        past = _on_its_way(m, top)
+        past = _bypassing_forward(m, top)
         if past and _is(m, top, AVERAGED, False):
             m.effect(frame, node, "`optimizer.step()`", WrapperBypass(past, stepped=True))
         m.store[top, ALONE] = NOTHING
         m.store[top, AVERAGED] = constant(False)
 
 
-def _on_its_way(m: Machine, top: int) -> int:
-    """The one forward past the wrapper that gave the gradients, on all ways here or on a known
-    one of them; 0 where there is none."""
+def _bypassing_forward(m: Machine, top: int) -> int:
+    """The forward pass that bypassed the wrapper and gave the gradients, on all paths or a known
+    one; 0 if there is none."""
     value = m.read(top, ALONE) or NOTHING
     found = {
         choice.atom.value: choice.when
@@ -393,7 +393,7 @@ def _on_its_way(m: Machine, top: int) -> int:
 
 
 def cleared(m: Machine, value: Value) -> None:
-    """The gradients of an optimizer, a module or a parameter are cleared."""
+    """Record that gradients of an optimizer, module or parameter are cleared."""
     for atom in value.atoms:
         tops: Iterable[int] = ()
         if isinstance(atom, Tensor):
@@ -421,16 +421,16 @@ def _steps_over(m: Machine, optimizer: Thing) -> list[int]:
 
 
 def _wrapped_around(m: Machine, parameter: Tensor) -> set[int]:
-    """The wrapped modules that a parameter belongs to."""
+    """The wrapped modules of a parameter."""
     tops = {_wrapped_in(m, ident) for ident in {parameter.ident, *parameter.sources}}
     return tops - {0}
 
 
 def reduced(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A reduction among processes: perhaps of gradients, by hand."""
+    """A reduction among processes: possibly averaging gradients by hand."""
     target = args.get(0, "tensor", "tensors", "output") or UNKNOWN
     if all(map(_is_output, target.atoms)):
-        return UNKNOWN  # no gradient, and no parameter
+        return UNKNOWN  # neither gradients nor parameters
     for top in _wrapped_modules(m):
         m.store[top, AVERAGED] = constant(True)
     if any(isinstance(atom, Unknown) or _of_parameters(m, atom) for atom in inner(target)):
@@ -439,8 +439,8 @@ def reduced(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 
 def _is_output(atom: Atom) -> bool:
-    """Whether `atom` is what a model gave, or made from that, or from no gradient or parameter at
-    all: a loss, or a count, to be logged."""
+    """Whether `atom` is a model's output, or computed from it or from no gradient or parameter: a
+    loss or count to be logged."""
     made_from = {atom.ident, *atom.sources} if isinstance(atom, Tensor) else set()
     return made_from == {0} or (OUTPUT in made_from and GRADIENT not in made_from)
 
@@ -454,11 +454,11 @@ def _of_parameters(m: Machine, atom: Atom) -> bool:
     )
 
 
-def handed_over(m: Machine, name: str, args: Args) -> None:
-    """Something unknown is called: what it may do to the modules and samplers that it is given."""
+def escape_to_unknown(m: Machine, name: str, args: Args) -> None:
+    """Record what an unknown callee may do to modules and samplers among its arguments."""
     if (0, WRAPPED) not in m.store and (0, PASSED) not in m.store:
         return
-    if name.rpartition(".")[2] in TURNED_AWAY:
+    if name.rpartition(".")[2] in PURE_BUILTINS:
         return
     for value in args.values():
         for atom in inner(value, 2):

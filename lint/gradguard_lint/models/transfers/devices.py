@@ -1,4 +1,4 @@
-"""Devices: which one a value names, and what starts the GPU."""
+"""Devices: which one a value names, and what starts a GPU."""
 
 from __future__ import annotations
 
@@ -35,22 +35,25 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.defaults import far_fetched, far_fetched_here, only_named
+from gradguard_lint.engine.defaults import (
+    gpu_by_name_only,
+    needs_nondefault_option,
+    path_needs_nondefault_option,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 
 NO_GPUS = ("", "-1")
-"""What the variable of visible GPUs says where none is."""
+"""Values of the visible-devices variable that hide all GPUs."""
 
 
-def counted(atom: Atom) -> bool:
-    """Whether `atom` is some number, but not that of a process."""
+def is_unknown_integer(atom: Atom) -> bool:
+    """Whether `atom` is an unknown integer other than a rank."""
     key = atom.key if isinstance(atom, Unknown) else None
     return isinstance(key, tuple) and key[0] == "int" and key != RANK
 
 
 def gpu_name(atom: Atom) -> bool:
-    """Whether `atom` names a GPU."""
     if isinstance(atom, Thing):
         return atom.kind == "device" and atom.gpu
     text: object = None
@@ -69,13 +72,13 @@ def gpu_name(atom: Atom) -> bool:
 
 
 def gpu_when(value: Value | None, m: Machine | None = None) -> Conditions | None:
-    """The assumptions under which `value` names a GPU; None where it does under none."""
+    """The conditions under which `value` names a GPU; None if it never does."""
     if value is None:
         return None
     found = [
         choice.when
         for choice in value.choices
-        if gpu_name(choice.atom) and (m is None or not far_fetched(m, choice.when))
+        if gpu_name(choice.atom) and (m is None or not needs_nondefault_option(m, choice.when))
     ]
     seen = gpu_seen(m) if m is not None and found else NONE
     if not found or seen is None:
@@ -83,14 +86,14 @@ def gpu_when(value: Value | None, m: Machine | None = None) -> Conditions | None
     return any_of(found) | seen
 
 
-def placed(value: Value | None, m: Machine | None = None) -> tuple[bool, Conditions]:
-    """Whether `value` may name a GPU, and under which assumptions."""
+def gpu_placement(value: Value | None, m: Machine | None = None) -> tuple[bool, Conditions]:
+    """Whether `value` may name a GPU, and under which conditions."""
     when = gpu_when(value, m)
     return (when is not None, when or NONE)
 
 
 def cpu_when(device: Value | None) -> Conditions:
-    """The assumptions under which `device`, where it is told, is the CPU."""
+    """The conditions under which `device`, if known, is the CPU."""
     if device is None:
         return NONE
     worlds = []
@@ -98,20 +101,19 @@ def cpu_when(device: Value | None) -> Conditions:
         atom = choice.atom
         if isinstance(atom, Unknown) and atom.key is not None and not gpu_name(atom):
             worlds.append(choice.when | {(("eq", atom.key, "cpu"), True)})
-        elif not _elsewhere(atom):
+        elif not _is_not_cpu(atom):
             worlds.append(choice.when)
     return any_of(worlds) if worlds else NEVER
 
 
-def _elsewhere(atom: Atom) -> bool:
-    """Whether `atom` names a device that is not the CPU: a GPU, "mps", "meta"."""
+def _is_not_cpu(atom: Atom) -> bool:
+    """Whether `atom` names a device other than the CPU: a GPU, "mps", "meta"."""
     name = atom.name if isinstance(atom, Thing) else getattr(atom, "value", None)
     return gpu_name(atom) or (isinstance(name, str) and not name.lower().startswith("cpu"))
 
 
 def names_no_gpu(m: Machine, visible: Value) -> bool:
-    """Whether no GPU is `visible`, as far as the options of the program are what they are by
-    default."""
+    """Whether no GPU is `visible`, with program options at their defaults."""
 
     def says_so(atom: Atom) -> bool:
         if isinstance(atom, Const):
@@ -126,20 +128,20 @@ def names_no_gpu(m: Machine, visible: Value) -> bool:
 
 
 def gpu_hidden(m: Machine, *, config: bool = False) -> bool:
-    """Whether the GPUs were hidden on the way here, from the process that this runs in.
+    """Whether the GPUs are hidden from this process on this path.
 
-    `config`: TensorFlow's own configuration counts too, where it reaches this process.
+    `config`: also by TensorFlow's configuration, if it reaches this process.
     """
     return (config and _configured(m, "hidden")) or gpu_seen(m) is None
 
 
 def memory_grown(m: Machine) -> bool:
-    """Whether TensorFlow takes the GPU's memory as it needs it, in the process that asks."""
+    """Whether TensorFlow allocates GPU memory on demand in this process."""
     return _configured(m, "grown")
 
 
 def _configured(m: Machine, setting: str) -> bool:
-    """Whether TensorFlow was told so, on the way here, and that reaches this process."""
+    """Whether TensorFlow was configured so on this path, for this process."""
     return any(
         isinstance(event, Effect)
         and isinstance(event.payload, GpuSetting)
@@ -152,7 +154,7 @@ def _configured(m: Machine, setting: str) -> bool:
 
 
 def gpu_seen(m: Machine) -> Conditions | None:
-    """What has to hold for the GPUs to be seen here; None where the environment hides them."""
+    """The conditions for GPUs to be visible here; None if the environment hides them."""
     if not m.program.hides_gpus:
         return NONE
     hidden, started, again = False, False, False
@@ -167,7 +169,7 @@ def gpu_seen(m: Machine) -> Conditions | None:
             started = started or event.worker is m.place.worker or _inherits(m)
         elif setting == "hidden":
             if started:
-                continue  # which GPUs there are was told already
+                continue  # the visible GPUs were already determined
             hidden = hidden or not further
             again = again or (fresh and _holds(m, event))
             if len(further) == 1:
@@ -183,15 +185,15 @@ def gpu_seen(m: Machine) -> Conditions | None:
 
 
 STARTING = ("context", "driver")
-"""What makes a process look which GPUs there are, once for all."""
+"""GPU uses after which the visible GPUs of a process are fixed."""
 
 
 def _reads_environment(m: Machine) -> bool:
-    """Whether this is a new process, which starts in the environment that its parent has now."""
+    """Whether this is a new process, with its parent's current environment."""
     call = None if m.place.worker is None else m.place.worker.call
     if call is None or call.worker is not None:
         return False
-    if call.start == "loky":  # it keeps its workers for the next call
+    if call.start == "loky":  # it reuses its workers
         return not any(isinstance(it, ParallelCall) and it.start == "loky" for it in call.before)
     return call.start == "spawn"
 
@@ -201,13 +203,13 @@ def _inherits(m: Machine) -> bool:
 
 
 def _reaches(m: Machine, event: Effect) -> bool:
-    """Whether what happened in a process may matter to this one: in its own, or in the parent
-    before the worker was there."""
+    """Whether an event may affect this process: it happened here, or in the parent before this
+    worker started."""
     return event.worker is not None or m.place.worker is None or event in m.place.worker.call.before
 
 
 def _holds(m: Machine, event: Effect) -> bool:
-    """Whether what `event` configured in its process is configured in this one as well."""
+    """Whether the configuration by `event` applies in this process."""
     here = m.place.worker
     if event.worker is here:
         return True
@@ -224,24 +226,24 @@ def _holds(m: Machine, event: Effect) -> bool:
     functions = [getattr(atom, "function", atom) for atom in here.task.function.atoms]
     homes = {function.module.name for function in functions if isinstance(function, Function)}
     if here.call.root == 1:
-        homes.discard(m.program.entry)  # what the program itself defines is pickled by value
+        homes.discard(m.program.entry)  # definitions of the program itself are pickled by value
     return on_import in homes
 
 
 def device_node(node: ast.AST) -> ast.expr | None:
-    """The expression in a call that names its device, as far as its place tells."""
+    """The device argument of a call, as far as its position shows it."""
     if not isinstance(node, ast.Call):
         return None
     for keyword in node.keywords:
         if keyword.arg in ("device", "map_location"):
             return keyword.value
     if any(keyword.arg is None for keyword in node.keywords):
-        return None  # it may be among those
+        return None  # it may be in the keywords
     return node.args[0] if node.args and isinstance(node.func, ast.Attribute) else None
 
 
 def origin_of(m: Machine, frame: Frame, device: ast.expr | None) -> Step | None:
-    """Where the variable or attribute that names the device was given its value."""
+    """Where the variable or attribute with the device was set."""
     site: Site | None = None
     if isinstance(device, ast.Name):
         found = m.lookup(frame, device.id)
@@ -257,13 +259,13 @@ def origin_of(m: Machine, frame: Frame, device: ast.expr | None) -> Step | None:
 
 
 def as_written(node: ast.AST, device: Value | None) -> str:
-    """The device as the source names it."""
+    """The device in the source's words."""
     written = device_node(node)
-    return ast.unparse(written) if written is not None else shown(device)
+    return ast.unparse(written) if written is not None else gpu_text(device)
 
 
 def gpu_absent(m: Machine) -> bool:
-    """Whether this place is only reached where there is no GPU."""
+    """Whether this path requires that there is no GPU."""
     return m.assumed.get(GPU_PRESENT) is False
 
 
@@ -281,22 +283,22 @@ def gpu_touched(
     bare: bool = False,
     grown: bool = False,
 ) -> None:
-    """Record that the expression makes a GPU context, unless there is no GPU here.
+    """Record that the expression creates a GPU context, unless there is no GPU here.
 
     Args:
-        device: what names the GPU.
-        when: what has to hold for that.
-        chosen: which GPU the process uses from here on, where the expression says so.
+        device: the device argument.
+        when: the conditions for it to be a GPU.
+        chosen: the GPU that the process uses from here on, if the expression selects it.
         told: whether the expression names the GPU itself.
-        asks: whether it asks or waits, and puts nothing there.
-        bare: whether it initialises CUDA alone, and makes no context.
-        grown: whether the GPU's memory is taken as it is needed.
+        asks: whether it only queries or synchronizes, and allocates nothing.
+        bare: whether it initialises CUDA without a context.
+        grown: whether GPU memory is allocated on demand.
     """
     seen = gpu_seen(m)
     if seen is None or m.conflicts(when | seen | WITH_A_GPU):
         return
-    named = far_fetched_here(m)
-    if named and (m.place.worker is not None or not only_named(m)):
+    named = path_needs_nondefault_option(m)
+    if named and (m.place.worker is not None or not gpu_by_name_only(m)):
         return
     if device is not None:
         if _is_used_already(m, device):
@@ -308,17 +310,17 @@ def gpu_touched(
 
 
 def of_tensor(m: Machine) -> Value:
-    """The GPU that a tensor lies on, in the process that asks."""
+    """The GPU of a tensor in this process."""
     return of(Thing("device", "cuda", gpu=True, parts=((_USED_BY, constant(m.worker_ident)),)))
 
 
 _USED_BY = "used by"
-"""The part of a device that says which process has a context on it."""
+"""The part of a device with the process that has a context on it."""
 
 
 def _is_used_already(m: Machine, device: Value) -> bool:
-    """Whether all GPUs that `device` may name are those of tensors that this process has; what a
-    forked one inherits was made in the parent."""
+    """Whether all GPUs in `device` are those of tensors of this process, which already has a
+    context; not in forks, where the parent created them."""
     if m.place.worker is not None and m.place.worker.call.start in INHERITING:
         return False
     users = [
@@ -330,7 +332,7 @@ def _is_used_already(m: Machine, device: Value) -> bool:
 
 
 def asked_for_gpus(m: Machine, key: Key, without: Hashable) -> Value:
-    """What the question `key` about the GPUs gives; `without`: where none is to be seen."""
+    """The result of the query `key` about GPUs; `without` if none is visible."""
     seen = gpu_seen(m)
     if seen is None:
         return constant(without)
@@ -339,17 +341,17 @@ def asked_for_gpus(m: Machine, key: Key, without: Hashable) -> Value:
 
 
 def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:
-    """Record that the expression starts the GPU's driver, and makes no context."""
-    if not far_fetched_here(m):
+    """Record that the expression starts the GPU driver without a context."""
+    if not path_needs_nondefault_option(m):
         m.effect(frame, node, what, GpuUse("driver", framework))
 
 
 _FOR_CPU = {"cpu": True, "enabled": False, "no_cuda": True, "use_cpu": True}
-"""What keywords say where no GPU is wanted."""
+"""The values of keywords that select the CPU."""
 
 
 def asks_for_cpu(args: Args) -> bool:
-    """Whether an argument says that the CPU is to be used."""
+    """Whether an argument selects the CPU."""
     return any(value.constant == "cpu" for value in args.values()) or any(
         args.keywords[name].constant is wanted
         for name, wanted in _FOR_CPU.items()
@@ -360,20 +362,20 @@ def asks_for_cpu(args: Args) -> bool:
 def gpu_hinted(
     m: Machine, frame: Frame, node: ast.AST, what: str, device: Value | None = None
 ) -> None:
-    """Record that another library is told to use a GPU, or `device`."""
-    if not gpu_absent(m) and not far_fetched_here(m):
+    """Record that another library is configured to use a GPU, or `device`."""
+    if not gpu_absent(m) and not path_needs_nondefault_option(m):
         m.effect(frame, node, what, GpuUse("hinted", device=chosen_gpu(device)))
 
 
 def _computed(atom: Unknown) -> bool:
-    """Whether what names a GPU is a number, or a text with one, that is not written down."""
+    """Whether the name of a GPU is an unknown number, or a text with one."""
     key = atom.key
     return isinstance(key, tuple) and (key[0] == "int" or "{}" in str(key[1]))
 
 
 def chosen_gpu(device: Value | None) -> Value:
-    """Which GPU `device` names, where the program computes its number, or that is known, and what
-    else it may name beside that; else nothing."""
+    """The GPU that `device` names, if its number is known or computed, with other alternatives;
+    otherwise nothing."""
     computed, plain = list[Value](), list[Value]()
     known = {atom.value for atom in device.of(Const)} if device is not None else set()
     if device is not None and len(known) == len(device.choices) and any(map(_has_number, known)):
@@ -398,22 +400,22 @@ def _has_number(name: Hashable) -> bool:
     return str(name)[-1:].isdigit()
 
 
-def numbered(index: Value) -> Value:
-    """The GPU whose number is `index`."""
+def gpu_at_index(index: Value) -> Value:
+    """The GPU with the number `index`."""
     return of(Thing("device", "cuda", gpu=True, parts=(("index", index),)))
 
 
 def cuda_argument(args: Args) -> Value:
-    """The device that ``.cuda(...)`` names."""
+    """The device of ``.cuda(...)``."""
     given = args.get(0, "device")
     known = given.constants() if given is not None else [None]
     if given is None or None in known or any(given.of(Thing)):
         return constant("cuda")
-    return numbered(join(map(constant, known)) if known else given)
+    return gpu_at_index(join(map(constant, known)) if known else given)
 
 
 def device_argument(args: Args) -> Value | None:
-    """The argument of ``.to(...)`` that names a device."""
+    """The device argument of ``.to(...)``."""
     if "device" in args.keywords:
         return args.keywords["device"]
     for value in args.positional:
@@ -427,8 +429,8 @@ def device_argument(args: Args) -> Value | None:
     return None
 
 
-def shown(value: Value | None) -> str:
-    """How reports show the GPU that `value` names."""
+def gpu_text(value: Value | None) -> str:
+    """The GPU in `value` as reports show it."""
     for atom in value.atoms if value is not None else ():
         if not gpu_name(atom):
             continue

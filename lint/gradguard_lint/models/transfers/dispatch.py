@@ -1,4 +1,4 @@
-"""``functools.singledispatch``: which function is called depends on the first argument's class."""
+"""``functools.singledispatch``: a call runs the function for the first argument's class."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers.type_questions import is_of, type_name
 
 REGISTERED = "<registered>"
-"""The name under which pairs of a class and a function are kept."""
+"""Store key: pairs of a class and its function."""
 
 
 def dispatching(m: Machine, node: ast.AST, name: str, function: Value) -> Value:
-    """`function`, and what will be registered beside it."""
+    """`function` as the default of a dispatcher."""
     parts = [("function", function)]
     if name.endswith("method"):
         parts.append((METHOD, constant(True)))
@@ -49,7 +49,7 @@ def method(
         return None
     if function is None:
         kinds = _annotated(m, thing, kind)
-        if kinds is None:  # it is the class, and the function is still to come
+        if kinds is None:  # it is the class; the function follows
             return of(Partial(of(Method(thing, "register")), (kind,)))
         kind, function = kinds, kind
     known = m.read(thing.ident, REGISTERED)
@@ -60,12 +60,12 @@ def method(
 
 
 def _first(thing: Thing) -> int:
-    """The position of the argument that decides."""
+    """The position of the dispatching argument."""
     return 1 if thing.part(METHOD) is not None else 0
 
 
 def _annotated(m: Machine, thing: Thing, function: Value) -> Value | None:
-    """The class that the annotation of a function names; None where it is no function."""
+    """The annotated class of a function's argument; None if it isn't a function."""
     only = function.only
     if not isinstance(only, Function) or isinstance(only.node, ast.Lambda):
         return None
@@ -92,7 +92,7 @@ def _parsed(text: str) -> ast.expr | None:
 
 
 def dispatched(m: Machine, frame: Frame, node: ast.AST, thing: Thing, args: Args) -> Value:
-    """A call: of the function for the argument's class, where that is known."""
+    """A call of the function for the argument's class, if that is known."""
     place = _first(thing)
     if place >= len(args.positional):
         return m.call(frame, node, UNKNOWN, args)
@@ -130,7 +130,7 @@ def dispatched(m: Machine, frame: Frame, node: ast.AST, thing: Thing, args: Args
 
 
 def _exactly(value: Value, kind: Value) -> bool:
-    """Whether the class of `value` is `kind`, and no class below it."""
+    """Whether the class of `value` is exactly `kind`."""
     only, asked = value.only, kind.only
     if isinstance(asked, External):
         if isinstance(only, Tensor) and only.grad == "parameter":
@@ -140,7 +140,7 @@ def _exactly(value: Value, kind: Value) -> bool:
 
 
 def _below(kind: object, other: object) -> bool:
-    """Whether `kind` is `other`, or a class below it."""
+    """Whether `kind` is `other` or a subclass."""
     if isinstance(kind, Class) and isinstance(other, Class):
         return kind is other or other in kind.above
     return kind == other

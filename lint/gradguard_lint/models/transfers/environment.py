@@ -1,4 +1,4 @@
-"""The environment of the process, as far as what it sets matters."""
+"""Environment variables of the process, as far as they matter."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from gradguard_lint.models.transfers.devices import names_no_gpu
 from gradguard_lint.models.transfers.starting import STARTS_POOLS
 
 IMPORTED = (0, "<torch>")
-"""Where it is kept that torch was imported: it has read the environment then."""
+"""Store key: torch is imported, and has read the environment."""
 
 _KERAS = (0, "backend of Keras")
-"""Where it is kept what Keras was told to compute with, before it was imported."""
+"""Store key: the configured backend of Keras."""
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""The variables that say which GPUs are to be seen."""
+"""The variables of visible GPUs."""
 
 
 def environ_get(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``os.environ.get(...)``: a text that it gives where nothing is set is one of the values."""
+    """``os.environ.get(...)``: anything, or a string default."""
     key, default = ("env", args.constant(0)), args.get(1, "default")
     value = unknown(key)
     if default is None or not isinstance(default.constant, str):
@@ -50,7 +50,7 @@ def environ_pop(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
 
 
 def environ_unset(m: Machine, frame: Frame, node: ast.AST, key: Value) -> None:
-    """Record that an environment variable is set no more."""
+    """Record that an environment variable is unset."""
     if key.constant in _VISIBLE:
         m.effect(frame, node, f'os.environ["{key.constant}"]', GpuSetting("shown"))
 
@@ -70,7 +70,7 @@ def environ_update(
 
 
 def environ_from(m: Machine, frame: Frame, node: ast.AST, given: Value) -> None:
-    """Record that environment variables are set, as a dict says."""
+    """Record that the variables in a dict are set."""
     for table in given.of(Table):
         for entry, value in table.entries:
             environ_set(m, frame, node, constant(entry), value)
@@ -79,7 +79,7 @@ def environ_from(m: Machine, frame: Frame, node: ast.AST, given: Value) -> None:
 def environ_patch(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """``mock.patch.dict(os.environ, {...})``: a block, or what decorates a function."""
+    """``mock.patch.dict(os.environ, {...})``: a block, or a decorator."""
     patched, given = args.get(0, "in_dict") or UNKNOWN, args.get(1, "values")
     if "os.environ" not in (getattr(patched.only, "name", ""), patched.constant):
         return UNKNOWN
@@ -89,20 +89,20 @@ def environ_patch(
 
 
 PATCH = "environ-patch"
-"""A patch of the environment that is in force in a block."""
+"""The kind of patches of the environment, for a block."""
 
 _OF_PATCHES = frozenset({"in_dict", "values", "clear"})
 
 
 def enter_patch(m: Machine, frame: Frame, patch: Thing) -> None:
-    """The environment is as the patch says."""
+    """Set the variables of a patch."""
     if patch.site is not None:
         for _, given in patch.parts:
             environ_from(m, frame, patch.site.node, given)
 
 
 def leave_patch(m: Machine, patch: Thing) -> None:
-    """It is as it was, but for workers that live on."""
+    """Unset the variables of a patch, except for reused workers."""
     past = m.state.past
     here = [it for it in past if isinstance(it, Effect) and it.site == patch.site]
     calls = [it for it in past if isinstance(it, ParallelCall) and it.start in LIVING_ON]
@@ -112,7 +112,7 @@ def leave_patch(m: Machine, patch: Thing) -> None:
 
 
 LIVING_ON = frozenset({"loky"})
-"""How workers start that later calls find again."""
+"""Start methods whose workers later calls reuse."""
 
 
 def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Value) -> None:
@@ -141,13 +141,13 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
 
 
 def keras_elsewhere(m: Machine) -> bool:
-    """Whether Keras was told to compute with something else than TensorFlow."""
+    """Whether Keras has another backend than TensorFlow."""
     told = m.read(*_KERAS)
     return told is not None and told.constants() != ["tensorflow"]
 
 
 def _forget_shown(m: Machine) -> None:
-    """What came before in a loop comes before this, too."""
+    """Drop earlier resets: in a loop, they precede this as well."""
     past = m.state.past
     shown = [it for it in of_kinds(past, GpuSetting) if it.payload.setting == "shown"]
     for event in shown:

@@ -30,16 +30,16 @@ from gradguard_lint.models.transfers.devices import gpu_when
 from gradguard_lint.models.transfers.starting import where_not
 
 ON_GPU = "<estimator on gpu>"
-"""What is noted under this name of an estimator: whether it trains on a GPU."""
+"""Store key of an estimator: whether it trains on a GPU."""
 
 _HELD = "<held estimators>"
-"""What is noted under this name of an estimator: those that it fits."""
+"""Store key of an estimator: the estimators that it fits."""
 
 _SEARCHED = "<searched estimators>"
-"""What is noted under this name of a search that has not begun: those that it fits in jobs."""
+"""Store key of a search that hasn't begun: the estimators that it fits in jobs."""
 
 _KEYS = ("device", "task_type", "tree_method", "device_type", "predictor")
-"""The parameters that say so."""
+"""The parameters that select a GPU."""
 
 
 def estimator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -55,8 +55,8 @@ def _estimator(
     on_gpu: list[Conditions],
     held: Value = NOTHING,
 ) -> Value:
-    """An estimator, made at `node`, that trains on a GPU under one of these conditions, and fits
-    those that are `held`."""
+    """An estimator created at `node` that trains on a GPU under one of these conditions, and fits
+    the estimators `held`."""
     made = Thing("estimator", name, m.ident_at(node), m.worker_ident)
     _note(m, made, on_gpu, m.site(frame, node))
     m.store[made.ident, _HELD] = held
@@ -64,7 +64,7 @@ def _estimator(
 
 
 def _note(m: Machine, estimator: Thing | Instance, on_gpu: list[Conditions], site: Site) -> None:
-    """Note when `estimator` trains on a GPU from here on, as is told at `site`."""
+    """Record when `estimator` trains on a GPU, as set at `site`."""
     told = constant(False)
     if on_gpu:
         when = any_of(on_gpu)
@@ -74,13 +74,13 @@ def _note(m: Machine, estimator: Thing | Instance, on_gpu: list[Conditions], sit
 
 
 def pipeline(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A pipeline of estimators, or another that fits those that it is given."""
+    """A pipeline, or another estimator that fits its arguments."""
     held = join(args.values())
     return _estimator(m, frame, node, name, list(_on_gpu(m, held)), held)
 
 
 def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
-    """An object of a subclass of an estimator is made: whether it trains on a GPU."""
+    """Record whether an object of an estimator's subclass trains on a GPU."""
     on_gpu = [NONE] if instance.cls.what == "gpu-estimator" else list(_told(args))
     _note(m, instance, on_gpu, m.site(frame, node))
     return NOTHING
@@ -95,11 +95,11 @@ def method(
         if any(key in asked for key in _KEYS):
             told = list(_told(Args(keywords=asked)))
             _note(m, estimator, told, m.site(frame, node))
-            m.store[estimator.ident, _HELD] = NOTHING  # what one of them was told is not seen
+            m.store[estimator.ident, _HELD] = NOTHING  # nested parameters are unknown
         if isinstance(estimator, Thing):
             _in_jobs(m, frame, node, estimator, args)
     elif name == "fit":
-        m.store.drop((estimator.ident, _SEARCHED))  # what it is told later is too late
+        m.store.drop((estimator.ident, _SEARCHED))  # later settings are too late
     return of(estimator) if name in ("fit", "set_params") else None
 
 
@@ -114,7 +114,7 @@ def set_attribute(
 
 
 def _on_gpu(m: Machine, value: Value) -> Iterator[Conditions]:
-    """Under which conditions an estimator in `value` is one that trains on a GPU."""
+    """The conditions under which an estimator in `value` trains on a GPU."""
     for choice in value.choices:
         for atom in inner(of(choice.atom)):
             if isinstance(atom, (Instance, Thing)):
@@ -125,7 +125,7 @@ def _on_gpu(m: Machine, value: Value) -> Iterator[Conditions]:
 
 
 def _fitted(m: Machine, value: Value, depth: int = 3) -> Iterator[Instance | Thing]:
-    """The estimators in `value`, and those that these fit."""
+    """The estimators in `value`, including those that they fit."""
     for atom in inner(value):
         if isinstance(atom, (Instance, Thing)):
             yield atom
@@ -137,7 +137,8 @@ def _fitted(m: Machine, value: Value, depth: int = 3) -> Iterator[Instance | Thi
 def _fits_on_gpu(
     m: Machine, frame: Frame, node: ast.AST, instance: Instance
 ) -> Iterator[Conditions]:
-    """When the `fit` of a project's own estimator uses a GPU; what else it does is not seen."""
+    """The conditions under which the `fit` of a project's estimator uses a GPU; without other
+    effects."""
     fit = m.find_in_class(instance.cls, "fit")
     if fit is None or m.place.worker is not None:
         return
@@ -154,7 +155,7 @@ def _fits_on_gpu(
 
 
 def _told(args: Args) -> Iterator[Conditions]:
-    """Under which conditions the arguments of an estimator ask for a GPU."""
+    """The conditions under which an estimator's arguments select a GPU."""
     for key in _KEYS:
         value = args.keywords.get(key)
         when = gpu_when(value)
@@ -167,7 +168,7 @@ def _told(args: Args) -> Iterator[Conditions]:
 
 
 def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What runs estimators in several jobs."""
+    """A search, which fits estimators in several jobs."""
     estimator = args.get(0, "estimator", "base_estimator") or UNKNOWN
     made = _estimator(m, frame, node, name, list(_on_gpu(m, estimator)), estimator)
     for it in made.things("estimator"):
@@ -177,8 +178,8 @@ def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 
 
 def _in_jobs(m: Machine, frame: Frame, node: ast.AST, search: Thing, args: Args) -> None:
-    """The `search` is told by these arguments in how many jobs it fits what it searches."""
-    n_jobs = args.keywords.get("n_jobs")  # several jobs are meant where it is written
+    """Record the number of jobs in which the `search` fits its estimators."""
+    n_jobs = args.keywords.get("n_jobs")  # an explicit argument means several jobs
     searched = m.read(search.ident, _SEARCHED)
     if n_jobs is None or searched is None:
         return

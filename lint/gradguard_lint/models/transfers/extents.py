@@ -1,4 +1,4 @@
-"""How large arrays are, as far as the program says, and whose memory they have."""
+"""Sizes of arrays, as far as they are known, and the owners of their memory."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from gradguard_lint.models.numpy import (
 )
 
 Extent = tuple[int, ...]
-"""A shape and the bytes of an element; empty where they are not known."""
+"""A shape and the size of an element in bytes; empty if unknown."""
 
 
 def array_extent(short: str, args: Args) -> Extent:
-    """How large the array is that the NumPy function `short` makes."""
+    """The extent of the array that the NumPy function `short` creates."""
     first = args.get(0)
     if first is None:
         return ()
@@ -59,7 +59,7 @@ def array_extent(short: str, args: Args) -> Extent:
 
 
 def drawn_extent(short: str, args: Args) -> Extent:
-    """How many random numbers the function `short` gives."""
+    """The extent of what the random function `short` returns."""
     if short in DRAWN_BY_SHAPE:
         sizes = [_number(value) for value in args.positional]
         return (*_numbers(sizes), 8) if sizes and len(_numbers(sizes)) == len(sizes) else ()
@@ -69,7 +69,7 @@ def drawn_extent(short: str, args: Args) -> Extent:
 
 
 def shape_of(value: Value) -> Extent | None:
-    """The shape that a number, or a sequence of numbers, says."""
+    """The shape in a number, or a sequence of numbers."""
     only = value.only
     number = _number(value)
     if isinstance(number, int):
@@ -81,7 +81,7 @@ def shape_of(value: Value) -> Extent | None:
 
 
 def _number(value: Value) -> object:
-    """The number that `value` is: that of an option, unless somebody says otherwise."""
+    """The number in `value`; an option's default counts."""
     given = [atom for atom in value.atoms if not isinstance(atom, Const)]
     known = value.constants()
     if len(known) != 1 or not all(isinstance(it, Unknown) and _is_option(it.key) for it in given):
@@ -94,7 +94,7 @@ def _is_option(key: Key) -> bool:
 
 
 def literal_shape(value: Value) -> Extent | None:
-    """The shape of a literal list of numbers, or of lists of them."""
+    """The shape of a literal list of numbers, or of nested ones."""
     only = value.only
     if isinstance(only, Const):
         return ()
@@ -109,7 +109,7 @@ def _numbers(values: list[object]) -> Extent:
 
 
 def item_size(dtype: Value | None) -> int:
-    """The bytes of an element; 0 where they are not known."""
+    """The size of an element in bytes; 0 if it is unknown."""
     if dtype is None or dtype.is_none:
         return 8
     only = dtype.only
@@ -129,7 +129,7 @@ def element_of(dtype: Value | None, names: Mapping[str, str]) -> str:
 
 
 def element_made(short: str, args: Args) -> str:
-    """The type of the elements of the array that the NumPy function `short` makes."""
+    """The element type of the array that the NumPy function `short` creates."""
     dtype = args.get(SHAPED.get(short), "dtype")
     if short.endswith("_like") and dtype is None:
         return element_in(memory_of(args.get(0))[0])
@@ -139,14 +139,14 @@ def element_made(short: str, args: Args) -> str:
 
 
 def element_in(memory: Key) -> str:
-    """The type of the elements of the array that has this memory."""
+    """The element type of the array with this memory."""
     if isinstance(memory, tuple) and memory[0] == "array" and len(memory) > 2:
         return str(memory[2])
     return ""
 
 
 def same_element(memory: Key, dtype: Value) -> bool:
-    """Whether the array that has this memory is known to have elements of torch's `dtype`."""
+    """Whether the array with this memory certainly has elements of torch's `dtype`."""
     element = element_of(dtype, torch_words.ELEMENTS)
     return element != "" and element == element_in(memory)
 
@@ -158,17 +158,17 @@ def retyped(extent: Extent, args: Args) -> Extent:
 
 
 def flat(extent: Extent) -> Extent:
-    """`extent` in a shape that is not known."""
+    """`extent` in an unknown shape."""
     return (prod(extent),) if extent else ()
 
 
 def lies_apart(value: Value | None) -> bool:
-    """Whether the elements of an array may lie apart in its memory."""
+    """Whether an array may be non-contiguous."""
     return value is not None and any(tensor.strided for tensor in value.tensors())
 
 
 def memory_of(value: Value | None) -> tuple[Key, Extent]:
-    """Whose memory an array has, and how large it is; None where it may be one of several."""
+    """The owner of an array's memory, and its extent; None if it may be one of several."""
     only: Atom | None = value.only if value is not None else None
     if isinstance(only, Tensor) and only.framework == "numpy":
         return only.memory, only.extent

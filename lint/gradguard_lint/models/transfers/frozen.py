@@ -1,7 +1,7 @@
-"""torch: which parameters of a module require grad, as far as the program has frozen them.
+"""torch: which parameters of a module are frozen by ``requires_grad``.
 
-What is noted of a module is so of its parts. A module whose parts are all known has nothing noted
-of itself that its parts do not say: each of them may be frozen, or freed, by itself.
+The state of a module applies to its parts. A module whose parts are all known has only their state:
+each part may be frozen or unfrozen separately.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from gradguard_lint.models.torch_words import WEIGHTLESS
 from pytest_gradguard.records import replace
 
 PARTS = "parts"
-"""The key of what stands for each of the modules in a module starts so; the module follows."""
+"""First element of keys that stand for each submodule of a module, which follows."""
 
 _DEPTH = 4
-"""How many modules within modules are frozen with those around them."""
+"""The depth to which submodules are frozen with their module."""
 
 FROZEN = "<frozen>"
 ALL_PARTS = "<parts>"
-"""The names of a module's parts, where these are all that it consists of."""
+"""Store key: the names of a module's parts, if these are all."""
 
 _FREE = Const(False, "bool")
 _WITH_THE_WHOLE = Const("with the whole", "str")
-"""What is noted of a module that is frozen as a part of another one."""
+"""The state of a module frozen as a part of another."""
 _AS_MADE, _ALL = constant(False), constant(True)
 _SETTLED = (_ALL, of(_WITH_THE_WHOLE))
 
 
 def freeze(m: Machine, ident: int, frozen: Value, depth: int = _DEPTH) -> None:
-    """Note whether the parameters of a module are `frozen` from here on."""
+    """Record whether the parameters of a module are `frozen` from here on."""
     if ident <= 0:
         return
     m.store[(ident, FROZEN)] = frozen
@@ -63,7 +63,7 @@ def freeze(m: Machine, ident: int, frozen: Value, depth: int = _DEPTH) -> None:
             beyond = whole_of(part)
             if isinstance(part, (Instance, Thing)):
                 freeze(m, part.ident, frozen.map(_as_a_part), depth - 1)
-            elif beyond is not None and some:  # perhaps not all that is in that one
+            elif beyond is not None and some:  # perhaps not all of its modules
                 freeze(m, beyond.ident, UNKNOWN, depth - 1)
         if some and any(tensor.grad == "parameter" for tensor in value.tensors()):
             grad = "none" if frozen == _ALL or frozen.only == _WITH_THE_WHOLE else "unknown"
@@ -71,7 +71,7 @@ def freeze(m: Machine, ident: int, frozen: Value, depth: int = _DEPTH) -> None:
 
 
 def frozen_by(m: Machine, flag: Value) -> Value:
-    """What is noted of a module whose ``requires_grad`` is set to `flag`."""
+    """The state of a module with ``requires_grad`` set to `flag`."""
 
     def ask(atom: Atom) -> Value:
         if isinstance(atom, Const):
@@ -94,8 +94,8 @@ def _with(grad: str, atom: Atom) -> Value:
 
 
 def as_made(m: Machine, ident: int, depth: int = _DEPTH) -> None:
-    """Note that the parameters of a module require grad, unless it is known whether they do: what
-    is frozen on one of several ways later is free on the others."""
+    """Record that a module's parameters require grad, unless their state is known, so that a later
+    branch that freezes them is joined with it."""
     if ident <= 0 or m.stored(ident, FROZEN) is not None:
         return
     m.store[(ident, FROZEN)] = state_of(m, ident) or _AS_MADE
@@ -106,8 +106,7 @@ def as_made(m: Machine, ident: int, depth: int = _DEPTH) -> None:
 
 
 def modules_in(m: Machine, value: Value) -> Iterator[Atom]:
-    """The modules that `value`, a part of a module, has in it; unknown ones stand for each of those
-    in another module."""
+    """The modules in `value`, a part of a module; an unknown one stands for all in another."""
     for part in value.atoms:
         if isinstance(part, Instance) or module_itself(part) or whole_of(part) is not None:
             yield part
@@ -118,8 +117,7 @@ def modules_in(m: Machine, value: Value) -> Iterator[Atom]:
 
 
 def module_by_use(m: Machine, instance: Instance) -> bool:
-    """Whether `instance` is a module, as is proved where its class extends something unknown: it
-    is used as one."""
+    """Whether `instance` is a module, as shown by its use if its base is unknown."""
     cls = instance.cls
     if not cls.what and not cls.plain:
         m.facts.evidence.prove((CLASS, id(cls.node)), "module", m.assumed.facts)
@@ -128,14 +126,13 @@ def module_by_use(m: Machine, instance: Instance) -> bool:
 
 
 def module_itself(atom: Atom) -> bool:
-    """Whether `atom` is a torch module."""
     if isinstance(atom, Thing):
         return atom.kind == "model"
     return isinstance(atom, Instance) and atom.cls.what == "torch"
 
 
 def whole_of(atom: Atom) -> Instance | Thing | None:
-    """The module of which `atom` stands for each of the modules in it."""
+    """The module whose submodules `atom` represents."""
     key = atom.key if isinstance(atom, Unknown) else None
     if not isinstance(key, tuple) or len(key) != 2 or key[0] != PARTS:
         return None
@@ -143,19 +140,19 @@ def whole_of(atom: Atom) -> Instance | Thing | None:
 
 
 def keep_parts(m: Machine, ident: int, parts: dict[str, Value]) -> None:
-    """Note that a module consists of these `parts`, and of nothing else."""
+    """Record that a module consists of exactly these `parts`."""
     for name, value in parts.items():
         m.set_field(ident, name, value)
     m.store[(ident, ALL_PARTS)] = constant(tuple(parts))
 
 
 def parts_changed(m: Machine, ident: int) -> None:
-    """Note that a module may consist of other parts, or run other code, by now."""
+    """Record that a module may have other parts, or run other code, from here on."""
     m.store[(ident, ALL_PARTS)] = UNKNOWN
 
 
 def all_parts(m: Machine, ident: int) -> list[Value] | None:
-    """What a module consists of, in order; None where that is not known."""
+    """The parts of a module, in order; None if they are unknown."""
     names = m.read(ident, ALL_PARTS)
     told = names.constant if names is not None else None
     if not isinstance(told, tuple):
@@ -164,7 +161,7 @@ def all_parts(m: Machine, ident: int) -> list[Value] | None:
 
 
 def state_of(m: Machine, ident: int, depth: int = _DEPTH) -> Value | None:
-    """Whether the parameters of a module are frozen; None where nothing was done to them."""
+    """Whether the parameters of a module are frozen; None if nothing was recorded."""
     own = m.read(ident, FROZEN)
     states: list[Value | None] = []
     only = all_parts(m, ident) if depth else None
@@ -182,7 +179,7 @@ def state_of(m: Machine, ident: int, depth: int = _DEPTH) -> Value | None:
 
 
 def _met(states: set[Value]) -> Value:
-    """What is so of a module whose parts are in these states: free where any of them is."""
+    """The state of a module with parts in these states: unfrozen where any part is."""
     if len(states) == 1:
         return states.pop()
     if any(isinstance(atom, Unknown) for state in states for atom in state.atoms):
@@ -192,11 +189,11 @@ def _met(states: set[Value]) -> Value:
 
 
 def _free_when(state: Value) -> list[Conditions]:
-    """On which ways parameters in that state require grad."""
+    """The conditions under which parameters in that state require grad."""
     free = [choice.when for choice in state.choices if choice.atom == _FREE]
     if free or len(state.choices) > 1:
         return free
-    # On the other ways, nothing was done to them.
+    # On other paths, nothing was done to them.
     return [frozenset({(key, not truth)}) for key, truth in plain(state.choices[0].when)]
 
 
@@ -211,7 +208,7 @@ def _state_of_part(m: Machine, atom: Atom, depth: int) -> Value | None:
 
 
 def _state_of_object(m: Machine, instance: Instance, depth: int) -> Value | None:
-    """The same of an object, of which the program may freeze one attribute after the other."""
+    """The state of an object, whose attributes may be frozen separately."""
     told = state_of(m, instance.ident, depth)
     if depth <= 0 or (told is not None and told.only != _FREE):
         return told
@@ -225,15 +222,15 @@ def _state_of_object(m: Machine, instance: Instance, depth: int) -> Value | None
 
 
 def weighted(atom: Atom) -> bool:
-    """Whether this, a part of a module, may have parameters."""
+    """Whether this part of a module may have parameters."""
     if isinstance(atom, Thing):
         return atom.name.rpartition(".")[2] not in WEIGHTLESS
     return True
 
 
 def parameters_of(m: Machine, ident: int, parameter: Tensor) -> list[tuple[Tensor, Conditions]]:
-    """`parameter`, which stands for those of that module, as far as they are frozen, and as far as
-    they are not."""
+    """`parameter`, representing those of the module, split into frozen and unfrozen with
+    conditions."""
     value = state_of(m, ident) if ident else None
     if value is None:
         return [(parameter, NONE)]
@@ -244,18 +241,18 @@ def parameters_of(m: Machine, ident: int, parameter: Tensor) -> list[tuple[Tenso
     if m.conflicts(when):
         return [(frozen, NONE)]
     if not when and len(value.choices) > 1 and _WITH_THE_WHOLE in value.atoms:
-        # Some parameters of the whole are frozen: perhaps all of these, perhaps none.
+        # Some parameters of the whole are frozen: possibly all of these, or none.
         return [(replace(parameter, grad="unknown"), NONE)]
     return [(frozen, NONE), (parameter, when)] if when else [(parameter, NONE)]
 
 
 def partly_frozen(m: Machine, ident: int) -> bool:
-    """Whether some parameters of that module are frozen, and others are not."""
+    """Whether some parameters of that module are frozen, and others aren't."""
     value = state_of(m, ident)
     return value is not None and {True, False} <= set(value.constants())
 
 
 def stands_for_all(tensor: Tensor) -> bool:
-    """Whether `tensor` stands for all the parameters of a module."""
+    """Whether `tensor` represents all parameters of a module."""
     sources = tensor.sources
     return tensor.ident in sources and (len(sources) == 1 or tensor.grad == "parameter")

@@ -1,10 +1,10 @@
-"""Tasks for workers: what they call with which arguments, and how the program writes these."""
+"""Tasks for workers: their functions, arguments, and source text."""
 
 from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import side_by_side
+from gradguard_lint.domain.shapes import items_by_position
 from gradguard_lint.domain.values import RANK, TaskCall, Unknown, Value
 from gradguard_lint.engine.arguments import SOME, is_tuple
 from gradguard_lint.engine.containers import element_of
@@ -63,11 +63,11 @@ def tasks_of_each(
 def tasks_of_tuples(
     m: Machine, caller: Caller, function: Value, tuples: Value, *, others: bool
 ) -> TaskCall:
-    """The tasks that call `function` with the items of each of `tuples` one by one; with
-    `others`, with what is no tuple as it is."""
+    """The tasks that call `function` with the items of each of `tuples`; with `others`, items that
+    are no tuples are passed as they are."""
     source = _source(caller, tuples)
     element = element_of(m, iterated(m, caller.frame, caller.node, tuples))
-    values = tuple(side_by_side(element) or ())
+    values = tuple(items_by_position(element) or ())
     if others and not values:
         values = (element,)
     names = unpacked_texts(source, len(values))
@@ -95,7 +95,7 @@ def _of_items(
 
 
 def _source(caller: Caller, value: Value) -> ast.expr | None:
-    """The expression of the program that is `value`."""
+    """The expression of the program for `value`."""
     found = caller.source(value)
     return found[0] if found is not None and found[1] else None
 
@@ -106,8 +106,7 @@ def _text(caller: Caller, value: Value) -> str:
 
 
 def _differs(caller: Caller, value: Value, turns: frozenset[str]) -> bool:
-    """Whether the program writes `value` as something else in each turn of its loops, which bind
-    the names `turns`."""
+    """Whether the expression of `value` differs between loop iterations, which bind `turns`."""
     found = caller.source(value) if turns else None
     return found is not None and varies(found[0], turns | found[2])
 

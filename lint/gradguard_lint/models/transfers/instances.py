@@ -1,4 +1,4 @@
-"""Objects of the project's classes that extend one of a library: made, called, asked."""
+"""Objects of project classes that extend library classes: construction, calls, methods."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _MADE = {
     "gpu-estimator": estimators.init_instance,
     "parallel": parallel.keep_arguments,
 }
-"""By what a project's class is: the ``__init__`` that it extends."""
+"""The ``__init__`` that a project class inherits, by its kind."""
 
 
 def made(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> None:
-    """An object is made, by its class or by the one that this extends."""
+    """Record the construction of an object, for the library class that its class extends."""
     what = instance.cls.what
-    if what == "torch" and isinstance(node, ast.Call):  # not what stands for any object of it
+    if what == "torch" and isinstance(node, ast.Call):  # not a representative of any object
         torch_modules.set_training(m, instance, constant(True), depth=0)
     after = m.find_in_class(instance.cls, "__attrs_post_init__")
     if after is not None and m.find_in_class(instance.cls, "__init__") is None:
@@ -57,7 +57,7 @@ def made(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
         m.find_in_class(instance.cls, "__new__") is not None
         or (not instance.cls.plain and m.find_in_class(instance.cls, "__init__") is None)
     ):
-        unknown_calls.handed_on(m, frame, node, args)  # what it extends has them
+        unknown_calls.record_escapes(m, frame, node, args)  # its base class receives the arguments
     if what == "torch" and any(
         part.gpu for _, value in m.fields(instance.ident) for part in value.things("model")
     ):
@@ -69,8 +69,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
     what = instance.cls.what
     if what == "parallel":
         return parallel.run_instance(m, frame, node, instance, args)
-    if m.place.worker is not None and not what:  # what it extends has that object, too
-        unknown_calls.handed_on(m, frame, node, Args([of(instance), *args.values()]))
+    if m.place.worker is not None and not what:  # its base class receives that object, too
+        unknown_calls.record_escapes(m, frame, node, Args([of(instance), *args.values()]))
     if what not in ("torch", "keras"):
         return UNKNOWN
     forward = m.find_in_class(instance.cls, "forward" if what == "torch" else "call")
@@ -110,7 +110,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
 def method(
     m: Machine, frame: Frame, node: ast.AST, instance: Instance, name: str, args: Args
 ) -> Value:
-    """A method that the class has from the library's."""
+    """A method inherited from a library class."""
     what = instance.cls.what
     result: Value | None = None
     if what == "torch" and name == "__init__":

@@ -1,4 +1,4 @@
-"""JAX: where its arrays are, as far as the program says that it means a GPU."""
+"""JAX: devices of its arrays, as far as the program requests a GPU."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.jax import READS, SHAPED
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_name, placed
+from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_name, gpu_placement
 from gradguard_lint.models.transfers.extents import shape_of
 from gradguard_lint.models.transfers.tensor_uses import is_shared_out, worked
 from gradguard_lint.models.transfers.tensors import combine, tensors_in
 from pytest_gradguard.records import replace
 
 _BYTES = 4
-"""What an element takes, unless its type is told."""
+"""The size of an element in bytes, unless its type is known."""
 
 
 def computes(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """An operation that starts the threads of its framework; some wait for them, too."""
+    """An operation that starts the threads of its framework, and may need them."""
     short = name.rpartition(".")[2]
     shape = args.get(SHAPED.get(short), "shape") if short in SHAPED else None
     sizes = shape_of(shape) if shape is not None else None
@@ -61,7 +61,7 @@ def _computed(
 
 
 def jax_devices(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``jax.devices(...)``: those that are asked for by name."""
+    """``jax.devices(...)``: the devices of the requested name."""
     _computed(m, frame, node, name, row)
 
     def named(atom: Atom) -> Value:
@@ -82,10 +82,10 @@ def jax_put(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 
 def moved(m: Machine, frame: Frame, node: ast.AST, array: Value, device: Value | None) -> Value:
-    """`array` on `device`, where that is told."""
+    """`array` on `device`, if that is known."""
     if device is None:
         return array
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if gpu and not gpu_hidden(m):
         place = m.site(frame, node)
         there = array.map(lambda it: of(_at(it, place)))
@@ -99,7 +99,7 @@ def moved(m: Machine, frame: Frame, node: ast.AST, array: Value, device: Value |
 
 
 def _at(array: Atom, place: Site | None) -> Atom:
-    """`array` on the GPU, where it was put at `place`, or on the CPU."""
+    """`array` on the GPU (moved at `place`), or on the CPU."""
     if not isinstance(array, Tensor):
         return array
     return replace(array, gpu=place is not None, place=place)

@@ -1,4 +1,4 @@
-"""Methods of library objects, by what kind of thing they are."""
+"""Methods of library objects, by the kind of `Thing`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ METHODS: dict[str, Methods] = {
     torch_modules.STATE: torch_modules.state_method,
     "tape": tensorflow_calls.tape_method,
 }
-"""The methods of kinds that have many of them."""
+"""The methods of kinds with many."""
 
 
 def method_of(
@@ -96,7 +96,7 @@ def method_of(
             _uses_gpu(m, frame, node, thing, name)
         case "hook", "remove":
             return torch_tensors.unhooked(m, frame, node, thing)
-        case "lock", "acquire" | "release" if not contexts.of_task(m, thing):
+        case "lock", "acquire" | "release" if not contexts.is_task_local(m, thing):
             m.modes = replace(m.modes, locked=name == "acquire")
         case "loss", "to" | "cuda" | "cpu" | "eval" | "train":
             return of(thing)
@@ -110,14 +110,14 @@ def method_of(
             return torch_modules.model_method(m, frame, node, *about, name, args)
         case "no-memory", "cache":
             return args.get(0, "func")
-        case "parallel-config", "unregister" | "__exit__":  # a block may be left by hand
+        case "parallel-config", "unregister" | "__exit__":  # a block may be closed explicitly
             parallel.put_back(m, of(thing))
         case "scaler", "scale":
             return args.get(0)
         case "scaler", "step":
             for optimizer in optimizers.optimizers(m, args.get(0) or UNKNOWN):
                 torch_modules.optimizer_method(m, frame, node, optimizer, "step", Args())
-        case "session", "run":  # its threads compute, however little there is to compute
+        case "session", "run":  # its threads compute, however small the computation
             m.effect(frame, node, "tensorflow", Compute("tensorflow", heavy=True))
         case "variates", "rvs":
             state = args.get(None, "random_state")

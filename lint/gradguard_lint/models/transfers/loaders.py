@@ -1,4 +1,4 @@
-"""Loaders: their workers call a dataset, and what collates and prepares."""
+"""Loaders: their workers call a dataset, and functions that collate and initialize."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import hand_out
+from gradguard_lint.engine.tasks import dispatch_tasks
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.transfers.starting import starts_of, where_not
 from pytest_gradguard.records import replace
@@ -42,14 +42,14 @@ LIBRARY = "torch.utils.data"
 LOADER = f"{LIBRARY}.DataLoader"
 
 START = "_start"
-"""The attribute by which a loader has how its workers start."""
+"""The attribute with a loader's start method."""
 
 _DATASET = (0, "<dataset>")
-"""Where the store of a worker has the dataset that it calls."""
+"""The place of the dataset in a worker's store."""
 
 
 def worker_info(m: Machine, node: ast.AST) -> Value:
-    """In a worker of a loader, what tells the dataset that it has."""
+    """The worker info in a loader's worker, with its dataset."""
     dataset = m.read(*_DATASET)
     if m.place.worker is None or dataset is None:
         return UNKNOWN
@@ -57,7 +57,7 @@ def worker_info(m: Machine, node: ast.AST) -> Value:
 
 
 def _sources(m: Machine, value: Value, depth: int = 3) -> Iterator[Choice]:
-    """The project's datasets, and the tensors, that the samples of `value` come from."""
+    """The project's datasets, and tensors, that samples of `value` come from."""
     for choice in m.filtered(value).choices:
         atom = choice.atom
         if isinstance(atom, (Instance, Tensor)):
@@ -71,13 +71,13 @@ def _sources(m: Machine, value: Value, depth: int = 3) -> Iterator[Choice]:
 
 
 def _readers(m: Machine, dataset: Instance) -> list[tuple[str, Value]]:
-    """The methods of the program by which `dataset` gives its samples."""
+    """The program's methods that return samples of `dataset`."""
     found = ((name, m.find_in_class(dataset.cls, name)) for name in ("__getitem__", "__iter__"))
     return [(name, function) for name, function in found if function is not None]
 
 
 def iterate(m: Machine, frame: Frame, node: ast.AST, loader: Instance) -> None:
-    """The workers of `loader` start here, and call its dataset; without any, it does so itself."""
+    """The workers of `loader` start, and call its dataset; without workers, it does so itself."""
 
     def part(name: str) -> Value:
         return m.read(loader.ident, name) or NOTHING
@@ -105,7 +105,7 @@ def iterate(m: Machine, frame: Frame, node: ast.AST, loader: Instance) -> None:
     for instance in (it.atom for it in sources if isinstance(it.atom, Instance)):
         for wanted, function in _readers(m, instance):
             bound = m.bind(frame, node, function, instance)
-            # Workers that iterate may have to draw the same: to shuffle, and take a shard.
+            # Workers that iterate may have to draw equal numbers: to shuffle, and select a shard.
             by_index = wanted == "__getitem__"
             given = (UNKNOWN,) if by_index else ()
             again = several and by_index
@@ -126,7 +126,7 @@ def iterate(m: Machine, frame: Frame, node: ast.AST, loader: Instance) -> None:
         if not tasks:
             tasks, initializer = [initializer], None
     for start, way in starts:
-        hand_out(
+        dispatch_tasks(
             *(m, frame, node, tasks, replace(start, workers="DataLoader workers"), LIBRARY),
             when=when | way,
             initializer=initializer,
@@ -138,21 +138,21 @@ def iterate(m: Machine, frame: Frame, node: ast.AST, loader: Instance) -> None:
 
 
 def _collate_here(m: Machine, frame: Frame, node: ast.AST, collate: Value) -> None:
-    """Without workers, what collates runs where the loader is iterated."""
+    """Without workers, the collate function runs where the loader is iterated."""
     if not _followed(collate):
         return
     before = m.state.copy()
     m.call(frame, node, collate, Args([sequence(UNKNOWN)]))
-    if m.dead:  # what it is given is not known
+    if m.dead:  # because its arguments are unknown
         m.state = before
     for event in of_kinds(m.state.past.keys() - before.past.keys(), Compute):
         if not event.payload.threads_only:
-            del m.state.past[event]  # of single samples, as a rule: no compute threads
+            del m.state.past[event]  # usually of single samples: no compute threads
 
 
 def _takes_dataset(initializer: Value) -> bool:
-    """Whether the workers' initializer may give the dataset another generator: it is not known, or
-    takes the dataset to whatever it does with it."""
+    """Whether the workers' initializer may replace the dataset's generator: it is unknown, or
+    accesses the dataset."""
     return any(
         isinstance(atom, Unknown)
         or (

@@ -1,4 +1,4 @@
-"""What the engine asks the models: every question, answered by rows and transfer functions."""
+"""The answers to the engine's questions, by rows and transfer functions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ from gradguard_lint.models.transfers.devices import (
     asks_for_cpu,
     device_argument,
     driver_started,
-    placed,
+    gpu_placement,
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
 from gradguard_lint.models.transfers.table import TRANSFERS
@@ -92,15 +92,14 @@ if TYPE_CHECKING:
     from gradguard_lint.domain.evidence import Kind
 
 MODELS = ("model", "net", "encoder", "decoder", "policy", "backbone", "classifier", "critic")
-"""What parameters of functions are called that are modules to be trained: losses and transforms
-are modules, too."""
+"""Names of parameters for modules that are trained; losses and transforms are modules, too."""
 
 
 _OPTIMIZERS = frozenset({"torch.optim.Optimizer", "torch.optim.optimizer.Optimizer"})
 
 
 class Meaning(Known):
-    """The answers; see `Models` for what is asked."""
+    """The implementation of `Models`."""
 
     # -- names ----------------------------------------------------------------------------------
 
@@ -182,9 +181,9 @@ class Meaning(Known):
             for instance in args.positional[0].of(Instance):
                 rest = replace(args, positional=args.positional[1:], written=False)
                 return parallel.run_instance(m, frame, node, instance, rest)
-        data_parallel.handed_over(m, name, args)
-        unknown_calls.handed_on(m, frame, node, args)
-        unknown_calls.given_a_gpu(m, frame, node, name, args)
+        data_parallel.escape_to_unknown(m, name, args)
+        unknown_calls.record_escapes(m, frame, node, args)
+        unknown_calls.record_gpu_argument(m, frame, node, name, args)
         top = name.partition(".")[0]
         foreign = top not in self.registry.tops and top not in sys.stdlib_module_names
         unknown_calls.may_seed(m, frame, node, name, unknown=foreign)
@@ -235,7 +234,7 @@ class Meaning(Known):
 
     def call_thing(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Value:
         if isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad == "unknown":
-            # What was moved to a GPU, and is called now, is no tensor.
+            # A moved object that is called is no tensor.
             model = Thing("model", "Module", atom.ident, atom.born, atom.gpu)
             return torch_modules.model_call(m, frame, node, model, args)
         if not isinstance(atom, Thing):
@@ -392,7 +391,7 @@ class Meaning(Known):
         return row is not None and row.keeps
 
     def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
-        samplers.passed(m, frame, node, value)
+        samplers.record_pass(m, frame, node, value)
         return value.map(wrapping.within)
 
     def changed_receiver(
@@ -412,7 +411,9 @@ class Meaning(Known):
         if isinstance(receiver, Thing) and receiver.kind == "model" and not receiver.ident:
             if name in ("cuda", "cpu"):
                 return of(replace(receiver, gpu=name == "cuda"))
-            gpu, when = placed(device_argument(args), m) if name == "to" else (False, frozenset())
+            gpu, when = (
+                gpu_placement(device_argument(args), m) if name == "to" else (False, frozenset())
+            )
             if gpu:
                 moved = Choice(replace(receiver, gpu=True), when)
                 return Value((moved, Choice(receiver)) if when else (moved,))

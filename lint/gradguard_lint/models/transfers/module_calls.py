@@ -1,4 +1,4 @@
-"""torch: modules and losses as they are made."""
+"""torch: construction of modules and losses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gradguard_lint.models.torch_words import (
     WEIGHTLESS,
 )
 from gradguard_lint.models.transfers import module_parts
-from gradguard_lint.models.transfers.devices import as_written, gpu_touched, placed
+from gradguard_lint.models.transfers.devices import as_written, gpu_placement, gpu_touched
 from gradguard_lint.models.transfers.parameter_sizes import is_copied_by_threads
 from gradguard_lint.models.transfers.tensor_uses import worked
 from gradguard_lint.models.transfers.tensors import combine, known_small
@@ -40,7 +40,7 @@ from gradguard_lint.models.transfers.torch_modules import does
 def functional_call(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """``functional_call(module, parameters, inputs)``: the module on the parameters given."""
+    """``functional_call(module, parameters, inputs)``: the module with these parameters."""
     found: list[tuple[Tensor, Conditions]] = [
         (atom, NONE)
         for index, word in ((1, "parameter_and_buffer_dicts"), (2, "args"))
@@ -60,7 +60,7 @@ def model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     written = device is not None
     if not written and short not in WEIGHTLESS:
         device = device_by_default(m)
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if gpu:
         told = f"{name}(..., device={as_written(node, device)})" if written else f"{name}(...)"
         gpu_touched(m, frame, node, told, "torch", device, when, told=written)
@@ -90,7 +90,7 @@ def model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 
 
 def _may_give_indices(short: str, args: Args) -> bool:
-    """Whether that pool may give the places of its maxima, too."""
+    """Whether that pool may return the indices of its maxima, too."""
     before = 1 if short.startswith("Adaptive") else 3
     return "return_indices" in args.keywords or args.open or len(args.positional) > before
 
@@ -106,13 +106,13 @@ def _keeps_statistics(short: str, args: Args) -> bool:
 
 
 def _drops(short: str, args: Args) -> bool:
-    """Whether that module draws what it drops in training mode."""
+    """Whether that module draws random numbers in training mode."""
     rate = args.get(0, "p")
     return short in DROPOUTS and (rate is None or rate.constant not in (0, 1))
 
 
 def _small_part(value: Value) -> bool:
-    """Whether this is a plain number, or a module that is small or has no weights."""
+    """Whether this is a number, or a module that is small or has no weights."""
     return all(
         isinstance(atom, Const)
         or (

@@ -1,8 +1,7 @@
-"""torch: the modules in a module, by whatever way the program comes to them.
+"""torch: submodules, however the program accesses them.
 
-One that is known is itself what is at its place. Where it is not known which one it is, it stands
-for each of them (`PARTS`): what is done to each is done to the whole. Of some of them nothing is
-certain.
+A known submodule is itself. An unknown one represents each of them (`PARTS`): what is done to each
+is done to the whole. About some of them nothing is certain.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import frozen
 
 GIVES = ("children", "modules", "named_children", "named_modules")
-"""Methods that give the modules in a module."""
+"""Methods that return submodules."""
 
 
 def proved(m: Machine, subject: Key, born: int) -> Thing:
-    """The module that the unknown `subject` is proved to be; `born`: the worker that made it."""
+    """The module that the unknown `subject` is proved to be; `born`: its worker."""
     return Thing("model", "Module", ident_of(m, subject), born)
 
 
 def ident_of(m: Machine, subject: Key) -> int:
-    """The identity of an unknown value that its use proves to be something."""
+    """The identity of an unknown value of proved kind."""
     ident = m.ident_of(subject)
     m.facts.evidence.subjects[ident] = subject
     return ident
 
 
 def kept(m: Machine, ident: int, args: Args) -> None:
-    """A container is made of the modules that it is given, one after the other."""
+    """Record the modules that a container is created from."""
     values = args.positional
     parts = {str(number): value for number, value in enumerate(values)}
     only = values[0].only if len(values) == 1 else None
@@ -69,12 +68,12 @@ _BOUNDS = (int, type(None))
 
 
 def each(whole: Atom) -> Value:
-    """Each of the modules in `whole`."""
+    """A representative of each submodule of `whole`."""
     return unknown((frozen.PARTS, whole))
 
 
 def given(m: Machine, module: Atom, name: str) -> Value:
-    """What one of the methods gives by which the modules in a module are reached."""
+    """The result of a method that returns submodules."""
     if isinstance(module, (Instance, Thing)):
         frozen.as_made(m, module.ident)
     one, known = each(module), None if name.endswith("modules") else _known(m, module)
@@ -88,7 +87,7 @@ def given(m: Machine, module: Atom, name: str) -> Value:
 
 
 def iterated(m: Machine, atom: Atom) -> Value | None:
-    """What iterating `atom` gives, where that is a module, or some of the modules in one."""
+    """The items of a module, or of some of its submodules; None for others."""
     if frozen.module_itself(atom):
         return given(m, atom, "children")
     if not isinstance(atom, Method):
@@ -96,7 +95,7 @@ def iterated(m: Machine, atom: Atom) -> Value | None:
     whole, picked = _picked(m, atom)
     if ":" in atom.name and picked is not None:
         return items("generator", [_at(m, atom.receiver, str(place)) for place, _ in picked])
-    modules = meant(m, atom)
+    modules = modules_of_part(m, atom)
     if modules is None:
         return sequence(some(atom)) if _of_module(atom) else None
     only = modules.only
@@ -104,7 +103,7 @@ def iterated(m: Machine, atom: Atom) -> Value | None:
 
 
 def some(whole: Atom) -> Value:
-    """Some of the modules in `whole`, it is not known which of them."""
+    """Some unknown submodules of `whole`."""
     return of(Method(whole, "[...]"))
 
 
@@ -122,7 +121,7 @@ def by_path(m: Machine, frame: Frame, node: ast.AST, module: Atom, path: Value) 
 
 
 def named(m: Machine, value: Value) -> Value | None:
-    """What ``getattr(value, name)`` gives of a module, where the name is not known."""
+    """The submodule ``getattr(value, name)`` of unknown name."""
     only = value.only
     return some(only) if only is not None and frozen.module_itself(only) else None
 
@@ -134,15 +133,15 @@ def _of_module(atom: Atom) -> bool:
 
 
 def _at(m: Machine, whole: Atom, place: str) -> Value:
-    """The module at a place in `whole`: an object of the program's is itself what it is."""
+    """The submodule at a place in `whole`; a project object is itself."""
     part = Method(whole, f"[{place}]")
-    modules = meant(m, part)
+    modules = modules_of_part(m, part)
     own = modules is not None and any(modules.of(Instance))
     return modules if modules is not None and own else of(part)
 
 
 def _known(m: Machine, module: Atom) -> list[tuple[str, Value]] | None:
-    """The modules right in `module`, with their names; None where they are not all known."""
+    """The direct submodules of `module` with names; None if they aren't all known."""
     if isinstance(module, Thing):
         names = _names(m, module.ident)
         if names is None:
@@ -160,20 +159,20 @@ def _known(m: Machine, module: Atom) -> list[tuple[str, Value]] | None:
 
 
 def _names(m: Machine, ident: int) -> tuple[str, ...] | None:
-    """What the parts of a container are called, where it is known which is where."""
+    """The names of a container's parts, if their positions are known."""
     told = m.read(ident, frozen.ALL_PARTS)
     names = told.constant if told is not None else None
     return names if isinstance(names, tuple) and "*" not in names else None
 
 
 def count(m: Machine, module: Atom) -> int | None:
-    """How many modules a container has in it."""
+    """The number of modules in a container."""
     names = _names(m, module.ident) if isinstance(module, Thing) else None
     return None if names is None else len(names)
 
 
 def at(m: Machine, frame: Frame, node: ast.AST, module: Atom, index: Value) -> Value:
-    """``module[index]``: it counts as a part of `module`."""
+    """``module[index]``, as a part of `module`."""
     place = ast.unparse(node.slice) if isinstance(node, ast.Subscript) else ""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         bounds = (node.slice.lower, node.slice.upper, node.slice.step)
@@ -187,9 +186,8 @@ def at(m: Machine, frame: Frame, node: ast.AST, module: Atom, index: Value) -> V
     return _at(m, module, place or "...")
 
 
-def meant(m: Machine, part: Atom) -> Value | None:
-    """The modules that `part` of a module is, one or several of them; None where that is not
-    known."""
+def modules_of_part(m: Machine, part: Atom) -> Value | None:
+    """The modules that `part` of a module stands for; None if they are unknown."""
     if not isinstance(part, Method):
         return of(part) if frozen.module_itself(part) else None
     whole, picked = _picked(m, part)
@@ -198,11 +196,11 @@ def meant(m: Machine, part: Atom) -> Value | None:
 
 
 _AWAY = "<away>"
-"""The name under which is kept of a module whether it may have left the CPU."""
+"""Store key of a module: whether it may have left the CPU."""
 
 
 def moved(m: Machine, module: Atom, *, away: bool, depth: int = 4) -> None:
-    """Note that a module, and all in it, may have left the CPU, or is there again."""
+    """Record whether a module, with its submodules, may have left the CPU."""
     if frozen.module_itself(module) and isinstance(module, (Instance, Thing)):
         m.store[module.ident, _AWAY] = constant(away)
         for _, value in list(m.fields(module.ident)) if depth else ():
@@ -217,8 +215,8 @@ def is_away(m: Machine, ident: int) -> bool:
 
 
 def _picked(m: Machine, part: Method) -> tuple[Thing | None, list[tuple[int, str]] | None]:
-    """The container of which `part` is, and the places and names of what it picks there."""
-    modules = meant(m, part.receiver)
+    """The container of `part`, with the positions and names of the modules that it selects."""
+    modules = modules_of_part(m, part.receiver)
     whole = modules.only if modules is not None else None
     names = _names(m, whole.ident) if isinstance(whole, Thing) else None
     if names is None or not isinstance(whole, Thing):
@@ -235,7 +233,7 @@ def _picked(m: Machine, part: Method) -> tuple[Thing | None, list[tuple[int, str
 
 
 def behind(key: object) -> Instance | Thing | None:
-    """The module of which something unknown is a part, or an attribute of one."""
+    """The module of which an unknown value is a part, or an attribute of one."""
     while isinstance(key, tuple) and len(key) > 1 and key[0] in ("attr", "item", "call"):
         key = key[1]
     return frozen.whole_of(Unknown(key)) if isinstance(key, tuple) else None

@@ -1,4 +1,4 @@
-"""Named tuples: their classes where a call makes them, and copies with other fields."""
+"""Named tuples: classes created by calls, and copies with other fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradguard_lint.domain.values import (
     Value,
     of,
 )
-from gradguard_lint.engine.containers import adopted
+from gradguard_lint.engine.containers import with_identity
 from gradguard_lint.engine.fields import fields_of, parts_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -50,7 +50,7 @@ def named_tuple(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
 
 
 def _names(given: Value | None) -> list[str]:
-    """The names of the fields, as a string or a sequence says."""
+    """The field names in a string or sequence."""
     if given is None:
         return []
     if isinstance(given.constant, str):
@@ -66,7 +66,7 @@ def _names(given: Value | None) -> list[str]:
 
 
 def with_fields(m: Machine, node: ast.AST, instance: Instance, args: Args) -> Value:
-    """A copy of `instance` in which some fields are others."""
+    """A copy of `instance` with some fields replaced."""
     ident = m.ident_at(node, "replaced", instance.ident)
     for name, value in list(m.fields(instance.ident)):
         m.set_field(ident, name, value)
@@ -91,5 +91,5 @@ def method(m: Machine, node: ast.AST, instance: Instance, name: str, args: Args)
     if name == "_asdict":
         names = fields_of(m, instance.cls)
         entries = tuple(zip(names, parts_of(m, instance), strict=True))
-        return adopted(m, node, of(Table(entries, ABSENT)))
+        return with_identity(m, node, of(Table(entries, ABSENT)))
     return None

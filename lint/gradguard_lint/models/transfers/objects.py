@@ -1,4 +1,4 @@
-"""Attributes and items of library objects, and what is written to them."""
+"""Attributes and items of library objects, and writes to them."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ from pytest_gradguard.records import replace
 
 
 def refuses_pickling(atom: Atom, *, standard: bool) -> bool:
-    """Whether `atom` certainly cannot be pickled: TensorFlow's graphs and what holds one, running
-    generators; by the `standard` pickler, locks of threads and what has no name of its own."""
+    """Whether `atom` certainly can't be pickled: running generators, TensorFlow graphs and their
+    holders; by the `standard` pickler also thread locks and functions without an importable name.
+    """
     if isinstance(atom, Generator):
         return isinstance(atom.function, Function)
     if isinstance(atom, Function):
@@ -67,8 +68,7 @@ def refuses_pickling(atom: Atom, *, standard: bool) -> bool:
 
 
 def _is_nested(function: Function) -> bool:
-    """Whether a function is found by no name: a function defines it that does not say that it is
-    a global."""
+    """Whether a function isn't importable by name: it is nested, and not declared global."""
     around = function.frame.function
     if around is None or function.owner is not None or function.wraps is not None:
         return False
@@ -80,7 +80,7 @@ def _is_nested(function: Function) -> bool:
 
 
 def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:
-    """``atom.name`` of a tensor or of a library object."""
+    """``atom.name`` of a tensor or library object."""
     if isinstance(atom, Tensor):
         if atom.framework == "torch":
             return torch_tensors.tensor_attribute(m, frame, node, atom, name)
@@ -137,7 +137,7 @@ def _super_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Thing, name:
         line = (mine, *mine.above)
         after = line[line.index(cls) + 1 :] if cls in line else cls.above
         if any(isinstance(it, External) and it.name not in LAST_BASES for it in cls.bases):
-            after = tuple(it for it in after if it in cls.above)  # others come behind that
+            after = tuple(it for it in after if it in cls.above)  # others come after that
         value = m.find_in(after, name)
         if value is not None:
             bound: Value = m.bind(frame, node, value, me)
@@ -150,7 +150,7 @@ def _super_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Thing, name:
 def inherited_attribute(
     m: Machine, frame: Frame, node: ast.AST, atom: Instance, name: str
 ) -> Value:
-    """An attribute that neither the object nor its project classes define."""
+    """An attribute defined by neither the object nor its project classes."""
     if name == "__dict__":
         return attribute_tables.attributes_of(atom)
     if name == "training" and atom.cls.what == "torch":
@@ -173,14 +173,14 @@ def inherited_attribute(
         if isinstance(base, External) and name == "__init__":
             row = registry.row(registry.canonical(base.name))
             if row is not None and row.does == "nothing":
-                return of(base)  # to make one does nothing
+                return of(base)  # creating one does nothing
     return unknown(("attr", ("instance", atom.ident), name))
 
 
 def set_attribute(
     m: Machine, frame: Frame, target: ast.Attribute, atom: Atom, value: Value
 ) -> Value | None:
-    """``atom.name = value``; what `atom` is then, where it changed."""
+    """``atom.name = value``; the new `atom`, if it changed."""
     if isinstance(atom, Instance):
         asked = m.program.buffers or m.program.returned
         old = m.read(atom.ident, target.attr) if asked else None
@@ -210,7 +210,7 @@ def set_attribute(
         else:
             m.effect(frame, target, "`.grad = ...`", GradWrite(of(atom)))
     if isinstance(atom, Unknown):
-        unknown_calls.handed_on(m, frame, target, Args([value]))
+        unknown_calls.record_escapes(m, frame, target, Args([value]))
         tensorflow_calls.session_option(m, frame, target, value)
         if target.attr == "requires_grad":
             part_calls.frozen_behind(m, atom)
@@ -228,7 +228,7 @@ def set_attribute(
 
 
 def _is_given_another(target: ast.Attribute, statement: ast.AST | None) -> bool:
-    """Whether what `statement` sets `target` to is not made of what had that attribute."""
+    """Whether the value that `statement` assigns to `target` isn't computed from its owner."""
     if not isinstance(statement, ast.Assign) or not isinstance(target.value, ast.Name):
         return False
     return all(
@@ -248,7 +248,7 @@ def delete_item(
 def set_item(
     m: Machine, frame: Frame, target: ast.Subscript, holder: Value, index: Value, value: Value
 ) -> Value | None:
-    """``holder[index] = value``; what a tensor is then that takes over a history."""
+    """``holder[index] = value``; a tensor that gets a history is returned as it is then."""
     collectives.put_back(m, holder, value)
     for atom in holder.atoms:
         if isinstance(atom, External) and atom.name == "os.environ":
@@ -258,7 +258,7 @@ def set_item(
         if isinstance(atom, Thing) and atom.kind == "model":
             frozen.parts_changed(m, atom.ident)
         if isinstance(atom, Unknown):
-            unknown_calls.handed_on(m, frame, target, Args([value]))
+            unknown_calls.record_escapes(m, frame, target, Args([value]))
     if any(holder.tensors()):
         what = f"`{ast.unparse(target)} = ...`"
         written(m, frame, target, what, holder)
@@ -269,8 +269,7 @@ def set_item(
 
 
 def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> Value | None:
-    """``x += ...``: an in-place write, where `x` is a tensor; without gradients, it stays what it
-    was."""
+    """``x += ...``: an in-place write to a tensor `x`, which without gradients remains itself."""
     if old.only == External("os.environ"):
         environment.environ_from(m, frame, node, m.eval(frame, node.value))
     item = node.target if isinstance(node.target, ast.Subscript) else None
@@ -289,7 +288,7 @@ def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> Value
 
 
 def _own_slot(frame: Frame, index: ast.expr) -> bool:
-    """Whether `index` is given by the task: each task then writes to a place of its own."""
+    """Whether `index` is an argument of the task: each task then writes to its own slot."""
     if isinstance(index, ast.Constant):
         return False
     if frame.function is None:

@@ -1,4 +1,4 @@
-"""Optimizers whose class is the project's: what they inherit is what those of torch do."""
+"""Optimizers of project classes, which inherit from torch's."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import ast
 from gradguard_lint.domain.effects import of_kinds
 from gradguard_lint.domain.payloads import OptimizerStep
 from gradguard_lint.domain.values import NOTHING, UNKNOWN, Atom, Frame, Instance, Thing, Value, of
-from gradguard_lint.engine.attributes import belonging
+from gradguard_lint.engine.attributes import as_field_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import parents_in
 from gradguard_lint.models.transfers.torch_modules import optimizer_method
 
 KIND = "optimizer"
-"""What a class is that extends one of torch's, and what its objects are by what they inherit."""
+"""The kind of classes that extend torch's, and of the optimizer that their objects inherit."""
 
 _INHERITED = "<optimizer>"
 
 
 def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
-    """``Optimizer.__init__`` of an object of a project's subclass."""
+    """``Optimizer.__init__`` of an object of a project class."""
     parts = (("parameters", args.get(0, "params") or UNKNOWN),)
     thing = Thing(KIND, instance.cls.name, instance.ident, instance.born, parts=parts)
     m.store[instance.ident, _INHERITED] = of(thing)
@@ -28,11 +28,11 @@ def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, a
 
 
 def inherited(m: Machine, instance: Instance) -> Value:
-    """The optimizer that an object of a project's class is by what it inherits."""
+    """The inherited optimizer of an object of a project class."""
     found = m.read(instance.ident, _INHERITED) or UNKNOWN
     if any(thing.born == instance.born for thing in found.things(KIND)):
         return found
-    return belonging(m, instance, found)
+    return as_field_of(m, instance, found)
 
 
 def optimizers(m: Machine, value: Value) -> list[Thing]:
@@ -54,11 +54,11 @@ def method(
 
 
 def ran(m: Machine, frame: Frame, node: ast.AST, receiver: Atom, name: str, args: Args) -> None:
-    """A project's optimizer ran its own ``step``: it stepped, if nothing that it called did."""
+    """Record a step after a project's own ``step``, if nothing that it called stepped."""
     if not isinstance(receiver, Instance) or receiver.cls.what != KIND or name != "step":
         return
     if m.dead or any(True for _ in args.values()):
-        return  # it may step over something else than gradients
+        return  # it may step with something else than gradients
     for thing in inherited(m, receiver).things(KIND):
         known = any(thing in event.target.atoms for event in of_kinds(m.state.past, OptimizerStep))
         if not known:
@@ -66,17 +66,17 @@ def ran(m: Machine, frame: Frame, node: ast.AST, receiver: Atom, name: str, args
 
 
 _SHOWING = ("len", "print", "repr", "str")
-"""Functions that leave what they are given as it is."""
+"""Functions that don't change their argument."""
 
 
 def other_parameters(node: ast.AST, statement: ast.AST | None) -> bool:
-    """Whether the optimizer may get other parameters by its groups, which `node` reads: not where
-    only their options are read or set, as a learning rate is."""
+    """Whether the optimizer may get other parameters through its groups, which `node` reads; not if
+    only options, such as the learning rate, are read or set."""
     if statement is None:
         return True
     above = parents_in(statement)
     around = above.get(node)
-    if isinstance(around, ast.Subscript) and around.value is node:  # one of the groups
+    if isinstance(around, ast.Subscript) and around.value is node:  # one group
         return _beyond_options(around, above)
     if isinstance(around, ast.Call) and _is_called(around, "enumerate"):
         node, around = around, above.get(around)
@@ -95,7 +95,7 @@ def other_parameters(node: ast.AST, statement: ast.AST | None) -> bool:
 
 
 def _beyond_options(group: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
-    """Whether more is done with a group than to read or set one of its options."""
+    """Whether a group is used for more than reading or setting an option."""
     around = above.get(group)
     key: ast.AST | None = None
     if isinstance(around, ast.Subscript) and around.value is group:

@@ -1,4 +1,4 @@
-"""Options of the command line: argparse's and click's."""
+"""Command-line options: argparse's and click's."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 _SWITCHES: dict[Hashable, bool] = {"store_true": False, "store_false": True}
-"""What options are by default of which nothing but that they are given is asked."""
+"""The defaults of flags, by action."""
 
 
 _CLOSED = words(
     "add_argument parse_args parse_known_args add_argument_group add_mutually_exclusive_group "
     "set_defaults error exit format_help format_usage print_help print_usage"
 )
-"""The methods of a parser that give it no option but one that they are told by its name."""
+"""The methods of a parser that add no unknown option."""
 
 
 def parser(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -54,7 +54,7 @@ def parser(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 def parser_method(
     m: Machine, frame: Frame, node: ast.AST, parser: Thing, name: str, args: Args
 ) -> Value:
-    """argparse: an option's default is what the program runs with when nobody says otherwise."""
+    """argparse: an option's default is the program's value unless the user sets it."""
     if name not in _CLOSED or args.open or (name.startswith("parse") and any(_namespaces(args))):
         may_get_more(m, parser)
     if name == "set_defaults":
@@ -93,8 +93,8 @@ def parser_method(
 
 
 ROOT, COMMAND = "root", "command"
-"""The parts that a parser of subcommands, or of one, has: the parser whose options it gives, under
-the condition that the command is chosen; and which command that is."""
+"""The parts of a parser of subcommands: the parser that gets its options, under the condition that
+the command is selected; and the selected command."""
 
 
 def _roots(parser: Thing) -> Value:
@@ -102,8 +102,7 @@ def _roots(parser: Thing) -> Value:
 
 
 def _give(m: Machine, parser: Thing, dest: str, value: Value) -> None:
-    """Let what is parsed have `value` as `dest` by `parser`: that of one command is beside what
-    others have by the same name."""
+    """Set `value` as the parsed `dest` of `parser`, joined with that of other commands."""
     for root in _roots(parser).choices:
         if isinstance(root.atom, Thing):
             before = None if root.atom is parser else m.read(root.atom.ident, dest)
@@ -134,11 +133,11 @@ def _command(m: Machine, node: ast.AST, commands: Thing, args: Args) -> Value:
 
 
 _FIXED = "<default>"
-"""What the name begins with under which a parser has what `set_defaults` has said."""
+"""Prefix of store keys for values of `set_defaults`."""
 
 
 def _set_default(m: Machine, parser: Thing, dest: str, value: Value) -> None:
-    """An option's default, or what no option of the command line can change."""
+    """Set an option's default, or a value that no option changes."""
     fixed = m.read(parser.ident, dest) is None or m.read(parser.ident, _FIXED + dest) is not None
     if fixed:
         m.set_field(parser.ident, _FIXED + dest, value)
@@ -148,7 +147,7 @@ def _set_default(m: Machine, parser: Thing, dest: str, value: Value) -> None:
 
 
 def _option_name(args: Args, given: Value | None = None) -> str | None:
-    """What an option is called in the program."""
+    """The attribute name of an option."""
     texts = [it.constant for it in args.positional if isinstance(it.constant, str)]
     if not texts:
         return None
@@ -162,7 +161,7 @@ def _option_name(args: Args, given: Value | None = None) -> str | None:
 
 
 def _choices(args: Args) -> tuple[Hashable, ...]:
-    """What an option may be given, if it says so."""
+    """The choices of an option, if it declares them."""
     if args.open or args.perhaps or "nargs" in args.keywords:
         return ()
     action = args.get(None, "action")
@@ -177,7 +176,7 @@ def _choices(args: Args) -> tuple[Hashable, ...]:
 def option_value(
     m: Machine, key: Key, default: Value | None, given: tuple[Hashable, ...] = ()
 ) -> Value:
-    """What an option is: its default, or anything; if it says what it may be `given`, that."""
+    """The value of an option: its default, or anything; limited to the choices `given`, if any."""
     value = unknown(key)
     known = default.constants() if default is not None else []
     if default is None or len(known) != len(default.choices):
@@ -194,7 +193,7 @@ def option_value(
 
 
 def option(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``click.option(...)``: a decorator that gives an argument."""
+    """``click.option(...)``: a decorator that passes an argument."""
     called = _option_name(args)
     if called is None:
         return UNKNOWN
@@ -203,7 +202,7 @@ def option(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 
 
 def with_option(m: Machine, function: Value, given: Thing) -> Value:
-    """`function`, which gets the option as its argument where nobody gives another."""
+    """`function` with the option as the default of its argument."""
 
     def change(atom: Atom) -> Value:
         if not isinstance(atom, Function):
@@ -224,7 +223,7 @@ def with_option(m: Machine, function: Value, given: Thing) -> Value:
 def configuration(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """``OmegaConf.create({...})``: a dictionary, or a class with defaults, as attributes."""
+    """``OmegaConf.create({...})``: a dict, or a class with defaults, as attributes."""
     given = args.get(*row.argument) or args.get(0)
     if given is None:
         return UNKNOWN
@@ -249,13 +248,13 @@ def _configured(
 
 
 def _namespaces(args: Args) -> Iterator[Value]:
-    """The namespace that options are added to, where it is given."""
+    """The namespace argument that options are added to."""
     return (it for it in (args.get(1), args.get(None, "namespace")) if it is not None)
 
 
 def lacks(m: Machine, atom: Atom, name: str) -> bool:
-    """Whether `atom`, what a parser made of the program's arguments, has certainly no attribute of
-    that name: none of the options is called so, and nothing on the way has set it."""
+    """Whether the parsed arguments `atom` certainly have no attribute of that name: there is no
+    such option, and nothing has set it."""
     if not isinstance(atom, Thing) or (atom.kind, atom.name) != ("namespace", "argparse"):
         return False
     known = {field for field, _ in m.fields(atom.ident)}

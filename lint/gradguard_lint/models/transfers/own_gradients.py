@@ -1,7 +1,7 @@
-"""What the parent does with its own gradients: whether any that a worker keeps are missed there.
+"""The parent's own gradients: whether it misses gradients that a worker keeps.
 
-Where the parent has cleared the gradients of a module since a call, it does not wait for those of
-that call. Whether it has gradients that no optimizer has used yet is kept beside it.
+If the parent has cleared the gradients of a module since a call, it doesn't wait for those of that
+call. Gradients that no optimizer has used yet are recorded as well.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from gradguard_lint.models.transfers.tensors import tensors_in
 from pytest_gradguard.records import replace
 
 _CLEARED = "<cleared after>"
-"""The attribute of a module or tensor that holds the calls which came before its last clearing."""
+"""Store key of a module or tensor: the calls before its gradients were last cleared."""
 _FRESH = "<fresh gradients>"
-"""Whether it has gradients of the parent's own that no optimizer has used."""
+"""Store key: whether it has gradients of the parent that no optimizer has used."""
 _ANY = -1
-"""Stands for whatever has its gradients cleared."""
+"""Stands for any object whose gradients are cleared."""
 
 
 def backward(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:
-    """The gradients of what `target` was computed from are added up."""
+    """Record that a backward pass accumulates gradients of what `target` was computed from."""
     asked_for(m, frame, node, what, target, UNKNOWN)
     _note(m, idents(target), fresh=True)
 
 
 def goes_backward(m: Machine, frame: Frame, node: ast.AST, what: str, loss: Value) -> Value:
-    """A library's method runs the backward pass from the loss that it is given."""
+    """A library's method runs the backward pass of its argument."""
     backward(m, frame, node, what, loss)
     data_parallel.backward(m, frame, node, loss)
     return NOTHING
@@ -56,7 +56,7 @@ def goes_backward(m: Machine, frame: Frame, node: ast.AST, what: str, loss: Valu
 def asked_for(
     m: Machine, frame: Frame, node: ast.AST, what: str, target: Value, asked: Value
 ) -> None:
-    """Gradients of `target` are computed, with respect to `asked`."""
+    """Record that gradients of `target` are computed, with respect to `asked`."""
     prove_graph(m, target)
     prove(m, asked, "leaf")
     m.effect(frame, node, what, Autograd())
@@ -65,7 +65,7 @@ def asked_for(
 
 
 def _is_of_an_element(m: Machine, frame: Frame, node: ast.AST) -> bool:
-    """Whether a call keeps the graph of what it takes the gradient of: one element of a tensor."""
+    """Whether a call retains the graph for the gradient of one element of a tensor."""
     if not isinstance(node, ast.Call) or all(it.arg != "retain_graph" for it in node.keywords):
         return False
     part = next(iter(node.args), None)
@@ -81,7 +81,7 @@ def _is_of_an_element(m: Machine, frame: Frame, node: ast.AST) -> bool:
 
 
 def _gone_through(loop: ast.AST, name: str) -> ast.expr | None:
-    """What a loop goes through whose items it calls `name`."""
+    """The iterable of a loop whose items are called `name`."""
     if not isinstance(loop, ast.For):
         return None
     target, through = loop.target, loop.iter
@@ -92,15 +92,15 @@ def _gone_through(loop: ast.AST, name: str) -> ast.expr | None:
 
 
 def cleared(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:
-    """The gradients of `target`, a module, an optimizer's parameters or a tensor, are cleared."""
+    """Record that the gradients of `target` (a module, optimizer or tensor) are cleared."""
     m.effect(frame, node, what, GradClear(target))
     data_parallel.cleared(m, target)
     settle(m, target)
 
 
 def settle(m: Machine, target: Value) -> None:
-    """From here on nothing waits for gradients of `target` that calls before have computed: a
-    process that was started may still compute some."""
+    """Record that nothing waits any longer for gradients of `target` computed by earlier calls; a
+    started process may still compute some."""
     if m.place.worker is not None:
         return
     concerned = idents(target) or {_ANY}
@@ -120,7 +120,7 @@ def used(
     what: str,
     target: Value,
 ) -> None:
-    """The gradients of `target` are read, or an optimizer steps with them (`kind`)."""
+    """Record that gradients of `target` are read, or that an optimizer steps with them (`kind`)."""
     concerned = idents(target)
     fresh = any(True in _known(m, ident, _FRESH) for ident in concerned)
     m.effect(frame, node, what, kind(target, fresh), settled=_settled(m, concerned))
@@ -135,7 +135,7 @@ def _note(m: Machine, concerned: Iterable[int], *, fresh: bool) -> None:
 
 
 def _settled(m: Machine, concerned: Iterable[int]) -> set[object]:
-    """The calls before, for whose gradients none of these may wait any more."""
+    """Earlier calls for whose gradients none of these waits any longer."""
     found: set[object] = set()
     for ident in (*concerned, _ANY):
         for calls in _known(m, ident, _CLEARED):
@@ -144,7 +144,7 @@ def _settled(m: Machine, concerned: Iterable[int]) -> set[object]:
 
 
 def _known(m: Machine, ident: int, name: str) -> list[object]:
-    """What an attribute may be, on some way; None stands for anything."""
+    """The possible values of an attribute; None stands for anything."""
     value = m.stored(ident, name)
     atoms = () if value is None else value.atoms
     return [atom.value for atom in atoms if isinstance(atom, Const)] + [
@@ -164,7 +164,7 @@ def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     made = Tensor("torch", "none", False, m.worker_ident, GRADIENT)
     graph = args.get(4, "create_graph")
     if asked is not None and graph is not None and graph.constant is not False:
-        # It depends on what was differentiated: of what is linear, it has no history.
+        # Depends on the function: if it is linear, the gradient has no history.
         asks = graph.constant is True and any(tensor.tracked for tensor, _ in tensors_in([target]))
         made = replace(made, grad="history" if asks else "unknown")
     return sequence(of(made))

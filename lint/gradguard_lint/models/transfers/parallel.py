@@ -31,7 +31,7 @@ from gradguard_lint.engine.arguments import SOME
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.quoting import items_text, unpacked_text, written
-from gradguard_lint.engine.tasks import hand_out, in_line, tasks_in
+from gradguard_lint.engine.tasks import dispatch_tasks, run_in_caller, tasks_in
 from gradguard_lint.engine.tree import last_name
 from gradguard_lint.engine.turns import in_loop, private_parts
 from gradguard_lint.engine.waiting import moment_of
@@ -41,25 +41,25 @@ from gradguard_lint.models.transfers import starting
 from pytest_gradguard.records import replace
 
 MAPPING = ("max_nbytes", "mmap_mode")
-"""Arguments that say how arrays are sent."""
+"""Arguments for the transfer of arrays."""
 
 OUTSIDE = "outside-"
-"""What the names of the parts of a context begin with that was in force before it was made."""
+"""Prefix of a context's parts for settings from before it."""
 
 POOL = "multiprocessing"
-"""The backend that makes a pool, whose workers start as the program lets them."""
+"""The backend with a pool, whose workers use the program's start method."""
 
 MAPPING_BACKENDS = ("loky", POOL)
-"""Those whose workers get large arrays as memory maps."""
+"""Backends whose workers get large arrays as memory maps."""
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 MAPPED_FROM = UNITS["M"]
-"""How large arrays may be that are sent as copies, by default."""
+"""The default size up to which arrays are sent as copies."""
 
 
 def parallel_parts(args: Args) -> tuple[tuple[str, Value], ...]:
-    """The arguments of ``Parallel(...)`` that decide where its tasks run."""
+    """The arguments of ``Parallel(...)`` that determine where its tasks run."""
     return _given(args, "n_jobs", "backend")
 
 
@@ -90,12 +90,12 @@ def parallel_config(
     outside = ((OUTSIDE + it, value) for it, value in told if value is not None)
     parts = (*_given(args, "backend", "n_jobs"), *outside)
     made = Thing("parallel-config", name, parts=parts)
-    configured(m, made)  # from here on, or until the block ends that it opens
+    configured(m, made)  # from here on, or until its block ends
     return of(made)
 
 
 def put_back(m: Machine, value: Value) -> None:
-    """Let what was in force before a context was made be so again, where `value` is one."""
+    """Restore the settings from before a context `value` was created."""
     made = value.only
     if not isinstance(made, Thing) or made.kind != "parallel-config":
         return
@@ -105,7 +105,7 @@ def put_back(m: Machine, value: Value) -> None:
 
 
 def configured(m: Machine, made: Thing) -> None:
-    """Put in force what a context says of the calls in it."""
+    """Apply the settings of a context."""
     modes = m.modes
     backend = made.part("backend")
     n_jobs = made.part("n_jobs")
@@ -122,22 +122,21 @@ def configured(m: Machine, made: Thing) -> None:
 
 
 def memory(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``Memory(...)``; without a place it caches nothing."""
+    """``Memory(...)``; without a location it caches nothing."""
     location = args.get(0, "location")
     nowhere = location is not None and location.is_none
     return of(Thing("no-memory" if nowhere else "memory", name))
 
 
 def _given(args: Args, *placed: str) -> tuple[tuple[str, Value], ...]:
-    """The arguments that matter and are given, of which these are `placed` first."""
+    """The relevant arguments; those in `placed` are positional."""
     places = (*enumerate(placed), *((None, name) for name in ("prefer", "require", *MAPPING)))
     found = ((name, args.get(position, name)) for position, name in places)
     return tuple((name, value) for name, value in found if value is not None)
 
 
 def _maps(m: Machine, parallel: Thing) -> tuple[int, str] | None:
-    """From how many bytes on arrays arrive as memory maps, and in which mode; None: as copies, or
-    unknown."""
+    """The size from which arrays arrive as memory maps, and the mode; None: never, or unknown."""
     given = {**dict(m.modes.maps), **dict(parallel.parts)}
     limit, mode = (given[name].only if name in given else None for name in MAPPING)
     size = MAPPED_FROM if limit is None else limit.value if isinstance(limit, Const) else None
@@ -157,14 +156,14 @@ def run(m: Machine, frame: Frame, node: ast.AST, parallel: Thing, args: Args) ->
         return UNKNOWN
     start = start_of(m, parallel)
     if start is None:
-        return sequence(in_line(m, frame, tasks))
+        return sequence(run_in_caller(m, frame, tasks))
     many = not (len(tasks) == 1 and _single(given))
     pool = start[0] == POOL
     since = moment_of(m, parallel.ident) if pool else None
     called = start_of_pools(m) if pool else start_called(m, start[0])
     if called is None:
         return UNKNOWN
-    result = hand_out(
+    result = dispatch_tasks(
         *(m, frame, node, tasks, called, "joblib"),
         many=many,
         when=start[1],
@@ -203,15 +202,14 @@ def make_task(m: Machine, frame: Frame, node: ast.AST, delayed: Delayed, args: A
         in_loop(m, frame),
         unplaced,
         unpacked_text(node),
-        # dask takes keywords of its own
+        # dask has keywords of its own
         args.written and not (delayed.library == "dask" and args.keywords),
     )
     return of(task)
 
 
 def _written(node: ast.AST) -> tuple[str, ...]:
-    """The arguments of a task, as the source writes them; items of these, where ``map`` makes
-    it."""
+    """The source text of a task's arguments; of items, if ``map`` creates it."""
     if not isinstance(node, ast.Call):
         return ()
     name = last_name(node.func)
@@ -247,12 +245,11 @@ BACKENDS = {
 
 
 ON_ALL_WORKERS = ("dask",)
-"""The backends that run as many jobs as there are workers where nobody says how many; the others
-run one."""
+"""Backends that run one job per worker by default; others run one job."""
 
 
 def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
-    """How `parallel` starts its workers, and when; None where it runs nothing in parallel."""
+    """The start method of `parallel`, with its conditions; None if it is sequential."""
     backend = parallel.part("backend")
     if backend is None or backend.is_none:
         backend = m.modes.backend
@@ -276,7 +273,7 @@ def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
 
 
 def _start_by_default(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
-    """The same, where nobody says how many jobs there are."""
+    """As `start_of`, without a number of jobs."""
     own, backend = parallel.part("backend"), m.modes.backend
     if backend is None or not (own is None or own.is_none):
         return None
@@ -291,7 +288,7 @@ def _start_by_default(m: Machine, parallel: Thing) -> tuple[str, Conditions] | N
 
 
 def start_of_pools(m: Machine) -> Start | None:
-    """How the workers of joblib's pools start."""
+    """The start method of joblib's pools."""
     return starting.start_of(
         m, m.read(*starting.STARTS_POOLS) or starting.default_start(m, "joblib")
     )
@@ -315,14 +312,14 @@ def _named_start(backend: Value, when: Conditions) -> tuple[str, Conditions] | N
 def keep_arguments(
     m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
 ) -> Value:
-    """An object of a subclass of ``Parallel`` is made with these arguments."""
+    """Record the arguments of an object of a ``Parallel`` subclass."""
     made = Thing("parallel", "joblib.Parallel", instance.ident, parts=parallel_parts(args))
     m.store[instance.ident, "<parallel>"] = of(made)
     return NOTHING
 
 
 def run_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
-    """A call of an object of a subclass of ``Parallel``."""
+    """A call of an object of a ``Parallel`` subclass."""
     given = m.read(instance.ident, "<parallel>")
     thing = given.only if given is not None else None
     if not isinstance(thing, Thing):

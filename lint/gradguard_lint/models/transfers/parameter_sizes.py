@@ -1,4 +1,4 @@
-"""How many elements the parameters of torch's own modules have."""
+"""Parameter sizes of torch's own modules."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from math import prod
 from gradguard_lint.engine.ports import Args
 
 _COPIED_BY_ONE = 16_384
-"""So many elements are copied into shared memory by one thread, however small their type: more
-than 32 KiB are copied by several (seen with 8,280 elements of four bytes, not with 8,190, and with
-16,512 of two)."""
+"""The number of elements that one thread copies into shared memory, for any type: above 32 KiB,
+several threads do (observed with 8,280 elements of four bytes, not with 8,190, and with 16,512 of
+two)."""
 
 _FLAT = {
     "Linear": "in_features out_features",
@@ -20,16 +20,16 @@ _FLAT = {
 """Modules whose weight has these sizes."""
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-"""How many weights a recurrent module keeps as one."""
+"""The number of weights that a recurrent module stores as one."""
 
 
 def is_copied_by_threads(short: str, args: Args) -> bool:
-    """Whether ``share_memory()`` copies a parameter of that module by several threads."""
+    """Whether ``share_memory()`` copies a parameter of that module in several threads."""
     return _largest(short, args) > _COPIED_BY_ONE
 
 
 def _largest(short: str, args: Args) -> int:
-    """How many elements the largest weight of that module has at least; 0: not known."""
+    """The minimum size of the largest weight of that module; 0 if unknown."""
     if short in _FLAT:
         return prod(_sizes(_FLAT[short], args))
     gates = _GATES.get(short.removesuffix("Cell"))
@@ -44,6 +44,6 @@ def _largest(short: str, args: Args) -> int:
 
 
 def _sizes(names: str, args: Args) -> list[int]:
-    """The sizes that are given by these names or in this order, 0 for each that is not known."""
+    """The sizes of these names or positions, 0 for unknown ones."""
     given = [args.constant(position, name) for position, name in enumerate(names.split())]
     return [size if isinstance(size, int) else 0 for size in given]

@@ -1,4 +1,4 @@
-"""torch: calls of the modules in a module, and of their methods."""
+"""torch: calls of submodules and their methods."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from pytest_gradguard.records import replace
 
 
 def called(m: Machine, frame: Frame, node: ast.AST, part: Atom, args: Args) -> Value | None:
-    """A call of a part of a module; None where it is not known what that is."""
-    modules = module_parts.meant(m, part)
+    """A call of a part of a module; None if the part is unknown."""
+    modules = module_parts.modules_of_part(m, part)
     whole = torch_modules.module_of(part)
     if modules is None and isinstance(whole, Thing) and _is_module(m, part):
         model = Thing("model", "Module", whole.ident, whole.born, whole.gpu)
@@ -55,7 +55,7 @@ def _is_module(m: Machine, part: Atom) -> bool:
 
 
 def _place_of(part: Atom) -> Key:
-    """What the place of a part in its module is known by."""
+    """The key of a part's place in its module."""
     names = []
     while isinstance(part, Method):
         names.append(part.name)
@@ -64,7 +64,7 @@ def _place_of(part: Atom) -> Key:
 
 
 def each_called(m: Machine, frame: Frame, node: ast.AST, whole: Atom, args: Args) -> Value:
-    """A call of one of the modules in `whole`, which of them is not known."""
+    """A call of an unknown submodule of `whole`."""
     if not isinstance(whole, (Instance, Thing)):
         return UNKNOWN
     gpu = torch_modules.instance_on_gpu(m, whole) if isinstance(whole, Instance) else whole.gpu
@@ -75,8 +75,7 @@ def each_called(m: Machine, frame: Frame, node: ast.AST, whole: Atom, args: Args
 def method(
     m: Machine, frame: Frame, node: ast.AST, part: Method, name: str, args: Args
 ) -> Value | None:
-    """A method of a part of a module, or of a parameter of it; None where it is none of these, or
-    the part not a module's."""
+    """A method of a part of a module, or of its parameter; None if it is neither."""
     whole = torch_modules.module_of(part)
     if whole is None:
         return None
@@ -96,7 +95,7 @@ def method(
         if isinstance(own, Method) and own.name in PARAMETERS:
             parameter = Tensor("torch", "none", _is_on_gpu(whole), whole.born, whole.ident)
             return tensor_method(m, frame, node, parameter, name, args)
-    modules = module_parts.meant(m, part)
+    modules = module_parts.modules_of_part(m, part)
     if name == "requires_grad_":
         state = frozen.frozen_by(m, args.get(0, "requires_grad") or constant(True))
         _frozen(m, whole, modules if part.name not in PARAMETERS else None, state)
@@ -115,16 +114,16 @@ def method(
 
 
 def _is_on_gpu(module: Instance | Thing) -> bool:
-    """Whether it is a module of the library's that is known to be on the GPU."""
+    """Whether it is a library module that is known to be on the GPU."""
     return isinstance(module, Thing) and module.gpu
 
 
 _MOVES = words("cpu cuda to to_empty")
-"""Methods that take a module to another device."""
+"""Methods that move a module to another device."""
 
 
 def _frozen(m: Machine, whole: Instance | Thing, modules: Value | None, state: Value) -> None:
-    """Some of the modules in `whole` are frozen, or freed; None: which of them is not known."""
+    """Freeze or unfreeze some modules in `whole`; None: unknown ones."""
     if modules is None:
         frozen.freeze(m, whole.ident, UNKNOWN)
     for part in modules.atoms if modules is not None else ():
@@ -140,7 +139,7 @@ def _parameters(
     modules: Value | None,
     name: str,
 ) -> Value:
-    """Some of the parameters of `whole`: what is done to these is done to no others."""
+    """Some of the parameters of `whole`, separate from others."""
     own = Tensor("torch", "parameter", _is_on_gpu(whole), whole.born, m.ident_of(part))
     found = []
     for atom in modules.atoms if modules is not None else ():
@@ -160,7 +159,7 @@ def _parameters(
 def each_method(
     m: Machine, frame: Frame, node: ast.AST, whole: Instance | Thing, name: str, args: Args
 ) -> Value | None:
-    """A method of each of the modules in `whole`: what it does to each it does to the whole."""
+    """A method of each submodule of `whole`: done to each, it is done to the whole."""
     if name in ("train", "eval"):
         torch_modules.set_training(m, whole, UNKNOWN)
     elif name in ("parameters", "named_parameters", *_MOVES):
@@ -179,7 +178,7 @@ def each_method(
 def of_list(
     m: Machine, frame: Frame, node: ast.AST, held: Items | Table, name: str, args: Args
 ) -> Value | None:
-    """A method of a list or dict of modules that is a module itself; None where it is none."""
+    """A method of a list or dict of modules that is a module itself; otherwise None."""
     if name not in _OF_LISTS:
         return None
     if name == "children":
@@ -201,17 +200,18 @@ def of_list(
 _OF_LISTS = words(
     "apply children eval modules named_modules named_parameters parameters requires_grad_ train"
 )
-"""Methods of lists and dicts of modules, which they call of each module in them."""
+"""Methods of lists and dicts of modules that call the same of each module."""
 
 
 def frozen_behind(m: Machine, atom: Atom) -> None:
-    """The ``requires_grad`` of a parameter is set of which is known only that it is one of some
-    module's."""
+    """Record that ``requires_grad`` is set on an unknown parameter of some module."""
     if isinstance(atom, Unknown):
         whole = module_parts.behind(atom.key)
     else:
         whole = torch_modules.module_of(atom)
-        modules = module_parts.meant(m, atom.receiver) if isinstance(atom, Method) else None
+        modules = (
+            module_parts.modules_of_part(m, atom.receiver) if isinstance(atom, Method) else None
+        )
         only = modules.only if modules is not None else None
         whole = only if isinstance(only, (Instance, Thing)) else whole
     if whole is not None:

@@ -1,4 +1,4 @@
-"""Processes and threads that are started one by one, or several for one function."""
+"""Processes and threads started individually, or several for one function."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from gradguard_lint.domain.values import (
     Value,
 )
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.engine.tasks import hand_out, in_line
+from gradguard_lint.engine.tasks import dispatch_tasks, run_in_caller
 from gradguard_lint.engine.turns import in_loop
 from gradguard_lint.models.transfers.starting import start_in, starts_of
 
 
 def start_instance(m: Machine, frame: Frame, node: ast.AST, worker: Instance) -> None:
-    """Start an object of a class of processes or threads: it calls its class's own ``run``, or what
-    it was made to call."""
+    """Start an object of a process or thread class, with its own ``run`` or its target."""
     run = m.find_in_class(worker.cls, "run")
     library = str(stated(m, worker, "_library"))
     start = start_in(m, m.find_in_class(worker.cls, "_start") or UNKNOWN, library)
@@ -50,7 +49,7 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, worker: Instance) ->
 
 
 def stated(m: Machine, instance: Instance, name: str) -> Hashable:
-    """The constant that an object of a stub, or its class, has as an attribute."""
+    """The constant attribute of a stub object, or of its class."""
     told = m.read(instance.ident, name) or m.find_in_class(instance.cls, name)
     return None if told is None else told.constant
 
@@ -69,16 +68,16 @@ def run_processes(
     daemons: bool,
     ident: int = 0,
 ) -> None:
-    """Run `tasks` in processes of their own, which give nothing back.
+    """Run `tasks` in separate processes, without results.
 
     Args:
-        several: whether there are several of them: as many as were made, as none starts twice.
-        torch_pickles: whether torch itself pickles the tensors that they are given.
-        ident: the identity of what is joined.
+        several: whether there are several processes.
+        torch_pickles: whether torch's ForkingPickler is used.
+        ident: the identity of the process or thread object.
     """
     starts = starts_of(m, how)
     if not starts:
-        in_line(m, frame, tasks, apart=True)
+        run_in_caller(m, frame, tasks, apart=True)
     again = in_loop(m, frame)
     many = again if several is None else several.constant is not False
     others = _started_before(m, frame, node, tasks, ident) if again and not many else []
@@ -86,7 +85,7 @@ def run_processes(
         other.many = True
     many = many or bool(others)
     for start, when in starts:
-        hand_out(
+        dispatch_tasks(
             *(m, frame, node, tasks, start, library),
             many=many,
             when=when,
@@ -104,12 +103,12 @@ def run_processes(
 def _started_before(
     m: Machine, frame: Frame, node: ast.AST, tasks: list[TaskCall], ident: int
 ) -> list[ParallelCall]:
-    """The starts of other processes by `node`, in other turns of a loop, that run the same code."""
+    """Starts of other processes by `node`, in other loop iterations, that run the same code."""
     function = node.func if isinstance(node, ast.Call) else None
     started = function.value if isinstance(function, ast.Attribute) else None
     found = m.lookup(frame, started.id) if isinstance(started, ast.Name) else None
     if found is None or found[0].only is None:
-        return []  # it may be that one of them alone is ever made
+        return []  # possibly only one of them is ever created
     code = _code(tasks)
     return [
         call
@@ -123,7 +122,6 @@ def _started_before(
 
 
 def _code(tasks: list[TaskCall]) -> set[ast.AST]:
-    """The functions that `tasks` may run."""
     found: set[ast.AST] = set()
     for atom in chain.from_iterable(task.function.atoms for task in tasks):
         function = atom.function if isinstance(atom, Bound) else atom

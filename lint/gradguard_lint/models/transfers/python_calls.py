@@ -1,10 +1,10 @@
-"""The standard library, as far as values flow through it."""
+"""The standard library, as far as values pass through it."""
 
 from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import ABSENT, items, known_items, sequence, uncertain
+from gradguard_lint.domain.shapes import ABSENT, as_uncertain, items, known_items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -25,9 +25,9 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.attributes import item
-from gradguard_lint.engine.containers import adopted, element_of, strung_together
+from gradguard_lint.engine.containers import concatenate, element_of, with_identity
 from gradguard_lint.engine.containers import whole as whole_of
-from gradguard_lint.engine.flows import chained, cut
+from gradguard_lint.engine.flows import chained, first_items
 from gradguard_lint.engine.imports import import_named
 from gradguard_lint.engine.iteration import is_lazy
 from gradguard_lint.engine.machine import Machine
@@ -40,7 +40,7 @@ from pytest_gradguard.records import replace
 
 
 def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What gives its argument, or a shallow copy of it."""
+    """Functions that return their argument, or a shallow copy."""
     value = args.get(*row.argument, "iterable") or args.get(0) or UNKNOWN
     if row.keeps:
         value = value.map(lambda atom: goes_through(m, atom))
@@ -67,16 +67,16 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
             return of(new)
         return of(replace(atom, ident=0) if isinstance(atom, Table) else atom)
 
-    return adopted(m, node, value.map(copied))
+    return with_identity(m, node, value.map(copied))
 
 
 def number(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What gives a plain number; without a `flag` it is always the same of the same."""
+    """Functions that return a number; without a `flag`, equal for equal arguments."""
     return NUMBER if row.flag else builtin_calls.figured(name, args)
 
 
 def thing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """An object of a class that rules know by its kind."""
+    """An object of a library class, by its kind."""
     given = args.get(*row.argument) if row.argument[1] else None
     return of(
         Thing(
@@ -92,7 +92,7 @@ def thing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 
 
 def made_of(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What only remembers its arguments; one that is `...` is told by nobody."""
+    """An object that stores its arguments, except `...`."""
     parts = dict(args.keywords)
     position, word = row.argument
     if word and position < len(args.positional):
@@ -102,7 +102,7 @@ def made_of(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 
 def distinct(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``enum.auto()``: a value that no other member has."""
+    """``enum.auto()``: a unique value."""
     return of(Const((name, id(node)), name))
 
 
@@ -121,8 +121,8 @@ def partial(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 
 def wraps(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``functools.wraps(f)``: a decorator that gives back what it is given; ``update_wrapper(g,
-    f)`` does so at once."""
+    """``functools.wraps(f)``: a decorator that returns its argument; ``update_wrapper(g, f)`` does
+    so directly."""
     wrapper = args.get(0, "wrapper") if name.endswith("update_wrapper") else None
     return wrapper if wrapper is not None else of(External("copy.copy"))
 
@@ -150,7 +150,7 @@ def islice(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     if not is_lazy([value]):
         return identity(m, frame, node, name, args, row)
     count = args.positional[1].constant if len(args.positional) == 2 else None
-    return cut(m, frame, node, value, count if isinstance(count, int) else None)
+    return first_items(m, frame, node, value, count if isinstance(count, int) else None)
 
 
 def import_module(
@@ -175,18 +175,20 @@ def fold(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     """``functools.reduce(f, values)``."""
     element = element_of(m, whole_of(m, args.get(1) or UNKNOWN))
     given = Args([args.get(2) or element, element])
-    return uncertain(m.call(frame, node, args.get(0) or UNKNOWN, given))  # of one item, it is that
+    return as_uncertain(
+        m.call(frame, node, args.get(0) or UNKNOWN, given)
+    )  # for one item, it is that
 
 
 def operator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``operator.add(a, b)``."""
-    if name.endswith(("add", "concat")) and (both := strung_together(m, args.values())) is not None:
+    if name.endswith(("add", "concat")) and (both := concatenate(m, args.values())) is not None:
         return both
     return operation(m, frame, node, list(args.values())) or UNKNOWN
 
 
 def leave(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``sys.exit()``, ``quit()``: nothing comes after it, but for what catches what it raises."""
+    """``sys.exit()``, ``quit()``: nothing follows, except handlers."""
     if row.flag == "raises":
         m.leave_by(None)
     else:
@@ -200,7 +202,7 @@ def namespace(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 
 def getter(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``attrgetter(...)``: what it asks for is kept."""
+    """``attrgetter(...)``, with its names."""
     if args.rest is not None or args.open or not args.positional:
         return UNKNOWN
     parts = [(str(index), value) for index, value in enumerate(args.positional)]
@@ -232,7 +234,7 @@ def _dotted(m: Machine, frame: Frame, node: ast.AST, receiver: Value, name: Valu
 
 
 def default_dict(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``defaultdict(factory, ...)``: a dict that makes what it does not have."""
+    """``defaultdict(factory, ...)``: a dict that creates missing items."""
     missing = args.get(0, "default_factory")
     rest = replace(args, positional=args.positional[1:], written=False)
     made = builtin_calls.builtin(m, frame, node, "builtins.dict", rest, row)
@@ -240,12 +242,12 @@ def default_dict(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
         return made
     for table in made.of(Table):
         plain = replace(table, ident=0, missing=missing)
-        return adopted(m, node, of(plain))
-    return adopted(m, node, of(Table((), ABSENT, missing=missing)))
+        return with_identity(m, node, of(plain))
+    return with_identity(m, node, of(Table((), ABSENT, missing=missing)))
 
 
 def _copied(m: Machine, node: ast.AST, value: Value, made: set[int]) -> Value:
-    """A copy of `value`; `made`: the objects that were copied for it so far."""
+    """A copy of `value`; `made` are the objects copied so far."""
 
     def change(atom: Atom) -> Atom:
         if isinstance(atom, (Thing, Tensor)):
@@ -268,7 +270,7 @@ def _copied(m: Machine, node: ast.AST, value: Value, made: set[int]) -> Value:
 
 
 def _noted(m: Machine, old: int, new: int) -> None:
-    """What is noted of the object `old` is so of its copy."""
+    """Copy the recorded state of the object `old` to its copy."""
     for name in (
         ("<gpu>", frozen.FROZEN, torch_modules.TRAINING, estimators.ON_GPU) if old > 0 else ()
     ):

@@ -1,4 +1,4 @@
-"""Samplers of processes that train together: which order they give in each epoch."""
+"""Samplers of distributed training: the order of each epoch."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 
 PASSED = "<passed>"
-"""Of a sampler: in which turns of the loops around it was iterated in this epoch."""
+"""Store key of a sampler: the loop iterations in which it was iterated in this epoch."""
 
 SET_IN = "<set in>"
-"""Of a sampler: in which turns of the loops around its epoch was set."""
+"""Store key of a sampler: the loop iterations in which its epoch was set."""
 
 
 EPOCH = "<epoch>"
-"""Of a sampler: the epoch that it was given last, where that is known."""
+"""Store key of a sampler: its epoch, if known."""
 
 AGAIN = "<again>"
-"""Of a sampler: whether it was given that epoch again."""
+"""Store key of a sampler: whether the same epoch was set again."""
 
 _SAMPLER = "torch.utils.data.DistributedSampler"
 _BATCHES = "torch.utils.data.BatchSampler"
 
 _SHARES = ((1, "num_replicas"), (2, "rank"))
-"""The arguments that say which share of the data a process gets."""
+"""The arguments for a process's share of the data."""
 
 
 def begins(m: Machine, frame: Frame, node: ast.AST, sampler: Instance) -> None:
-    """A sampler is made, that has given no order so far, unless it is one made anew that begins
-    with the order of the one before."""
-    if not _gives_the_same(m, frame, node, sampler.ident):
+    """Record a new sampler, which hasn't been iterated, unless it repeats the order of its
+    predecessor."""
+    if not _repeats_order(m, frame, node, sampler.ident):
         m.store[sampler.ident, PASSED] = NOTHING
     m.store[sampler.ident, EPOCH] = constant(0)
     m.store[sampler.ident, AGAIN] = NOTHING
@@ -61,20 +61,20 @@ def begins(m: Machine, frame: Frame, node: ast.AST, sampler: Instance) -> None:
 
 
 def _needs_group(m: Machine, sampler: Instance) -> bool:
-    """Whether a sampler is made as the group of processes says: it raises where there is none."""
+    """Whether a sampler needs a process group for its share: without one it raises."""
     return any((m.read(sampler.ident, name) or NOTHING).is_none for _, name in _SHARES)
 
 
-def _gives_the_same(m: Machine, frame: Frame, node: ast.AST, ident: int) -> bool:
-    """Whether a sampler is made anew in each epoch, for the same data and with the same seed as in
-    the turn before, where it was left at the first epoch."""
+def _repeats_order(m: Machine, frame: Frame, node: ast.AST, ident: int) -> bool:
+    """Whether a sampler is created again in each epoch, with the data and seed of the previous
+    iteration, in which it stayed at the first epoch."""
     if not frame.loop_names or not m.place.turns.loops or not isinstance(node, ast.Call):
         return False
     last, around, names = m.place.turns.loops[-1].site, m.site(frame, node), frame.loop_names[-1]
     loop = last.node
     if last.module is not frame.module or not around.stands_in(loop):
         return False
-    # So that one more turn is run, though all that this one leaves behind is made anew.
+    # Force another iteration, though all objects of this one are created again.
     m.store[0, f"{PASSED} {ident}"] = constant(True)
     before, epoch = m.read(ident, PASSED), m.read(ident, EPOCH)
     if before is None or epoch is None or epoch.constant != 0:
@@ -90,8 +90,8 @@ def _gives_the_same(m: Machine, frame: Frame, node: ast.AST, ident: int) -> bool
 
 
 def _are_the_same(node: ast.Call, names: frozenset[str]) -> bool:
-    """Whether a sampler is made of the same in each turn that binds `names`: which share of the
-    data it gets may be asked for anew."""
+    """Whether a sampler is created from equal arguments in each iteration, which binds `names`;
+    except for its share."""
     given = [(number, "", item) for number, item in enumerate(node.args)]
     given += [(-1, item.arg or "", item.value) for item in node.keywords]
     for number, word, item in given:
@@ -105,8 +105,8 @@ def _are_the_same(node: ast.Call, names: frozenset[str]) -> bool:
 
 
 def _changes_data(loop: ast.AST, node: ast.Call) -> bool:
-    """Whether a turn of `loop` may do something with the data, but for making the sampler at `node`
-    and a loader."""
+    """Whether an iteration of `loop` may change the data, other than by creating the sampler at
+    `node` and a loader."""
     data = [*node.args[:1], *(it.value for it in node.keywords if it.arg == "dataset")]
     if not data:
         return True
@@ -126,8 +126,7 @@ def _changes_data(loop: ast.AST, node: ast.Call) -> bool:
 
 
 def _trains_another(m: Machine, frame: Frame, loop: ast.AST, names: frozenset[str]) -> bool:
-    """Whether each turn may train a model of its own, which is no epoch of one training: `names`
-    are bound by it."""
+    """Whether each iteration, which binds `names`, may train another model, not one epoch."""
     if isinstance(loop, (ast.For, ast.AsyncFor)):
         names -= stored_names(loop.target)
     loaders = set[str]()
@@ -153,18 +152,18 @@ def _trains_another(m: Machine, frame: Frame, loop: ast.AST, names: frozenset[st
 
 
 _OF_TRAINING = words("step zero_grad parameters train fit")
-"""What is asked of models and of their optimizers."""
+"""Attributes of models and their optimizers."""
 
 
 def _of_program(m: Machine, instance: Instance, name: str) -> list[Function]:
-    """The methods called `name` by which the program's class extends the library's."""
+    """The methods `name` of the program's subclass."""
     found = m.find_in_class(instance.cls, name)
     own = found.of(Function) if found is not None else ()
     return [function for function in own if not function.module.is_stub]
 
 
 def _gives_its_order(m: Machine, sampler: Instance) -> bool:
-    """Whether a sampler gives its order by the epoch."""
+    """Whether a sampler's order depends on its epoch."""
     orders = _of_program(m, sampler, "__iter__")
     return not _of_program(m, sampler, "set_epoch") and all(
         _goes_by_the_epoch(order.node) for order in orders
@@ -172,7 +171,7 @@ def _gives_its_order(m: Machine, sampler: Instance) -> bool:
 
 
 def _gives_batches(m: Machine, instance: Instance) -> bool:
-    """Whether to iterate an object of a subclass is to iterate as the library's class does."""
+    """Whether iterating an object of a subclass iterates as the library's class does."""
     own = _of_program(m, instance, "__iter__")
     return not own or any(
         isinstance(part, ast.Attribute)
@@ -184,8 +183,7 @@ def _gives_batches(m: Machine, instance: Instance) -> bool:
 
 
 def _goes_by_the_epoch(order: ast.AST) -> bool:
-    """Whether ``__iter__`` seeds its generator by ``self.epoch``, which it leaves as it is, and
-    takes no other numbers."""
+    """Whether ``__iter__`` seeds its generator by ``self.epoch`` only, without changing it."""
     uses = [it for it in ast.walk(order) if isinstance(it, ast.Attribute) and it.attr == "epoch"]
     seeds = {
         id(part)
@@ -200,7 +198,7 @@ def _goes_by_the_epoch(order: ast.AST) -> bool:
 
 
 def samplers(m: Machine, value: Value) -> Iterator[Instance]:
-    """The samplers that a loader, or what it is made of, draws from."""
+    """The samplers of a loader, or of its arguments."""
     for instance in value.map(within).of(Instance):
         if instance.cls.extends(_SAMPLER):
             if _gives_its_order(m, instance):
@@ -211,12 +209,12 @@ def samplers(m: Machine, value: Value) -> Iterator[Instance]:
 
 
 def _draws(instance: Instance) -> bool:
-    """Whether it is a loader or the like, which draws from a sampler."""
+    """Whether it is a loader, or another class that draws from a sampler."""
     return instance.cls.extends(LOADER) or instance.cls.extends(_BATCHES)
 
 
-def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
-    """A loader is iterated: what its sampler gives, and whether that is a new order."""
+def record_pass(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
+    """Record that a loader is iterated, and whether its sampler repeats an order."""
     if (0, PASSED) not in m.store or not m.modes.grad:
         return
     if _calls(node, "next") or (_calls(node, "iter") and id(node) in _only_looked_at(frame.module)):
@@ -224,7 +222,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
     turns = m.place.turns.numbers()
     given = list(samplers(m, value))
     if any(_keeps_order(m, thing) for thing in given):
-        return  # as for an evaluation: which of several loaders this is, is not known
+        return  # as for an evaluation: it is unknown which of several loaders this is
     for thing in given:
         shuffle = m.read(thing.ident, "shuffle")
         before = m.read(thing.ident, PASSED)
@@ -259,13 +257,13 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
 
 
 def _keeps_order(m: Machine, sampler: Instance) -> bool:
-    """Whether a sampler is told not to shuffle."""
+    """Whether a sampler doesn't shuffle."""
     shuffle = m.read(sampler.ident, "shuffle")
     return shuffle is not None and False in shuffle.constants()
 
 
 def _trains_alone(m: Machine) -> bool:
-    """Whether this is a program of its own that no group of processes can be joined in."""
+    """Whether this is a program of its own that can't join a process group."""
     return (
         m.place.root == 1 and m.facts.before_main is not None and not m.project.may_join_a_group()
     )
@@ -273,7 +271,7 @@ def _trains_alone(m: Machine) -> bool:
 
 @lru_cache(maxsize=1)
 def _only_looked_at(module: Module) -> frozenset[int]:
-    """The ids of iterators of which but the first batch is taken: ``next(iter(loader))``."""
+    """The ids of iterators used only for their first batch: ``next(iter(loader))``."""
     return frozenset(
         id(node.args[0])
         for node in ast.walk(module.tree)
@@ -286,8 +284,8 @@ def _calls(node: ast.AST, name: str) -> bool:
 
 
 def _loop_between(m: Machine, site: Site, earlier: object, turns: tuple[int, ...]) -> int | None:
-    """Which of the loops around `site` has gone on to another turn: of those in its function, as a
-    generator has them, or of all."""
+    """The loop around `site` that has moved to another iteration: in its function, as generators
+    have, or any."""
     if not isinstance(earlier, tuple):
         return None
     moved = [i for i, (one, other) in enumerate(zip(earlier, turns, strict=False)) if one != other]
@@ -303,10 +301,11 @@ def _loop_between(m: Machine, site: Site, earlier: object, turns: tuple[int, ...
 def _names(
     m: Machine, frame: Frame, used: ast.AST, loop: Site, sampler: Instance
 ) -> Iterator[tuple[str, Value]]:
-    """What a sampler is called where a turn of `loop` begins, at last as a part of its loaders.
+    """Expressions for a sampler at the start of an iteration of `loop`, those through its loaders
+    last.
 
-    What the loop itself gives a value does not count, nor what another loop does, which may have
-    had several. Names that stand in the loop come first, and those in what is `used`.
+    Variables set by the loop itself don't count, nor those of other loops, which may have had
+    several values. Names in the loop come first, then those in `used`.
     """
     around = (
         step.frame for step in m.place.chain if step.frame is not None and _is_in(step.site, loop)
@@ -342,7 +341,7 @@ def _names(
 
 
 def _within(m: Machine, name: str, value: Value) -> Iterator[tuple[str, Value]]:
-    """How a program names the samplers of loaders, or of batch samplers, that are called `name`."""
+    """Expressions for the samplers of loaders, or batch samplers, called `name`."""
     for part in ("sampler", "batch_sampler"):
         held = [m.read(it.ident, part) or UNKNOWN for it in value.of(Instance)]
         if len(held) == len(value.atoms) and any(samplers(m, join(held))):
@@ -362,7 +361,7 @@ def _is_in(site: Site, loop: Site) -> bool:
 
 
 def _held(m: Machine, scope: Frame, node: ast.AST) -> Value | None:
-    """What a variable of `scope`, or an attribute of an object in one, has on whichever way."""
+    """The stored value of a variable of `scope`, or of an attribute of its object."""
     if isinstance(node, ast.Name):
         found = m.lookup(scope, node.id)
         return m.stored(found[1].ident, node.id) if found is not None else None
@@ -374,7 +373,7 @@ def _held(m: Machine, scope: Frame, node: ast.AST) -> Value | None:
 
 
 def taken(m: Machine, element: Value) -> None:
-    """A loop goes on to the next of several loaders, for which one stands."""
+    """Record that a loop proceeds to the next of several loaders."""
     if (0, PASSED) in m.store:
         for atom in inner(element, 2):
             for thing in samplers(m, of(atom)):
@@ -382,7 +381,7 @@ def taken(m: Machine, element: Value) -> None:
 
 
 def may_train(m: Machine, frame: Frame, node: ast.AST) -> None:
-    """A method of something unknown is called: it may be part of a training step, by its name."""
+    """Record a method of an unknown object that, by its name, may train."""
     if (0, PASSED) not in m.store or not isinstance(node, ast.Call):
         return
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -393,20 +392,20 @@ def may_train(m: Machine, frame: Frame, node: ast.AST) -> None:
 
 
 def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
-    """``something.set_epoch(epoch)``: of a sampler, or of what may hold any."""
+    """``something.set_epoch(epoch)``: of a sampler, or of an object that may hold one."""
     known = [thing.ident for thing in samplers(m, of(receiver))]
     if isinstance(receiver, Instance) and receiver.cls.extends(_SAMPLER):
         known = [receiver.ident]
     number = (
         epoch.only if epoch is not None and not m.place.yield_receivers else None
-    )  # generators begin again
+    )  # generators start again
     for ident in known or [it for it, note in m.store.held() if note == PASSED and it]:
         before = m.read(ident, EPOCH)
         passed_before = m.read(ident, PASSED) not in (None, NOTHING)
         same = isinstance(number, Const) and before is not None and before.only == number
         if known and same and passed_before:
             m.store[ident, AGAIN] = constant(True)
-            continue  # the order stays what it was
+            continue  # the order doesn't change
         m.store[ident, EPOCH] = of(number) if isinstance(number, Const) else UNKNOWN
         m.store[ident, AGAIN] = NOTHING
         m.store[ident, PASSED] = NOTHING
@@ -414,8 +413,8 @@ def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
 
 
 def _loops_that_set(m: Machine, thing: Instance) -> float:
-    """How many loops there were around where the epoch of a sampler was set; without end where it
-    was not, or outside of all."""
+    """The number of loops around the place where a sampler's epoch was set; infinite if it wasn't,
+    or outside of loops."""
     turns = m.read(thing.ident, SET_IN)
     known = turns.constant if turns is not None else None
     return len(known) if isinstance(known, tuple) and known else inf

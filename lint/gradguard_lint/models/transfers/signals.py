@@ -1,5 +1,4 @@
-"""What a thread tells others that it has come to: events that it sets, and queues that it fills or
-works off."""
+"""Signals between threads: events that they set, and queues that they fill or empty."""
 
 from __future__ import annotations
 
@@ -11,15 +10,15 @@ from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import NOTHING, Frame, Value, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.waiting import ask_for, was_before
+from gradguard_lint.engine.waiting import ask_progress, record_progress
 from gradguard_lint.models.rows import Row
 
 SIGNAL = "signal"
-"""The key of an event or a queue begins so: it is itself, and else nothing is known of it."""
+"""First element of keys of events and queues, about which nothing else is known."""
 
 _TELLS = {"set": "set", "put": "put", "put_nowait": "put", "task_done": "done"}
 _WAITS = {"get": "put", "get_nowait": "put"}
-"""What returns only once somebody has told this."""
+"""Methods that return only after another thread's signal."""
 
 
 def signal(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -28,14 +27,13 @@ def signal(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 
 
 def waits(key: Key, name: Key) -> bool:
-    """Whether the method `name` of what has that `key` returns once somebody else has told so."""
+    """Whether the method `name` of the object with that key waits for another thread."""
     known = isinstance(key, tuple) and key[0] == SIGNAL
     return name == "wait" or (known and name in ("get", "join"))
 
 
 def method(m: Machine, node: ast.AST, key: Key, name: str, args: Args) -> Value | None:
-    """A method of an event or a queue, whose key is `key`; None where nothing is known of what it
-    gives."""
+    """A method of the event or queue with this key; None if its result is unknown."""
     if m.in_process_worker or not isinstance(key, tuple) or m.dead:
         return None
     ident = key[1]
@@ -43,21 +41,20 @@ def method(m: Machine, node: ast.AST, key: Key, name: str, args: Args) -> Value 
     if name in _TELLS:
         _tell(m, ident, _TELLS[name])
     elif name in _WAITS:
-        was_before(m, _told(m, ident, _WAITS[name]))
+        record_progress(m, _told(m, ident, _WAITS[name]))
     elif name == "join" and (ident, "put", m.place.root) in m.facts.signals:
-        was_before(m, _told(m, ident, "done"))
+        record_progress(m, _told(m, ident, "done"))
     elif name == "clear":
         m.facts.signals.pop((ident, "set", m.place.root), None)
     elif name == "wait" and (args.get(0, "timeout") or NOTHING).is_none:
-        was_before(m, _told(m, ident, "set"))
+        record_progress(m, _told(m, ident, "set"))
     elif name in ("wait", "is_set"):
-        return unknown(ask_for(m, node, _told(m, ident, "set")))
+        return unknown(ask_progress(m, node, _told(m, ident, "set")))
     return None
 
 
 def _tell(m: Machine, ident: int, what: str) -> None:
-    """Others may wait for this: what the thread has done by then, whoever tells so, and whenever,
-    is done for them."""
+    """Record a signal: effects of this thread before each such signal precede a wait's end."""
     worker, place = m.place.worker, (ident, what, m.place.root)
     here: dict[tuple[type[Payload], ast.AST], frozenset[Effect]] = {}
     for event in m.state.past:
@@ -71,5 +68,5 @@ def _tell(m: Machine, ident: int, what: str) -> None:
 
 
 def _told(m: Machine, ident: int, what: str) -> frozenset[Effect]:
-    """What is done for whoever has waited for this."""
+    """The effects that precede the end of a wait for this signal."""
     return frozenset().union(*m.facts.signals.get((ident, what, m.place.root), {}).values())

@@ -1,4 +1,4 @@
-"""How process workers come into being: start methods and contexts."""
+"""Start methods of process workers, and contexts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import combinations
 
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consistent, plain
 from gradguard_lint.domain.shapes import items, known_items
-from gradguard_lint.domain.starts import INHERITING, PROCESS, UNTOLD, Start
-from gradguard_lint.domain.unknowns import of_own, own_text
+from gradguard_lint.domain.starts import INHERITING, PROCESS, UNSPECIFIED, Start
+from gradguard_lint.domain.unknowns import process_specific, process_specific_text
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -34,11 +34,11 @@ from gradguard_lint.models.rows import Row
 
 _METHOD = (0, "start method")
 _METHOD_OF_MULTIPROCESS = (0, "start method of multiprocess")
-"""Where the store has how processes start by default: the standard library's and torch's, and those
-of ``multiprocess``, which knows nothing of it."""
+"""The store places of default start methods: of the standard library and torch, and of
+``multiprocess``, which has its own."""
 
 STARTS_POOLS = (0, "start of joblib's pools")
-"""Where the store has how the workers of joblib's pools start, if the environment says so."""
+"""The store place of the start method of joblib's pools, if the environment sets it."""
 
 
 def start_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -48,15 +48,15 @@ def start_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
 
 
 def _method(name: str) -> tuple[int, str]:
-    """Where the store has how the processes of what is called `name` start by default."""
+    """The store place of the default start method of `name`."""
     top = name.partition(".")[0]
     return _METHOD_OF_MULTIPROCESS if top in ON_MULTIPROCESS else _METHOD
 
 
 def default_start(m: Machine, name: str) -> Value:
-    """How the process workers of what is called `name` start where the call does not say."""
+    """The start method of process workers of `name`, if the call doesn't specify it."""
     if m.place.root in m.program.unsure:
-        return UNKNOWN  # the program may have said so on the way
+        return UNKNOWN  # the program may have set it in skipped code
     options = m.options
     own = m.place.root == 1 or not options.set_elsewhere
     default = constant(options.start_method if own else options.set_elsewhere)
@@ -67,8 +67,8 @@ def default_start(m: Machine, name: str) -> Value:
 
 
 def _where_none(value: Value) -> Iterator[Conditions]:
-    """What holds where `value`, which was given on some ways alone, is none of its choices; nothing
-    where it is always one of them, or that is not known."""
+    """The conditions for `value` to be none of its choices; nothing if that can't be, or is
+    unknown."""
     for choice in value.choices:
         if not choice.when or plain(choice.when) != choice.when:
             return
@@ -80,7 +80,7 @@ def _where_none(value: Value) -> Iterator[Conditions]:
 def start_method_now(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """``get_start_method()``: who calls a function from elsewhere may have set another before."""
+    """``get_start_method()``: callers of a function may have set another one."""
     if m.place.root != 1:
         return m.read(*_method(name)) or UNKNOWN
     asked = args.get(*row.argument)
@@ -93,7 +93,7 @@ def start_method_now(
 
 
 def start_in(m: Machine, context: Value, library: str) -> Value:
-    """How the workers of `library` start that are given `context`, or None."""
+    """The start method of `library` with `context`, which may be None."""
     if context.is_none:
         return default_start(m, library)
     for instance in context.of(Instance):
@@ -102,7 +102,7 @@ def start_in(m: Machine, context: Value, library: str) -> Value:
 
 
 def start_of(m: Machine, value: Value | None) -> Start | None:
-    """The way to start workers that `value` names; None where they may be threads."""
+    """The start that `value` names; None if it may be threads."""
     if value is None:
         return None
     known = registry_of(m).starts
@@ -117,16 +117,15 @@ def start_of(m: Machine, value: Value | None) -> Start | None:
     fresh = [start for start in found if start is not None and start.name not in INHERITING]
     if found and len(fresh) == len(found):
         return fresh[0]
-    return Start(UNTOLD, PROCESS, "worker processes")
+    return Start(UNSPECIFIED, PROCESS, "worker processes")
 
 
 def starts_of(m: Machine, value: Value | None) -> list[tuple[Start, Conditions]]:
-    """The ways to start workers that `value` names, each with what holds where it is that one; none
-    where they may be threads."""
+    """The starts that `value` names, with conditions; none if it may be threads."""
     start = start_of(m, value)
     if start is None or value is None:
         return []
-    if start.name == UNTOLD:
+    if start.name == UNSPECIFIED:
         known = registry_of(m).starts
         choices = m.filtered(value).choices
         named = [
@@ -138,7 +137,7 @@ def starts_of(m: Machine, value: Value | None) -> list[tuple[Start, Conditions]]
             facts = frozenset().union(*(when for _, when in named))
             named.append((start, frozenset((key, not truth) for key, truth in facts)))
         ways = [when for _, when in named]
-        # What a program has learned before of several facts together, it may not know any more.
+        # Conjunctions may have been dropped from the assumptions since.
         told = all(len(when) <= 1 for when in ways)
         if told and not any(consistent(one, two) for one, two in combinations(ways, 2)):
             return named
@@ -146,15 +145,15 @@ def starts_of(m: Machine, value: Value | None) -> list[tuple[Start, Conditions]]
 
 
 def at_fork(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``os.register_at_fork``: what each forked process does first."""
+    """``os.register_at_fork``: functions that each forked process runs first."""
     first = args.keywords.get("after_in_child")
     if first is not None:
         m.store[0, AT_FORK] = items("tuple", (*(known_items(forked(m)) or ()), first))
     return NOTHING
 
 
-_OF_MULTIPROCESSING = frozenset({"fork", "forkserver", "loky", "spawn", UNTOLD})
-"""How processes start that know their parent, and have a name of their own."""
+_OF_MULTIPROCESSING = frozenset({"fork", "forkserver", "loky", "spawn", UNSPECIFIED})
+"""Start methods whose processes have a parent and a name."""
 
 
 def parent_process(
@@ -170,32 +169,32 @@ def parent_process(
 def current_process(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """``multiprocessing.current_process()``: its name and numbers, and whether it is a daemon."""
+    """``multiprocessing.current_process()``: its name, numbers and `daemon`."""
     own, daemon = constant("MainProcess"), False
     if m.place.worker is not None and m.in_process_worker:
         if m.place.worker.call.start not in _OF_MULTIPROCESSING:
             return UNKNOWN
-        own, daemon = own_text("{}-{}"), m.place.worker.call.traits.daemons
+        own, daemon = process_specific_text("{}-{}"), m.place.worker.call.traits.daemons
     parts = (("name", own), ("daemon", constant(daemon)), *_numbers(m, node))
     return of(Thing("namespace", name, m.ident_at(node, m.in_process_worker), parts=parts))
 
 
 def _numbers(m: Machine, node: ast.AST) -> Iterator[tuple[str, Value]]:
-    """By which attributes a worker process tells itself from the others."""
+    """Attributes that differ between worker processes."""
     if m.in_process_worker:
         for name in ("pid", "ident", "_identity"):
-            yield name, of_own(id(node), name)
+            yield name, process_specific(id(node), name)
 
 
 def process_number(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
     """``os.getpid()``."""
-    return of_own(id(node)) if m.in_process_worker else NUMBER
+    return process_specific(id(node)) if m.in_process_worker else NUMBER
 
 
 def where_not(count: Value, values: tuple[Hashable, ...]) -> Conditions | None:
-    """What holds where `count` is none of these `values`; None where it certainly is one."""
+    """The conditions for `count` to be none of `values`; None if it certainly is one."""
     worlds: list[Conditions] = []
     for choice in count.choices:
         key = choice.atom.key if isinstance(choice.atom, Unknown) else None

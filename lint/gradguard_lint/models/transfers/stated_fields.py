@@ -1,4 +1,4 @@
-"""What classes state of their fields: ``x = attr.ib(default=2)``, ``x: int = field(...)``."""
+"""Field declarations in classes: ``x = attr.ib(default=2)``, ``x: int = field(...)``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ KIND = "field"
 
 
 def is_field(stated: Value) -> bool:
-    """Whether a class that says `stated` of a name makes a field of it."""
+    """Whether the class attribute `stated` declares a field."""
     return any(stated.things(KIND))
 
 
 def given_as(name: str, stated: Value | None) -> tuple[tuple[str, ...], bool]:
-    """By which keywords a field is given, and whether by its place, too."""
+    """The keywords for a field, and whether it is positional, too."""
     words, placed = (name, name.lstrip("_")), True
     for thing in stated.things(KIND) if stated is not None else ():
         alias, init, by_name = map(thing.part, ("alias", "init", "kw_only"))
@@ -32,7 +32,7 @@ def given_as(name: str, stated: Value | None) -> tuple[tuple[str, ...], bool]:
 def value_of(
     m: Machine, frame: Frame, node: ast.AST, name: str, stated: Value | None, given: Value | None
 ) -> Value | None:
-    """What the field `name` of an object is that is `given` this, where it is made at `node`."""
+    """The value of the field `name` with the argument `given`, for an object created at `node`."""
     if stated is None:
         return given
     if is_field(stated):
@@ -47,7 +47,7 @@ def value_of(
 
 
 def _default(m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:
-    """What a field is that the object is given nothing for."""
+    """The default of a field."""
     if not isinstance(atom, Thing) or atom.kind != KIND:
         return of(atom)
     made = atom.part("default_factory") or atom.part("factory")

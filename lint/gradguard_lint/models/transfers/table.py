@@ -1,4 +1,4 @@
-"""The transfer functions, by the names that rows give them."""
+"""The transfer functions, by their names in rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HOMES = words(
     "python_calls signals starting tensorflow_calls torch_calls torch_tensors type_questions "
     "unknown_calls wrapping"
 )
-"""The modules that hold transfer functions."""
+"""The modules with transfer functions."""
 
 
 def _is_transfer(it: object) -> bool:
@@ -50,9 +50,9 @@ _PARAMETERS = ("m", "frame", "node", "name", "args", "row")
 
 
 def _tells(key: tuple[str, ...], without: Hashable = None) -> Transfer:
-    """A question about the machine that the program runs on; `without`: the answer without a GPU.
+    """A query about the machine; `without`: the answer without a GPU.
 
-    Where the row names a framework, the question starts the GPU's driver.
+    If the row names a framework, the query starts the GPU driver.
     """
 
     def tell(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -71,12 +71,12 @@ def _dispatch(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 
 def _gives(make: Callable[[Args, Row], Value]) -> Transfer:
-    """A call that does nothing but give what `make` says."""
+    """A call that only returns `make(args, row)`."""
     return lambda m, frame, node, name, args, row: make(args, row)
 
 
 def _does(make: Callable[[Args, Row], Payload], gives: Value = NOTHING) -> Transfer:
-    """A call whose effect is what `make` says."""
+    """A call with the effect `make(args, row)`."""
 
     def do(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
         m.effect(frame, node, f"{name}()", make(args, row))
@@ -111,4 +111,4 @@ TRANSFERS: dict[str, Transfer] = {
     "symbol": _gives(lambda args, row: of(Tensor("tensorflow"))),
     "told": _gives(lambda args, row: constant(row.flag)),
 }
-"""What rows name by `does`: the functions called so, and some by other names."""
+"""Transfer functions by `does`, under their own or another name."""

@@ -1,4 +1,4 @@
-"""What operations on tensors use: compute threads, the GPU, and the memory of arrays."""
+"""Resources of tensor operations: compute threads, the GPU, and array memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradguard_lint.models.transfers.devices import (
 )
 
 GRAPHS = (0, "<graphs>")
-"""Where it is kept that TensorFlow's operations only make a graph, which a session runs later."""
+"""Store key: TensorFlow's operations only build a graph, which a session runs."""
 
 
 def worked(
@@ -33,12 +33,12 @@ def worked(
     heavy: bool = False,
     by_size: bool = False,
 ) -> None:
-    """Record the computation: ``compute``, and ``graph`` where it makes a graph.
+    """Record the computation: ``compute``, and ``graph`` if it builds a graph.
 
     Args:
-        found: the tensors, and under which assumptions they are those.
+        found: the tensors, with their conditions.
         heavy: whether it may start compute threads, if it is on the CPU, and not small.
-        by_size: whether it does so for large tensors alone.
+        by_size: whether it does so for large tensors only.
     """
     tensors = [tensor for tensor, _ in found]
     gpu_used(m, frame, node, tensors)
@@ -65,16 +65,15 @@ def worked(
 
 
 def is_shared_out(name: str, arrays: Iterable[Tensor]) -> bool:
-    """Whether several threads compute that function of JAX with one of these arrays, or to make
-    it."""
+    """Whether several threads compute that JAX function with or for one of these arrays."""
     return name.rpartition(".")[2] in SHARED_OUT and any(
         it.framework == "jax" and it.extent and prod(it.extent[:-1]) >= LARGE for it in arrays
     )
 
 
 def _of_jax(node: ast.AST) -> str:
-    """The function of JAX by which an operator or a method computes: what has run once is
-    compiled, by whichever name it was called."""
+    """The JAX function behind an operator or method: what has run once is compiled, under either
+    name."""
     operator: ast.AST | None = None
     if isinstance(node, (ast.AugAssign, ast.BinOp, ast.UnaryOp)):
         operator = node.op
@@ -87,7 +86,7 @@ def _of_jax(node: ast.AST) -> str:
 
 
 def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor]) -> None:
-    """Record that a forked worker uses the GPU that tensors lie on, whatever way was taken."""
+    """Record that a forked worker uses the GPU of tensors, on every path."""
     if m.place.worker is None or m.place.worker.call.start != "fork":
         return
     if any(tensor.gpu and tensor.framework != "jax" for tensor in tensors):
@@ -96,14 +95,14 @@ def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor])
 
 
 def value_used(m: Machine, frame: Frame, node: ast.AST, values: Iterable[Value]) -> None:
-    """The same of one of `values`, or of something in it."""
+    """As `gpu_used`, for values that are, or contain, tensors."""
     forked = m.place.worker is not None and m.place.worker.call.start == "fork"
     if forked and not gpu_absent(m) and any(map(certainly_on_gpu, values)):
         m.effect(frame, node, ast.unparse(node), GpuUse("work"))
 
 
 def _operands(node: ast.AST) -> Iterator[ast.expr]:
-    """The expressions whose values `node` works on."""
+    """The operands of `node`."""
     if isinstance(node, ast.Call):
         own = node.func.value if isinstance(node.func, ast.Attribute) else node.func
         while isinstance(own, ast.Call) and getattr(own.func, "attr", "") == "detach":
@@ -116,8 +115,8 @@ def _operands(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def certainly_on_gpu(value: Value) -> bool:
-    """Whether all of `value`, or something in it, is on a GPU, or what is there depends on no more
-    than there is one."""
+    """Whether all of `value`, or something in it, is on a GPU, on no other condition than that
+    there is one."""
     known = [(_is_on_gpu(choice.atom), choice.when) for choice in value.choices]
     there = [when for gpu, when in known if gpu]
     return bool(there) and (len(there) == len(known) or all(it == WITH_A_GPU for it in there))
@@ -132,14 +131,14 @@ def _is_on_gpu(atom: Atom) -> bool:
 
 
 def all_on_gpu(found: list[tuple[Tensor, Conditions]]) -> Value:
-    """The first of the tensors `found`, where all are certainly on a GPU."""
+    """The first of the tensors `found`, if all are certainly on a GPU."""
     there = bool(found) and all(tensor.gpu and not when for tensor, when in found)
     return of(found[0][0]) if there else UNKNOWN
 
 
 def written(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:
-    """Record a write through torch to the memory of an array, in a worker process: NumPy itself
-    refuses where that is read-only."""
+    """Record a write through torch to an array's memory in a worker process; NumPy itself refuses
+    if that is read-only."""
     if m.in_process_worker and any(
         tensor.memory is not None and tensor.framework != "numpy" for tensor in target.tensors()
     ):
@@ -147,6 +146,6 @@ def written(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -
 
 
 def operation_placed(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
-    """An operation was placed: on the GPU, where a device scope around it says so."""
+    """Record the placement of an operation: on the GPU, in a device scope for it."""
     if m.modes.gpu and not gpu_hidden(m, config=True):
         gpu_touched(m, frame, node, what, "tensorflow", grown=memory_grown(m))

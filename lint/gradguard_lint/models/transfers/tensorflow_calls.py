@@ -39,7 +39,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.containers import element_of
-from gradguard_lint.engine.defaults import far_fetched_here
+from gradguard_lint.engine.defaults import path_needs_nondefault_option
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.proofs import prove
@@ -53,9 +53,9 @@ from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import (
     gpu_absent,
     gpu_hidden,
+    gpu_placement,
     gpu_touched,
     memory_grown,
-    placed,
 )
 from gradguard_lint.models.transfers.tensor_uses import GRAPHS, operation_placed, worked
 from gradguard_lint.models.transfers.tensors import combine, each_tensor, tensors_in, with_anything
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 _FROZEN = "<frozen>"
 _GRADIENTS = (GRADIENT, GRADIENTS)
 PAUSES = "stop_recording"
-"""The method of a tape that gives the block in which it does not record."""
+"""The method of a tape that returns a block without recording."""
 
 CPUS = ("cpu-list",)
 """The key of the list of all CPUs."""
@@ -78,7 +78,7 @@ CPUS = ("cpu-list",)
 
 def device_scope(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``tf.device(...)``, or ``jax.default_device(...)``."""
-    gpu, when = placed(args.get(*row.argument), m)
+    gpu, when = gpu_placement(args.get(*row.argument), m)
     on = gpu and not m.conflicts(when)
     if on:
         m.effect(frame, node, name, GpuSetting("meant"))
@@ -120,7 +120,7 @@ def visible_devices(
 
 
 def grown(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """The GPU's memory is taken as it is needed."""
+    """GPU memory is allocated on demand."""
     if args.constant(1, "enable") is False:
         return NOTHING
     m.effect(frame, node, name, GpuSetting("grown", "tensorflow"))
@@ -128,7 +128,7 @@ def grown(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 
 
 def session(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``tf.Session()``: it has threads as soon as it is made, whatever ``config`` says of them."""
+    """``tf.Session()``: creating it starts threads, whatever ``config`` is."""
     if args.get(0, "target") is None:
         m.effect(frame, node, f"`{name}()`", Compute("tensorflow", threads_only=True))
     return of(Thing("session", name, m.ident_at(node), m.worker_ident, site=m.site(frame, node)))
@@ -137,7 +137,7 @@ def session(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 def session_options(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """``ConfigProto(...)``, ``GPUOptions(...)``: how TensorFlow 1 is told what to take."""
+    """``ConfigProto(...)``, ``GPUOptions(...)``: TensorFlow 1's settings of GPUs and memory."""
     counts = args.keywords.get("device_count")
     table = counts.only if counts is not None else None
     gpus = table.get("GPU") if isinstance(table, Table) else None
@@ -151,7 +151,7 @@ def session_options(
 
 
 def session_option(m: Machine, frame: Frame, target: ast.Attribute, value: Value) -> None:
-    """``config.gpu_options.allow_growth = True``, or a share of the memory."""
+    """``config.gpu_options.allow_growth = True``, or a fraction of the memory."""
     owner = target.value
     if not isinstance(owner, ast.Attribute) or owner.attr != "gpu_options":
         return
@@ -162,11 +162,11 @@ def session_option(m: Machine, frame: Frame, target: ast.Attribute, value: Value
 
 
 _PASSIVE = LAST_BASES | {"tensorflow.Module"}
-"""Bases that call no method of what extends them."""
+"""Bases that call no methods of their subclasses."""
 
 
 def _is_of_a_foreign_class(scope: Frame | None) -> bool:
-    """Whether what runs in `scope` is a method, or in one, of a class that a library may call."""
+    """Whether `scope` is in a method of a class that a library may call."""
     while scope is not None and scope.self_class is None:
         scope = scope.parent
     bases = scope.self_class.outside() if scope is not None and scope.self_class is not None else ()
@@ -187,7 +187,7 @@ def map_fn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 
 
 def compiled(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``tf.function(f)``, or ``tf.function()`` that is then given one."""
+    """``tf.function(f)``, or ``tf.function()`` as a decorator."""
     wrapped = args.get(*row.argument)
     if wrapped is None:
         return of(External(name))
@@ -197,7 +197,7 @@ def compiled(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 def draw_function(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """A draw, which is an operation too."""
+    """A draw, which is also an operation."""
     if "generator" not in args.keywords and not is_certain(name, args):
         m.effect(frame, node, name, Draw(row.framework))
     return operation(m, frame, node, name, args, row)
@@ -209,7 +209,7 @@ def operation(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 
 def keras_model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A Keras model is made or loaded."""
+    """Creation or loading of a Keras model."""
     operation_placed(m, frame, node, f"{name}(...)")
     implied(m, frame, node, f"{name}(...)")
     if row.flag == AWAKENS:
@@ -223,7 +223,7 @@ def keras_model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
 
 
 def awakens(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What has variables or operations of its own once it is made."""
+    """An object with variables or operations from its creation."""
     awake(m, frame, node, f"`{name}()`")
     return UNKNOWN
 
@@ -240,41 +240,41 @@ def tf_variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
 def keras_optimizer(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """An optimizer of Keras's, which has variables from the beginning."""
+    """A Keras optimizer, which has variables from its creation."""
     awake(m, frame, node, f"`{name}()`")
     return torch_calls.optimizer(m, frame, node, name, args, row)
 
 
 def graphs(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """From here on TensorFlow computes nothing outside sessions."""
+    """Record that TensorFlow computes nothing outside sessions from here on."""
     m.store[GRAPHS] = NOTHING
     return NOTHING
 
 
 def awake(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
-    """TensorFlow starts its threads here, however little it computes."""
+    """Record that TensorFlow starts its threads, however little it computes."""
     if m.stored(*GRAPHS) is None:
         m.effect(frame, node, what, Compute("tensorflow", threads_only=True))
 
 
 def layer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A layer, and whether it is told the shape of what it gets."""
+    """A layer, and whether its input shape is passed."""
     told = name.endswith(".InputLayer") or any(word in args.keywords for word in _SHAPES)
     parts = ((_SHAPED, NOTHING),) if told else ()
     return of(Thing("keras-layer", name, m.ident_at(node), m.worker_ident, parts=parts))
 
 
 _SHAPES = ("batch_input_shape", "input_dim", "input_shape")
-"""The arguments of a model's first layer that tell the shape of what it gets."""
+"""The arguments of a model's first layer for the input shape."""
 
 _SHAPED = "<shaped>"
-"""Where it is kept that a layer, or a Sequential, knows the shape of what it gets."""
+"""Store key of a layer or Sequential: its input shape is known."""
 
 
 def _added(m: Machine, frame: Frame, node: ast.AST, model: Thing, added: Value) -> None:
-    """Something was added to a Sequential: a layer makes its weights once the shape is known."""
+    """Record a layer added to a Sequential; it creates its weights once the shape is known."""
     only = added.only
-    if isinstance(only, Tensor):  # what `keras.Input` gives
+    if isinstance(only, Tensor):  # a `keras.Input`
         m.store[model.ident, _SHAPED] = NOTHING
     if not isinstance(only, Thing) or only.kind != "keras-layer":
         return
@@ -285,34 +285,34 @@ def _added(m: Machine, frame: Frame, node: ast.AST, model: Thing, added: Value) 
 
 
 _WITHOUT_WEIGHTS = (".Flatten", ".InputLayer", ".Reshape", ".Activation", ".ReLU", ".Rescaling")
-"""Layers that often come first, and have no weights."""
+"""Layers without weights that are often first."""
 
 
 def implied(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
-    """TensorFlow takes the GPU here without being told."""
+    """Record that TensorFlow uses the GPU by default."""
     told = gpu_hidden(m, config=True) or memory_grown(m)
-    if not told and not gpu_absent(m) and not far_fetched_here(m):
+    if not told and not gpu_absent(m) and not path_needs_nondefault_option(m):
         m.effect(frame, node, what, GpuUse("implied", "tensorflow"))
 
 
 def function(m: Machine, frame: Frame, node: ast.AST, name: str, short: str, args: Args) -> Value:
     """A TensorFlow operation."""
     found = tensors_in(args.values())
-    # whatever arrays it is given, it computes with tensors
+    # it computes with tensors, whatever its arguments are
     tensors = [(replace(tensor, framework="tensorflow"), when) for tensor, when in found]
     worked(m, frame, node, tensors or [(Tensor("tensorflow"), NONE)], heavy=short in HEAVY)
     operation_placed(m, frame, node, f"{name}(...)")
     smooth = short not in STOPS and not (short == "cast" and _to_integers(args))
     value = combine(m, found, framework="tensorflow", smooth=smooth)
     value = with_anything(value, args.values())
-    ident = 0 if found else m.ident_at(node)  # a tape may be told to watch it
+    ident = 0 if found else m.ident_at(node)  # a tape may watch it
     if found and short in REARRANGES and all(it.ident in _GRADIENTS for it, _ in found):
         ident = GRADIENTS
     return each_tensor(value, lambda it: replace(it, gpu=it.gpu or m.modes.gpu, ident=ident))
 
 
 def _to_integers(args: Args) -> bool:
-    """Whether ``tf.cast(x, dtype)`` gives what has no gradient."""
+    """Whether the result of ``tf.cast(x, dtype)`` has no gradient."""
     dtype = args.get(1, "dtype")
     only = None if dtype is None else dtype.only
     name = only.name if isinstance(only, External) else getattr(only, "value", "")
@@ -333,7 +333,7 @@ def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args
 def model_method(
     m: Machine, frame: Frame, node: ast.AST, model: Atom, name: str, args: Args
 ) -> Value | None:
-    """A method of a Keras model; None where it is none of these."""
+    """A method of a Keras model; None for unknown ones."""
     if name in FITS:
         m.effect(frame, node, "tensorflow", Compute("tensorflow", heavy=True))
         implied(m, frame, node, f"`.{name}()`")
@@ -359,15 +359,15 @@ def model_method(
 _TOLD_NOTHING = words(
     "get_weights summary save save_weights to_json get_config count_params add pop"
 )
-"""Further methods, of which nothing matters."""
+"""Further methods, without relevant effects."""
 
 
 VARIABLES = ("trainable_variables", "trainable_weights", "weights", "variables")
-"""The attributes of models and layers that give what they are trained by."""
+"""Attributes of models and layers with their variables."""
 
 
 def variables(m: Machine, model: Thing | Instance, name: str) -> Value:
-    """``model.trainable_variables`` and the like."""
+    """``model.trainable_variables`` and similar attributes."""
     gpu = isinstance(model, Thing) and model.gpu
     whole = Tensor("tensorflow", "variable", gpu, m.worker_ident, model.ident)
     found, frozen = _variables_in(m, model, set())
@@ -375,14 +375,14 @@ def variables(m: Machine, model: Thing | Instance, name: str) -> Value:
         return sequence(join([of(whole), *map(of, [*found, *frozen])]))
     if not frozen:
         return sequence(join([of(whole), *map(of, found)]))
-    # What is frozen is left out: who is given the whole may use no more than that.
+    # Frozen variables are omitted: the result may be used only as a part of the whole.
     return sequence(join([*map(of, found), UNKNOWN] if found else [of(replace(whole, ident=0))]))
 
 
 def _variables_in(
     m: Machine, model: Thing | Instance, seen: set[int]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The variables of a model and its parts: those to be trained, and those that are not."""
+    """The trainable and the other variables of a model and its parts."""
     if model.ident in seen:
         return [], []
     seen.add(model.ident)
@@ -403,7 +403,7 @@ def _variables_in(
 
 
 def is_model(atom: Atom) -> TypeGuard[Thing | Instance]:
-    """Whether `atom` is a model or layer, of the library or of a class of the project's."""
+    """Whether `atom` is a Keras model or layer, also of a project class."""
     if isinstance(atom, Instance):
         return atom.cls.what == "keras"
     return isinstance(atom, Thing) and atom.kind in ("keras-model", "keras-layer")
@@ -429,7 +429,7 @@ def frozen_by(m: Machine, model: Thing, trainable: Value) -> None:
 
 
 def _frozen(m: Machine, model: Thing | Instance) -> bool:
-    """Whether a tape may leave out the variables of that model."""
+    """Whether a tape may ignore the variables of that model."""
     if isinstance(model, Instance):
         told = m.read(model.ident, "trainable")
         return told is not None and told.constants() != [True]
@@ -438,7 +438,7 @@ def _frozen(m: Machine, model: Thing | Instance) -> bool:
 
 
 _VARIABLES = words("trainable_variables trainable_weights")
-"""Attributes that models and layers have, with variables in them."""
+"""Attributes of models and layers that contain variables."""
 
 
 def tape_method(

@@ -1,4 +1,4 @@
-"""Tensors: whether they carry a graph, how large they are, and what operations make of them."""
+"""Tensors: graphs, sizes, and results of operations."""
 
 from __future__ import annotations
 
@@ -38,24 +38,25 @@ from gradguard_lint.models.torch_words import (
 )
 from gradguard_lint.models.transfers.devices import (
     cpu_when,
+    gpu_placement,
     gpu_touched,
-    placed,
 )
 from gradguard_lint.models.transfers.tensor_uses import gpu_used, worked
 from pytest_gradguard.records import replace
 
 SMALL = 1000
-"""Up to this many elements, no operation uses several threads."""
+"""The number of elements up to which no operation uses several threads."""
 
 FRAMEWORK_ORDER = ("torch", "tensorflow", "cupy", "dask", "jax", "numpy")
 
 
 LARGE_FROM = 32769
-"""From this many elements on, torch shares elementwise operations and reductions out to threads."""
+"""The number of elements from which torch uses threads for elementwise operations and reductions.
+"""
 
 
 def known_count(values: Iterable[Value]) -> int | None:
-    """How many elements these sizes, plain numbers or tuples of them, make; None: not known."""
+    """The product of these sizes, numbers or tuples of them; None if unknown."""
     count = 1
     for value in values:
         only = value.only
@@ -74,13 +75,13 @@ def known_count(values: Iterable[Value]) -> int | None:
 
 
 def known_small(values: Iterable[Value]) -> bool:
-    """Whether these sizes are known and make little."""
+    """Whether these sizes are known and small."""
     count = known_count(values)
     return count is not None and count <= SMALL
 
 
 def is_large(values: Iterable[Value]) -> bool:
-    """Whether one of these, an operand, is a large tensor in any case."""
+    """Whether one of these operands is certainly a large tensor."""
     return any(
         value.choices and all(isinstance(it, Tensor) and it.large for it in value.atoms)
         for value in values
@@ -88,15 +89,15 @@ def is_large(values: Iterable[Value]) -> bool:
 
 
 def as_large(name: str, operands: Iterable[Value], value: Value) -> Value:
-    """`value`, what the operation `name` makes of `operands`: as large as the largest, where
-    it has as many elements."""
+    """`value`, the result of the operation `name` on `operands`: large if one of them is and the
+    number of elements is kept."""
     if name not in KEEPS_COUNT or not is_large(operands):
         return value
     return each_tensor(value, lambda it: replace(it, large=True))
 
 
 def tensors_in(values: Iterable[Value]) -> list[tuple[Tensor, Conditions]]:
-    """The tensors among `values`, one container deep."""
+    """The tensors among `values`, including those in containers, one level deep."""
     found = []
     for value in values:
         for choice in value.choices:
@@ -124,12 +125,12 @@ def tensors_in(values: Iterable[Value]) -> list[tuple[Tensor, Conditions]]:
 
 
 def unknown_result(call: int) -> Tensor:
-    """What came back from a process call, where all that is known is that it is a tensor."""
+    """The tensor for an unknown result of a process call."""
     return Tensor("torch", "unknown", maybe=frozenset({call}))
 
 
 def unsettled(value: Value) -> bool:
-    """Whether nothing at all is known of `value`, or of what it holds."""
+    """Whether `value`, or something in it, is entirely unknown."""
     return any(isinstance(atom, Unknown) and result_call(atom) is None for atom in inner(value, 1))
 
 
@@ -140,7 +141,7 @@ def combine(
     smooth: bool = True,
     framework: str | None = None,
 ) -> Value:
-    """The tensor that an operation on tensors makes."""
+    """The result of an operation on tensors."""
     tensors = [tensor for tensor, _ in found]
     names = {tensor.framework for tensor in tensors}
     if framework is None:
@@ -197,12 +198,12 @@ def combine(
 
 
 def each_tensor(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
-    """`value` with each tensor that it may be changed."""
+    """`value` with `change` applied to each tensor."""
     return value.map(lambda atom: of(change(atom) if isinstance(atom, Tensor) else atom))
 
 
 def unsure_of_grad(tensor: Tensor) -> Tensor:
-    """`tensor`, which may have a history of what is not known."""
+    """`tensor`, possibly with an unknown history."""
     return replace(tensor, grad="unknown") if tensor.grad == "none" else tensor
 
 
@@ -214,11 +215,12 @@ def as_figure(
     args: Args,
     value: Value,
 ) -> Value:
-    """What the operation `short` makes of `found`, which is `value`: one number of gradients is no
-    gradient, and one of parameters no copy of them; in another order, or joined, they are copies.
+    """The result `value` of the operation `short` on `found`, with its sources: a scalar computed
+    from gradients isn't a gradient, and one from parameters isn't a copy; reordered or joined
+    values are copies.
 
     Args:
-        others: its arguments, but for the tensor itself.
+        others: its arguments, without the tensor itself.
     """
     copies = short in ORDERS and bool(found) and all(_has_values(tensor) for tensor, _ in found)
     told = others[1:] if short.endswith("norm") else others
@@ -240,21 +242,21 @@ def as_figure(
 
 
 def _has_values(tensor: Tensor) -> bool:
-    """Whether `tensor` is a parameter, or has the values of some."""
+    """Whether `tensor` is a parameter, or a copy of its values."""
     return tensor.grad == "parameter" or COPIED in tensor.sources
 
 
 _WHOLE = frozenset({"p", "ord", "dtype", "correction", "unbiased", "input"})
-"""Arguments with which an operation is still one on all of a tensor."""
+"""Arguments with which an operation still reduces the whole tensor."""
 
 
 def several(
     m: Machine, found: list[tuple[Tensor, Conditions]], short: str, dim: Value | None, value: Value
 ) -> Value:
-    """What the operation `short` gives, of whose results `value` is the first or each.
+    """The result of the operation `short`, of which `value` is the first or each part.
 
     Args:
-        found: the tensors that it was given.
+        found: its tensor arguments.
         dim: the argument that may be a dimension.
     """
     if short in SEVERAL:
@@ -274,7 +276,7 @@ def operation(
     smooth: bool = True,
     matmul: bool = False,
 ) -> Value | None:
-    """What an operator makes of `values`; None where no tensor is among them."""
+    """The result of an operator on `values`; None if none is a tensor."""
     found = [
         (choice.atom, choice.when)
         for value in values
@@ -301,22 +303,22 @@ def operation(
 
 
 def _has_tensor(node: ast.AST, values: list[Value]) -> bool:
-    """Whether an operand of the operator `node` is a tensor, which makes one of any other."""
+    """Whether an operand of the operator `node` is a tensor, so that its result is one."""
     if not isinstance(node, (ast.BinOp, ast.AugAssign, ast.UnaryOp)):
         return False
-    if isinstance(node.op, ast.Mod):  # may fill a text
+    if isinstance(node.op, ast.Mod):  # possibly string formatting
         values = values[:1]
     return any(map(is_certain, values))
 
 
 def certainly(value: Value) -> Value:
-    """`value`, which is one torch tensor on every way."""
+    """`value` as one torch tensor on every path."""
     return each_tensor(value, lambda it: replace(it, certain=it.framework == "torch" or it.certain))
 
 
 def with_sources(m: Machine, value: Value, given: Iterable[Value]) -> Value:
-    """`value`, a torch tensor computed from `given`: where something unknown there may have a
-    graph, it may have one."""
+    """`value`, a torch tensor computed from `given`: it may have a graph if something unknown there
+    may."""
     if not m.modes.grad or all(it.framework != "torch" or it.tracked for it in value.tensors()):
         return value
     behind = sources_of(given)
@@ -330,7 +332,8 @@ def with_sources(m: Machine, value: Value, given: Iterable[Value]) -> Value:
 
 
 def with_anything(value: Value, given: Iterable[Value]) -> Value:
-    """`value`, a TensorFlow tensor, with what it is computed from beside the tensors in `given`."""
+    """`value`, a TensorFlow tensor, with `ANYTHING` as a source if `given` contains anything
+    unknown."""
     told = [atom for each in given for atom in inner(each, 1)]
     if not any(isinstance(atom, (Method, Unknown)) for atom in told):
         return value
@@ -343,7 +346,7 @@ def with_anything(value: Value, given: Iterable[Value]) -> Value:
 
 
 def _of_results(values: list[Value]) -> Value | None:
-    """What an operator makes of unknown results of one call and plain numbers."""
+    """The result of an operator on unknown results of one call and numbers."""
     calls = set()
     for value in values:
         for atom in value.atoms:
@@ -376,14 +379,14 @@ def derived(m: Machine, tensor: Tensor) -> Tensor:
 
 
 def viewed(m: Machine, view: Tensor, tensor: Tensor) -> Tensor:
-    """`view`, which has the memory of `tensor`: what a thread writes to one is in the other."""
+    """`view`, which shares the memory of `tensor`: a thread's writes to one are in the other."""
     if m.place.worker is None or m.in_process_worker:
         return view
     return replace(view, whole=tensor.whole or tensor.ident, born=tensor.born)
 
 
 def requires_grad(args: Args) -> str:
-    """``leaf`` where ``requires_grad=True`` is among the arguments."""
+    """The `grad` of a tensor by its ``requires_grad`` argument."""
     value = args.get(None, "requires_grad")
     if value is None:
         return "none"
@@ -397,7 +400,7 @@ def move(
     m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, device: Value | None, what: str
 ) -> Value:
     """``tensor.to(device)``."""
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if not gpu:
         known = device is not None and any(
             isinstance(atom, (Const, Thing)) for atom in device.atoms

@@ -1,4 +1,4 @@
-"""torch: what its functions, tensors, modules and optimizers do."""
+"""torch: functions, and creation of tensors and optimizers."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ from gradguard_lint.models.transfers.devices import (
     chosen_gpu,
     cpu_when,
     driver_started,
+    gpu_at_index,
     gpu_name,
+    gpu_placement,
+    gpu_text,
     gpu_touched,
-    numbered,
-    placed,
-    shown,
 )
 from gradguard_lint.models.transfers.extents import lies_apart, memory_of, same_element
 from gradguard_lint.models.transfers.tensor_uses import all_on_gpu, gpu_used, worked, written
@@ -90,8 +90,8 @@ from pytest_gradguard.records import replace
 
 
 def gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A call that initialises CUDA: it may do so to ask something, with a context or without, or
-    choose the GPU."""
+    """A call that initialises CUDA: possibly only for a query, without a context, or to select the
+    GPU."""
     chosen = args.get(*row.argument) if row.flag == "chooses" else None
     gpu_touched(
         *(m, frame, node, f"{name}()", row.framework),
@@ -103,13 +103,13 @@ def gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 
 
 def gpu_driver(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A call that starts the GPU's driver, and makes no context."""
+    """A call that starts the GPU driver without a context."""
     driver_started(m, frame, node, f"{name}()", row.framework)
     return UNKNOWN
 
 
 def fork_rng(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``torch.random.fork_rng()``: the states of all GPUs are read, unless it is told of which."""
+    """``torch.random.fork_rng()``: reads the states of all GPUs, unless devices are passed."""
     enabled = args.get(1, "enabled")
     if args.get(*row.argument) is None and (enabled is None or enabled.constant is True):
         driver_started(m, frame, node, f"{name}()", row.framework)
@@ -117,11 +117,12 @@ def fork_rng(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 
 
 def threads(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """The compute threads are limited, to one or to nobody knows how many; or there are several."""
+    """Record that compute threads are limited, to one or an unknown number, or that there are
+    several."""
     count = args.get(*row.argument) or args.get(0) or UNKNOWN
     libraries = args.get(1, "user_api") if row.flag else None
     if libraries is not None and libraries.constant == "blas":
-        return NOTHING  # torch computes with OpenMP's threads
+        return NOTHING  # torch computes with OpenMP threads
     if isinstance(count.constant, int) and count.constant > 1:
         m.effect(frame, node, name, ComputeThreads(row.framework, several=True))
     else:
@@ -130,7 +131,7 @@ def threads(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 
 def optimizer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """An optimizer, with the parameters that it steps."""
+    """An optimizer with its parameters."""
     parts = [("parameters", args.get(0, "params") or UNKNOWN)]
     if "use_locking" in args.keywords:
         parts.append((LOCKS, args.keywords["use_locking"]))
@@ -160,13 +161,13 @@ def variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 
 
 def applied(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A function that calls the one that it is given, with the other arguments."""
+    """A function that calls its argument with the other arguments."""
     function = args.get(*row.argument) or UNKNOWN
     return m.call(frame, node, function, Args(args.positional[1:], {}, args.rest))
 
 
 def distribution(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A distribution: what is drawn from it may carry its parameters' graph."""
+    """A distribution: samples may carry its parameters' graph."""
     tensor = combine(m, tensors_in(args.values()), framework="torch")
     return of(
         Thing("distribution", name, m.ident_at(node), m.worker_ident, parts=(("tensor", tensor),))
@@ -176,7 +177,7 @@ def distribution(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
 def load(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``torch.load(...)``."""
     location = args.get(*row.argument)
-    on_gpu, when = placed(location, m)
+    on_gpu, when = gpu_placement(location, m)
     if on_gpu:
         what = f"{name}(..., {row.argument[1]}={as_written(node, location)})"
         gpu_touched(m, frame, node, what, "torch", location, when)
@@ -203,7 +204,7 @@ def tensor_function(
 
 
 def gives_one(name: str, args: Args, row: Row) -> bool:
-    """Whether a call of the function `name` gives one tensor, whatever its arguments are."""
+    """Whether the function `name` returns one tensor for any arguments."""
     home, _, short = name.rpartition(".")
     if home not in WITH_FUNCTIONS:
         return name in ("torch.nn.Parameter", "torch.autograd.Variable")
@@ -214,14 +215,14 @@ def gives_one(name: str, args: Args, row: Row) -> bool:
 
 
 def total_norm(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A function that gives the norm of all gradients of parameters."""
+    """A function that returns the norm of all gradients of parameters."""
     return of(Tensor("torch", "none", False, m.worker_ident, sources=frozenset({FIGURE})))
 
 
 def _of_tensors(short: str, args: Args) -> Iterator[Value]:
-    """The arguments that may be, or hold, tensors with history."""
+    """The arguments that may be, or contain, tensors with history."""
     if short in ARRANGES and args.positional:
-        yield args.positional[0]  # the others are sizes and places
+        yield args.positional[0]  # the others are sizes and positions
     else:
         yield from args.positional
         if args.rest is not None:
@@ -232,7 +233,7 @@ def _of_tensors(short: str, args: Args) -> Iterator[Value]:
 
 
 def _each(args: Args) -> list[Value]:
-    """The operands: the arguments, and what literal lists of tensors among them hold."""
+    """The operands: the arguments, with literal lists of tensors expanded."""
     found: list[Value] = []
     for value in args.values():
         only = value.only
@@ -243,7 +244,7 @@ def _each(args: Args) -> list[Value]:
 def function(
     m: Machine, frame: Frame, node: ast.AST, short: str, args: Args, *, linalg: bool = False
 ) -> Value:
-    """A torch function on tensors: its result has history where an argument requires grad."""
+    """A torch function on tensors: its result has history if an argument requires grad."""
     found = tensors_in(args.values())
     anything = any(unsettled(value) for value in _of_tensors(short, args))
     operands = _each(args)
@@ -279,7 +280,7 @@ def function(
 
 
 JOINING = words("cat concat concatenate hstack stack vstack")
-"""Functions that make one tensor of several, which are its parts."""
+"""Functions that join several tensors."""
 
 
 def _is_of_gradients(tensor: Tensor) -> bool:
@@ -293,12 +294,12 @@ def device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 
     def change(atom: Atom) -> Value:
         if index is not None and gpu_name(atom):
-            return numbered(index)
+            return gpu_at_index(index)
         if isinstance(atom, Const):
             text = f"cuda:{atom.value}" if isinstance(atom.value, int) else str(atom.value)
             return of(Thing("device", text, gpu=gpu_name(atom)))
         if gpu_name(atom) and not isinstance(atom, Thing):
-            return numbered(chosen_gpu(of(atom)))
+            return gpu_at_index(chosen_gpu(of(atom)))
         return of(atom)
 
     return value.map(change)
@@ -307,7 +308,7 @@ def device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 def default_device(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """``torch.set_default_device(...)``, or a default type, which lies somewhere too."""
+    """``torch.set_default_device(...)``, or a default type, which has a device, too."""
     given = args.get(*row.argument) or UNKNOWN
     if not name.endswith("device"):
         known = [getattr(atom, "name", getattr(atom, "value", "")) for atom in given.atoms]
@@ -317,12 +318,12 @@ def default_device(
 
 
 def device_by_default(m: Machine) -> Value | None:
-    """Where a tensor is made whose call does not say."""
+    """The default device of new tensors."""
     return m.filtered(m.modes.device) if m.modes.device is not None else None
 
 
 def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A torch function that makes a tensor without history."""
+    """A torch function that creates a tensor without history."""
     short = name.rpartition(".")[2]
     if row.flag:
         made = Tensor("torch", "none", False, m.worker_ident, m.ident_at(node))
@@ -334,13 +335,13 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     written = device is not None
     if not written and not inherited and short not in ("as_tensor", "asarray"):
         device = device_by_default(m)
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if inherited:
         like = [tensor for tensor, _ in tensors_in(args.values())]
         gpu = any(tensor.gpu for tensor in like)
         gpu_used(m, frame, node, like)
     elif gpu:
-        named = as_written(node, device) if "device" in args.keywords else shown(device)
+        named = as_written(node, device) if "device" in args.keywords else gpu_text(device)
         told = f"{name}(..., device={named})" if written else f"{name}(...)"
         gpu_touched(m, frame, node, told, "torch", device, when, told=written)
     if args.get(None, "pin_memory") == constant(True):
@@ -399,20 +400,20 @@ def _has_many(array: Value | None) -> bool:
 
 
 def _count(short: str, sizes: list[Value]) -> int | None:
-    """How many elements the function `short` makes that is given `sizes`."""
+    """The number of elements that the function `short` creates with `sizes`."""
     if short in _SIZE_AT:
         sizes = sizes[_SIZE_AT[short] :][:1]
     count = known_count(sizes) if sizes else None
-    bound = short in ("arange", "range") and len(sizes) > 1  # the product is no less
+    bound = short in ("arange", "range") and len(sizes) > 1  # the product is an upper bound
     return None if bound and count is not None and count > SMALL else count
 
 
 _SIZE_AT = {"full": 0, "randint": -1, "linspace": 2, "logspace": 2, "normal": 2}
-"""At which place functions are given the size that are given other numbers, too."""
+"""The position of the size in functions with other numeric arguments."""
 
 
 def shared(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Atom:
-    """The tensor `atom` on the memory of the array that it is made from, unless it is a copy."""
+    """The tensor `atom` on the memory of its source array, unless it is a copy."""
     memory, _ = memory_of(args.get(0))
     known = {"data", "a", "obj", "dtype", "device"}.issuperset(args.keywords)
     if memory is None or not isinstance(atom, Tensor) or not known or args.open or args.rest:
@@ -430,7 +431,7 @@ def shared(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> A
 
 
 def _few(data: Value) -> bool:
-    """Whether this is a number, or a literal list of a few."""
+    """Whether this is a number, or a short literal list."""
     return all(
         isinstance(atom, Const)
         or atom in NUMBER.atoms
@@ -441,6 +442,6 @@ def _few(data: Value) -> bool:
 
 
 def drawn(m: Machine, frame: Frame, node: ast.AST, generator: Value) -> None:
-    """Record that a generator object is drawn from."""
+    """Record a draw from a generator object."""
     for thing in generator.things("generator"):
         arrays.drawn(m, frame, node, thing, thing.name)

@@ -1,4 +1,4 @@
-"""torch: what its modules, losses and optimizers do."""
+"""torch: modules, losses and optimizers."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from gradguard_lint.models.transfers.devices import (
     as_written,
     cuda_argument,
     device_argument,
+    gpu_placement,
     gpu_touched,
-    placed,
 )
 from gradguard_lint.models.transfers.tensor_uses import value_used, worked, written
 from gradguard_lint.models.transfers.tensors import (
@@ -74,13 +74,13 @@ def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args
 
 
 def forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
-    """What calling a library's module gives, without what is around it."""
+    """The result of calling a library's module, without its wrapper."""
     value = _forward(m, frame, node, model, args)
     return certainly(value) if _gives_one(m, model) else value
 
 
 def _gives_one(m: Machine, module: Atom) -> bool:
-    """Whether the library's `module` gives one tensor, whatever it is called with."""
+    """Whether the library's `module` returns one tensor for any arguments."""
     home, _, name = module.name.rpartition(".") if isinstance(module, Thing) else ("", "", "")
     if home != "torch.nn" or not isinstance(module, Thing):
         return False
@@ -130,14 +130,14 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
 
 
 def runs(m: Machine, frame: Frame, node: ast.AST, module: Thing | Instance) -> None:
-    """Note that the parent calls `module`, of which it is not known whether it keeps statistics."""
+    """Record that the parent calls `module`, which may keep statistics."""
     if m.place.worker is None and module.ident > 0:
         m.effect(frame, node, "run", ModelUse(of(module), "run"))
 
 
 def used_by(m: Machine, frame: Frame, node: ast.AST, name: str, given: Iterable[Value]) -> None:
-    """Note that something unknown is called that saves or runs a module it is given, as its name
-    says: ``evaluate(net, data)``."""
+    """Record an unknown call that, by its name, saves or runs its module argument: ``evaluate(net,
+    data)``."""
     saves = name.startswith(_SAVES)
     if not saves and not name.startswith(_RUNS):
         return
@@ -150,14 +150,14 @@ def used_by(m: Machine, frame: Frame, node: ast.AST, name: str, given: Iterable[
 
 
 def keep_parts(m: Machine, instance: Instance, args: Args) -> None:
-    """The modules that the ``__init__`` of a container is given become parts of it."""
+    """Record the arguments of a container's ``__init__`` as its submodules."""
     for number, value in enumerate((*args.positional, *([args.rest] if args.rest else ()))):
         if any(isinstance(atom, (Thing, Instance, Items, Table)) for atom in value.atoms):
             m.set_field(instance.ident, str(number), value)
 
 
 def about_parts(m: Machine, instance: Instance) -> tuple[tuple[str, Value], ...]:
-    """What the modules tell that a container calls one after the other."""
+    """Traits of the submodules that a container calls in turn."""
     parts = [part for _, value in m.fields(instance.ident) for part in inner(value)]
     return tuple(
         (what, constant(True))
@@ -167,14 +167,14 @@ def about_parts(m: Machine, instance: Instance) -> tuple[tuple[str, Value], ...]
 
 
 def does(m: Machine, module: Atom, what: str, depth: int = 4) -> bool:
-    """Whether a module in training mode keeps ``statistics``, or ``drops``: one of the library's by
-    itself, one of the program's by a part that it has in any case, and in that mode."""
+    """Whether a module in training mode keeps ``statistics``, or ``drops``: a library module by
+    itself, a project module by a certain part in that mode."""
     if isinstance(module, Thing):
         return module.kind == "model" and module.part(what) is not None
     if module_of(module) is not module or not isinstance(module, Instance) or not depth:
         return False
     if m.find_in_class(module.cls, "train") is not None:
-        return False  # it may leave some of its parts as they are
+        return False  # it may leave some parts unchanged
     return any(
         all(
             not choice.when
@@ -196,18 +196,18 @@ def model_method(
     name: str,
     args: Args,
 ) -> Value | None:
-    """A method that every torch module has; None where it is none of these."""
+    """A method that every torch module has; None for others."""
     me = of(model)
     if name == "cuda":
         named = cuda_argument(args)
-        on_gpu, when = placed(named, m)
+        on_gpu, when = gpu_placement(named, m)
         gpu_touched(m, frame, node, "`.cuda()`", "torch", named, when)
         return moved_model(m, model, on_gpu, m.site(frame, node) if on_gpu else None, when)
     if name == "cpu":
         return moved_model(m, model, False)
     if name in ("to", "to_empty"):
         device = device_argument(args)
-        on_gpu, when = placed(device, m)
+        on_gpu, when = gpu_placement(device, m)
         if on_gpu:
             what = f"`.{name}({as_written(node, device)})`"
             gpu_touched(m, frame, node, what, "torch", device, when)
@@ -219,7 +219,7 @@ def model_method(
         if device is not None:
             module_parts.moved(m, model, away=True)
         return me
-    if name == "backward" and args.positional:  # no module has it: an engine that has the module
+    if name == "backward" and args.positional:  # modules have none: an engine with the module
         return own_gradients.goes_backward(m, frame, node, "`.backward()`", args.positional[0])
     if name == "share_memory":
         m.program.shared.add(ident)
@@ -277,7 +277,7 @@ def model_method(
         set_training(m, model, flag if name == "train" else constant(False))
     if name == "apply":
         frozen.as_made(m, ident)
-        set_training(m, model, UNKNOWN)  # the function may say otherwise of any part
+        set_training(m, model, UNKNOWN)  # the function may change it for any part
         m.call(frame, node, args.get(0, "fn") or UNKNOWN, Args([module_parts.each(model)]))
     if name in STATEFUL:
         return me
@@ -285,7 +285,7 @@ def model_method(
 
 
 def _parameter_of(m: Machine, model: Atom, ident: int, gpu: bool) -> Tensor:
-    """What stands for the parameters of `model`."""
+    """The tensor that represents the parameters of `model`."""
     born = getattr(model, "born", m.worker_ident)
     tensor = Tensor("torch", "parameter", gpu, born, ident, frozenset(), frozenset({ident}))
     tensor, _ = frozen.parameters_of(m, ident, tensor)[-1]
@@ -294,17 +294,17 @@ def _parameter_of(m: Machine, model: Atom, ident: int, gpu: bool) -> Tensor:
 
 
 _SAVES = ("save", "push_to")
-"""How the names of functions begin that write a module to files."""
+"""Prefixes of functions that save a module."""
 
 _RUNS = ("eval", "generate", "infer", "predict", "score", "test", "valid")
-"""How the names of functions begin that run a module on data."""
+"""Prefixes of functions that run a module on data."""
 
 _AS_FAR: dict[object, Extent] = {True: "whole", False: "partial"}
-"""How far a state replaces what a module has, by whether it must have all of it."""
+"""The extent to which a loaded state replaces a module's, by `strict`."""
 
 
 def all_of(m: Machine, node: ast.AST, name: str, parameter: Tensor) -> Value:
-    """What `parameters` and `named_parameters` give."""
+    """The result of `parameters` and `named_parameters`."""
     if name == "named_parameters":
         called = unknown(("parameter-name", m.ident_at(node)))
         return sequence(of(Items("tuple", (called, of(parameter)), of(parameter))))
@@ -312,11 +312,11 @@ def all_of(m: Machine, node: ast.AST, name: str, parameter: Tensor) -> Value:
 
 
 STATE = "state"
-"""What kind of thing ``state_dict()`` gives."""
+"""The kind of the result of ``state_dict()``."""
 
 
 def state_item(state: Thing) -> Value:
-    """What a state has under one of its keys: it lies where its module lay."""
+    """An item of a state, on the device of its module."""
     return of(Tensor("torch", "none", state.gpu, state.born))
 
 
@@ -342,11 +342,11 @@ def buffer_of(m: Machine, owner: int) -> Tensor:
 
 
 TRAINING = "<training>"
-"""Where it is kept whether a module is in training mode."""
+"""Store key: whether a module is in training mode."""
 
 
 def training(m: Machine, ident: int) -> bool | None:
-    """Whether the module is in training mode, as it is made; None where that is not known."""
+    """Whether the module is in training mode, which is the default; None if unknown."""
     flag = m.read(ident, TRAINING)
     if flag is None:
         return True
@@ -354,7 +354,7 @@ def training(m: Machine, ident: int) -> bool | None:
 
 
 def set_training(m: Machine, module: Atom, flag: Value, depth: int = 4) -> None:
-    """Note that a module, and all in it, is in training mode from here on, or not."""
+    """Record the training mode of a module and its submodules."""
     if isinstance(module, (Thing, Instance)) and module.ident > 0:
         m.store[module.ident, TRAINING] = flag
     if isinstance(module, Instance) and depth:
@@ -371,9 +371,9 @@ def returned(
     received: Callable[[Value], Value],
     seen: set[int],
 ) -> Atom:
-    """A library's object, or a project's, that comes back from a worker: a module is another."""
+    """A library or project object as returned from a worker: modules are new objects."""
     if isinstance(atom, Thing) and atom.kind == "optimizer":
-        # It holds what came back with it, which is not known.
+        # It has the returned parameters, which are unknown.
         return replace(atom, born=0, ident=_copy(m, atom.ident, call), parts=())
     if atom.ident <= 0 or (isinstance(atom, Thing) and module_of(atom) is not atom):
         return replace(atom, born=0) if isinstance(atom, Thing) else atom
@@ -381,7 +381,7 @@ def returned(
     if ident == atom.ident:
         return atom
     copy = replace(atom, born=0, ident=ident)
-    if ident in seen:  # in another place, too; it may hold itself
+    if ident in seen:  # already seen; it may contain itself
         return copy
     seen.add(ident)
     if module_of(atom) is atom:
@@ -406,7 +406,7 @@ def returned(
 
 
 def _copy(m: Machine, ident: int, call: ParallelCall) -> int:
-    """The identity of what comes back of `ident`: the same for a copy of a copy."""
+    """The identity of the returned copy of `ident`: the same for a copy of a copy."""
     first = m.program.returned.get(ident)
     original = first[1] if first is not None and first[0] == call.ident else ident
     return m.ident_of(("returned", call.ident, original))
@@ -424,7 +424,7 @@ def module_of(atom: Atom) -> Thing | Instance | None:
 def moved_model(
     m: Machine, model: Atom, gpu: bool, site: Site | None = None, when: Conditions = NONE
 ) -> Value:
-    """`model` on the GPU (under `when`), or off it: it moves in place, for all its names."""
+    """`model` moved to the GPU (under `when`) or off it, in place."""
     ident = model.ident if isinstance(model, (Thing, Instance)) else 0
     if ident <= 0:
         return of(replace(model, gpu=gpu)) if isinstance(model, Thing) else of(model)
@@ -438,19 +438,19 @@ def moved_model(
 
 
 def instance_on_gpu(m: Machine, instance: Instance) -> bool:
-    """Whether an object of a torch class of the project was moved to a GPU."""
+    """Whether an object of a project's torch class was moved to a GPU."""
     value = m.read(instance.ident, "<gpu>")
     return value is not None and True in value.constants()
 
 
 LOCKS = "locks"
-"""The part of an optimizer that says whether it takes a lock for each update."""
+"""The part of an optimizer for its argument `use_locking`."""
 
 
 def optimizer_method(
     m: Machine, frame: Frame, node: ast.AST, optimizer: Thing, name: str, args: Args
 ) -> Value:
-    """``optimizer.step()`` and the like."""
+    """``optimizer.step()`` and other methods."""
     called = ast.unparse(node.func) if isinstance(node, ast.Call) else f"optimizer.{name}"
     what = f"`{called}()`"
     if name == "step":

@@ -1,4 +1,4 @@
-"""torch: what its tensors do, known ones and those that only their methods give away."""
+"""torch: methods of tensors, also of unknown objects recognised by them."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ from gradguard_lint.models.transfers import (
 from gradguard_lint.models.transfers.chances import is_certain
 from gradguard_lint.models.transfers.devices import (
     as_written,
-    counted,
     cuda_argument,
     device_argument,
+    gpu_placement,
     gpu_touched,
+    is_unknown_integer,
     of_tensor,
-    placed,
 )
 from gradguard_lint.models.transfers.extents import same_element
 from gradguard_lint.models.transfers.tensor_uses import all_on_gpu, gpu_used, worked, written
@@ -109,7 +109,7 @@ from pytest_gradguard.records import replace
 
 
 def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, name: str) -> Value:
-    """``tensor.name`` where it is no method."""
+    """``tensor.name``; a `Method` if it isn't a known attribute."""
     if name == "data":
         return of(_without_history(tensor))
     if name == "grad":
@@ -141,7 +141,7 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
 
 
 def part_of_output(m: Machine, atom: Atom) -> Atom:
-    """A part of what a model gives, ``model(batch).logits``, where `atom` is no method."""
+    """An attribute of a model's output, ``model(batch).logits``, unless `atom` is a method."""
     whole = atom.receiver if isinstance(atom, Method) else None
     if not isinstance(atom, Method) or not isinstance(whole, Tensor):
         return atom
@@ -164,11 +164,11 @@ _METHODS = frozenset().union(
     ),
     *(QUESTIONS, SEVERAL, STOPS, TO_ONE, TURNS, VIEWS, WITH_INDICES, GIVE_ONE),
 )
-"""What an attribute of a tensor is called that is a method."""
+"""Names of tensor attributes that are methods."""
 
 
 def _device_of(tensor: Tensor, node: ast.AST) -> Key:
-    """What the device is known by that `tensor`, not known to be on a GPU, is asked for."""
+    """The key of the device of `tensor`, which isn't known to be on a GPU."""
     return ("device-of", tensor.ident or ("node", id(node)))
 
 
@@ -176,7 +176,7 @@ def tensor_method(
     m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, name: str, args: Args
 ) -> Value:
     """``tensor.name(...)``."""
-    if tensor.ident == GRADIENT:  # one that is None has no such method
+    if tensor.ident == GRADIENT:  # None has no methods
         prove(m, _owner_of_gradient(m, frame, node), "leaf")
     if name == "detach":
         return of(_without_history(tensor))
@@ -214,7 +214,7 @@ def tensor_method(
         here = device.constant == "cpu" if device is not None else bool(given)
         same = all(same_element(tensor.memory, value) for value in given)
         if not here or not same or "copy" in args.keywords:
-            tensor = replace(tensor, memory=None)  # a copy, for all that is known
+            tensor = replace(tensor, memory=None)  # possibly a copy
         if any(map(_of_whole_numbers, given)):
             tensor = _without_history(tensor)
         return move(m, frame, node, tensor, device, f"`.to({as_written(node, device)})`")
@@ -297,7 +297,7 @@ def tensor_method(
 
 
 def _is_buffer_on_gpu(m: Machine, tensor: Tensor) -> bool | None:
-    """Whether `tensor` is a buffer of a module that was moved to a GPU; None: perhaps."""
+    """Whether `tensor` is a buffer of a module moved to a GPU; None: possibly."""
     owner = m.program.buffers.get(tensor.ident, 0)
     moved = m.read(owner, "<gpu>") if owner else None
     if moved is None or True not in moved.constants():
@@ -306,29 +306,29 @@ def _is_buffer_on_gpu(m: Machine, tensor: Tensor) -> bool | None:
 
 
 def gives_one(name: str, args: Args) -> bool:
-    """Whether the tensors' method `name` gives one tensor, whatever its arguments are."""
+    """Whether the tensor method `name` returns one tensor for any arguments."""
     of_all = name in ONE_OF_ALL and not args.positional and not args.keywords
     return name in GIVE_ONE or name in METHODS_GIVE_ONE or of_all
 
 
 _REPLACING = words("copy_ fill_ zero_")
-"""Methods after which nothing is left of what a tensor held."""
+"""Methods that replace all elements."""
 
 
 def _of_whole_numbers(kind: Value) -> bool:
-    """Whether `kind` is a type of elements that have no gradients."""
+    """Whether `kind` is an element type without gradients."""
     return isinstance(kind.only, External) and kind.only.name.rpartition(".")[2] in WHOLE
 
 
 def _without_history(tensor: Tensor) -> Tensor:
-    """What has the values of `tensor` alone."""
+    """`tensor` without its history."""
     whole = tensor.grad == "none" or COPIED in tensor.sources
     kept = tensor.sources if whole else tensor.sources & MARKS
     return replace(tensor, grad="none", severed=frozenset(), sources=kept, maybe=frozenset())
 
 
 def _owner_of_gradient(m: Machine, frame: Frame, call: ast.AST) -> Value:
-    """Whose gradient it is of which `call` calls a method: as in ``w.grad.data.zero_()``."""
+    """The owner of the gradient whose method `call` calls: as in ``w.grad.data.zero_()``."""
     read: ast.AST | None = getattr(getattr(call, "func", None), "value", None)
     while isinstance(read, ast.Attribute) and read.attr == "data":
         read = read.value
@@ -338,7 +338,7 @@ def _owner_of_gradient(m: Machine, frame: Frame, call: ast.AST) -> Value:
 
 
 def hooked(m: Machine, frame: Frame, node: ast.AST, tensor: Atom, args: Args) -> Value:
-    """``tensor.register_hook(...)``; what it gives removes the hook."""
+    """``tensor.register_hook(...)``, which returns a handle that removes the hook."""
     hooks = [getattr(it, "function", it) for it in (args.get(0, "hook") or UNKNOWN).atoms]
     if not any(isinstance(hook, Function) and STAYS_BEHIND in hook.marks for hook in hooks):
         m.effect(frame, node, ast.unparse(node), Hook(of(tensor)))
@@ -346,13 +346,13 @@ def hooked(m: Machine, frame: Frame, node: ast.AST, tensor: Atom, args: Args) ->
 
 
 def unhooked(m: Machine, frame: Frame, node: ast.AST, handle: Thing) -> Value:
-    """``handle.remove()``, or the end of its ``with``."""
+    """``handle.remove()``, or the end of its ``with`` block."""
     m.effect(frame, node, "`.remove()`", Hook(handle.part("tensor") or UNKNOWN, removed=True))
     return NOTHING
 
 
 def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:
-    """A method of something unknown, where only torch has a method of that name and use."""
+    """A method of an unknown object that only torch has."""
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
         if flag is None or True in flag.constants():
@@ -364,12 +364,13 @@ def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Arg
             name == "to"
             and device is not None
             and any(
-                (isinstance(atom, Const) and isinstance(atom.value, int)) or counted(atom)
+                (isinstance(atom, Const) and isinstance(atom.value, int))
+                or is_unknown_integer(atom)
                 for atom in device.atoms
             )
         ):
             return None
-        gpu, when = placed(device, m)
+        gpu, when = gpu_placement(device, m)
         if not gpu:
             return None
         what = "`.cuda()`" if name == "cuda" else f"`.to({as_written(node, device)})`"
@@ -387,21 +388,21 @@ def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Arg
 
 
 def set_requires_grad(m: Machine, tensor: Tensor, flag: Value) -> Value | None:
-    """`tensor` after its ``requires_grad`` was set; None where it stands for a module's parameters,
-    of which that is noted."""
+    """`tensor` with ``requires_grad`` set; None if it represents a module's parameters, for which
+    that is recorded."""
     if frozen.stands_for_all(tensor):
         frozen.freeze(m, tensor.ident, frozen.frozen_by(m, flag))
         return None
     if tensor.grad == "parameter" and flag.constants() != [True]:
-        for ident in tensor.sources or (tensor.ident,):  # of some it is not known which these are
+        for ident in tensor.sources or (tensor.ident,):  # unknown ones of a module
             frozen.freeze(m, ident, UNKNOWN)
     return of(with_grad(tensor, flag))
 
 
 def filled(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``torch.nn.init.zeros_(tensor)`` and the like, which give their tensor back.
+    """``torch.nn.init.zeros_(tensor)`` and similar functions, which return their tensor.
 
-    The decomposition in ``orthogonal_`` starts the compute threads at any size (seen at 4 x 4).
+    The decomposition in ``orthogonal_`` starts the compute threads at any size (observed at 4 x 4).
     """
     value = args.get(0, "tensor") or UNKNOWN
     what = f"`{name.rpartition('.')[2]}`"
@@ -419,14 +420,13 @@ def filled(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 
 
 def _of_part(m: Machine, atom: Atom) -> Value:
-    """A parameter of a module in another one, or its data, where it is known which module that
-    is."""
+    """The parameter of a known submodule, or its data, for `atom`."""
     part = atom
     while isinstance(part, Method) and part.name == "data":
         part = part.receiver
     if not isinstance(part, Method) or part.name not in PARAMETERS:
         return of(atom)
-    modules = module_parts.meant(m, part.receiver)
+    modules = module_parts.modules_of_part(m, part.receiver)
     only = modules.only if modules is not None else None
     if not isinstance(only, Thing):
         return of(atom)
@@ -434,8 +434,8 @@ def _of_part(m: Machine, atom: Atom) -> Value:
 
 
 def taken_over(m: Machine, tensor: Tensor, given: Iterable[Value]) -> Value | None:
-    """`tensor` after something was written to it: it has the history of what was; None where that
-    is none, or it has one anyway."""
+    """`tensor` after a write: with the history of the written values; None if these have none, or
+    it already has one."""
     if tensor.framework != "torch" or tensor.tracked or not m.modes.grad:
         return None
     found = tensors_in(given)
@@ -447,7 +447,7 @@ def taken_over(m: Machine, tensor: Tensor, given: Iterable[Value]) -> Value | No
 
 
 def with_grad(tensor: Tensor, flag: Value) -> Tensor:
-    """`tensor` after its ``requires_grad`` was set to `flag`."""
+    """`tensor` with ``requires_grad`` set to `flag`."""
     constants = flag.constants()
     if True in constants:
         return (

@@ -1,4 +1,4 @@
-"""Questions about what something is: ``isinstance``, ``hasattr``, ``torch.is_tensor``."""
+"""Type tests: ``isinstance``, ``hasattr``, ``torch.is_tensor``."""
 
 from __future__ import annotations
 
@@ -63,25 +63,25 @@ def is_of(m: Machine, value: Value, kind: Value) -> Value:
         seen = not asked.module.is_stub or only.cls.plain or only.cls.what == STUB
         return constant(known) if known or seen else UNKNOWN  # its base may extend that class
     if isinstance(asked, Class) and isinstance(only, (Const, Items, Table, Tensor)):
-        return constant(False) if asked.plain else UNKNOWN  # members of an Enum are values here
+        return constant(False) if asked.plain else UNKNOWN  # members of an Enum are constants here
     told = _is_wrapper(m, value, kind)
     name = _class_name(asked)
     return _split_by_value(only, name) if told == UNKNOWN and name else told
 
 
 def _class_name(atom: Atom | None) -> str:
-    """What a plain class is called; "" for others, whose answers cost more than they tell."""
+    """The name of a built-in class; "" for others, for which questions cost more than they gain."""
     return atom.name if isinstance(atom, External) and atom.name in _TOLD_APART else ""
 
 
 def _split_by_value(atom: Atom, *kinds: str) -> Value:
-    """Whether something unknown is of one of these classes: a question that can be asked again."""
+    """The question whether an unknown value is of one of these classes."""
     key = atom.key if isinstance(atom, Unknown) else None
     return UNKNOWN if key is None else unknown(("of", key, frozenset(kinds)))
 
 
 def type_name(atom: Atom | None) -> str:
-    """The class of `atom`, as a program names it; "" where that is not known."""
+    """The class of `atom`, by its full name; "" if unknown."""
     if isinstance(atom, Tensor):
         return {"torch": "torch.Tensor", "numpy": "numpy.ndarray"}.get(atom.framework, "another")
     if isinstance(atom, Const):
@@ -109,7 +109,7 @@ def is_tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 _TOLD_APART = frozenset(
     {f"builtins.{kind.__name__}" for kind in (str, int, float, bool, list, tuple, set, dict)}
 ) | {"torch.Tensor", "torch.device", "numpy.ndarray"}
-"""Classes of which it is known whether something is of them."""
+"""Classes for which membership is known."""
 
 
 _OWN = {f"builtins.{kind.__name__}": kind for kind in (str, int, float, bool)}
@@ -134,7 +134,7 @@ def has_attribute(m: Machine, value: Value, name: Value) -> Value:
 
 
 def _is_wrapper(m: Machine, value: Value, kind: Value) -> Value:
-    """``isinstance(value, DistributedDataParallel)``, or one of several kinds."""
+    """``isinstance(value, DistributedDataParallel)``, possibly among other classes."""
     registry = registry_of(m)
     rows = [
         registry.row(registry.canonical(atom.name)) if isinstance(atom, External) else None

@@ -1,4 +1,4 @@
-"""Calls of what is not known: what they may do, by their names and by what they are given."""
+"""Calls of unknown functions: what they may do, by their names and arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradguard_lint.domain.payloads import (
     UnknownCall,
 )
 from gradguard_lint.domain.shapes import inner, result_call, sequence
-from gradguard_lint.domain.unknowns import is_own, of_own
+from gradguard_lint.domain.unknowns import is_process_specific, process_specific
 from gradguard_lint.domain.values import (
     GRADIENT,
     ONE,
@@ -58,7 +58,7 @@ from gradguard_lint.models.transfers import (
     work,
 )
 from gradguard_lint.models.transfers.attribute_tables import may_get_more
-from gradguard_lint.models.transfers.devices import gpu_hinted, placed, shown
+from gradguard_lint.models.transfers.devices import gpu_hinted, gpu_placement, gpu_text
 from gradguard_lint.models.transfers.frozen import whole_of
 from gradguard_lint.words import words
 
@@ -68,16 +68,16 @@ if TYPE_CHECKING:
     from gradguard_lint.domain.questions import Key
 
 SPREADS = frozenset({"auto", "balanced", "balanced_low_0", "sequential", "cuda"})
-"""Words by which a model is put on the GPUs that there are."""
+"""Values of `device_map` that use all GPUs."""
 
 _PARTS = words(
     "lower lstrip partition removeprefix removesuffix replace rpartition rsplit rstrip split strip "
     "upper"
 )
-"""Methods that take a text apart."""
+"""Methods that split a text."""
 
 _BUILTIN = frozenset(dir(builtins)) - {"eval", "exec"}
-"""Names of Python's own, exceptions above all, which compute nothing with tensors."""
+"""Built-in names, mostly exceptions, that compute nothing with tensors."""
 
 
 _PARTIAL_EVIDENCE: dict[object, Kind] = {
@@ -85,12 +85,11 @@ _PARTIAL_EVIDENCE: dict[object, Kind] = {
     "step": "steps",
     "zero_grad": "clears",
 }
-"""Methods that modules and optimizers have, but few other things."""
+"""Methods that modules and optimizers have, but few other objects."""
 
 
 def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> Value | None:
-    """A call of something that is not known, perhaps an attribute of something; None where nothing
-    is known of what it gives either."""
+    """A call of an unknown value, possibly an attribute; None if the result is unknown, too."""
     key = atom.key
     name = key[2] if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr" else None
     if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
@@ -108,8 +107,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         answer = signals.method(m, node, base, name, args)
         if answer is not None:
             return answer
-    if name in _PARTS and is_own(unknown(base)):
-        part = of_own(id(node))
+    if name in _PARTS and is_process_specific(unknown(base)):
+        part = process_specific(id(node))
         return sequence(part) if str(name).endswith(("split", "partition")) else part
     result = result_call(atom)
     samplers.may_train(m, frame, node)
@@ -128,19 +127,19 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         data_parallel.unknown_backward(m)
         loss = args.get(0, "loss")
         if loss is not None and any(it.grad == "history" or it.severed for it in loss.tensors()):
-            # The method of an engine or the like: the gradient that a tensor's is given has no
-            # graph, as a rule.
+            # A method of an engine or similar: the gradient argument of a tensor's usually has no
+            # graph.
             own_gradients.goes_backward(m, frame, node, "`.backward()`", join((loss, UNKNOWN)))
     if name == "set_epoch":
         samplers.epoch_set(m, atom, args.get(0, "epoch"))
     if name == tensorflow_calls.PAUSES:
         return of(Thing("tape-paused", name))
     if not m.facts.evidence.is_proved(identity_at(m, node), "optimizer"):
-        data_parallel.handed_over(m, str(name), args)
-    handed_on(m, frame, node, args)
+        data_parallel.escape_to_unknown(m, str(name), args)
+    record_escapes(m, frame, node, args)
     if m.place.worker is not None and isinstance(base, tuple) and base[0] == "instance":
-        held = [value for _, value in m.fields(base[1])]  # what its object extends has it, too
-        handed_on(m, frame, node, Args(held if name != "__init__" else []))
+        held = [value for _, value in m.fields(base[1])]  # its base class has them, too
+        record_escapes(m, frame, node, Args(held if name != "__init__" else []))
     if name == "backward" and result is not None:
         target = of(Tensor("torch", "unknown", maybe=frozenset({result})))
         m.effect(frame, node, "`.backward()`", Backward(target))
@@ -164,12 +163,12 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     if name in HOOKS and isinstance(base, tuple) and base[-1] in PARAMETERS:
         return torch_tensors.hooked(m, frame, node, Unknown(base), args)
     is_made = isinstance(owner, tuple) and owner[0] == MADE
-    if name == "retain_grad" or (name == "register_hook" and is_made):  # else they raise
+    if name == "retain_grad" or (name == "register_hook" and is_made):  # without a graph they raise
         prove_graph(m, receiver)
     if isinstance(name, str):
-        given_a_gpu(m, frame, node, f".{name}", args)
+        record_gpu_argument(m, frame, node, f".{name}", args)
         contexts.unknown_lock_method(m, node, name)
-        if name == "setenv":  # of pytest's monkeypatch, as a rule
+        if name == "setenv":  # usually of pytest's monkeypatch
             environment.environ_set(m, frame, node, args.get(0) or UNKNOWN, args.get(1) or UNKNOWN)
         may_seed(m, frame, node, name if name != "seed" else "", unknown=True)
         handed = work.by_method(m, frame, node, name, args)
@@ -186,25 +185,25 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         and not any(it.framework == "numpy" for arg in args.positional for it in arg.tensors())
         and not called.id.endswith(("fn", "func", "function", "callback", "transform"))
     ):
-        # What is given may be a model; a name without a value is a function's, as a rule.
+        # The argument may be a model; a name without a value is usually a function.
         given = key is not None and not (isinstance(key, tuple) and key[0] == ONE)
         m.effect(frame, node, "an unknown callable", UnknownCall(given))
     return None
 
 
 def _module(m: Machine, subject: Key) -> Thing:
-    """The module that something unknown is proved to be."""
+    """The module that an unknown value is proved to be."""
     here = m.in_process_worker or is_of_a_task(subject)
     return module_parts.proved(m, subject, m.worker_ident if here else 0)
 
 
 def _is_plain(value: Value) -> bool:
-    """Whether `value` is a number or a constant."""
+    """Whether `value` consists of numbers and constants."""
     return all(isinstance(atom, Const) or is_number(atom) for atom in value.atoms)
 
 
-def given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> None:
-    """A call of another library that is told by ``device=`` or ``device_map=`` to use a GPU."""
+def record_gpu_argument(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> None:
+    """Record a call of another library with a GPU as ``device=`` or ``device_map=``."""
     spread = args.keywords.get("device_map")
     if spread is not None and not SPREADS.isdisjoint(spread.constants()):
         gpu_hinted(m, frame, node, f'{name}(..., device_map="{spread.constants()[0]}")')
@@ -213,31 +212,31 @@ def given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) 
         isinstance(atom, Const) and not isinstance(atom.value, str) for atom in device.atoms
     ):
         return
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if gpu and not m.conflicts(when):
-        gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})", device)
+        gpu_hinted(m, frame, node, f"{name}(..., device={gpu_text(device)})", device)
 
 
 def told_device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A call of another library whose device may be the number of a GPU."""
-    handed_on(m, frame, node, args)
+    """A call of another library whose device may be a GPU's number."""
+    record_escapes(m, frame, node, args)
     device = args.get(*row.argument)
-    gpu, when = placed(device, m)
+    gpu, when = gpu_placement(device, m)
     if gpu and not m.conflicts(when):
-        gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})", device)
+        gpu_hinted(m, frame, node, f"{name}(..., device={gpu_text(device)})", device)
     elif not gpu:
-        given_a_gpu(m, frame, node, name, args)
+        record_gpu_argument(m, frame, node, name, args)
     return UNKNOWN
 
 
 def switches(args: Args) -> bool:
-    """Whether these are the arguments with which a module changes its mode."""
+    """Whether these arguments change a module's mode."""
     return all(isinstance(value.constant, bool) for value in args.values())
 
 
-def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
-    """Something unknown is called: it may give options to what it is given, and what it is given in
-    a worker may leave that."""
+def record_escapes(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
+    """Record an unknown call: it may add options to its arguments, and those of a worker may
+    escape."""
     for value in args.values():
         for thing in value.things("namespace", "parser"):
             may_get_more(m, thing)
@@ -257,9 +256,9 @@ def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
 
 
 def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: bool) -> None:
-    """A call in a worker that may seed the global generators, as its name says; something `unknown`
-    that is called when the worker starts may do that, and limit its threads. An initializer that
-    is itself unknown may choose a GPU, too."""
+    """Record a call in a worker that may seed the global generators, by its name. Any `unknown`
+    call in an initializer may, and may limit threads; an unknown initializer may also select a GPU.
+    """
     if m.place.worker is None:
         return
     starting = unknown and m.place.worker.starting
@@ -269,4 +268,6 @@ def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: boo
         m.effect(frame, node, "an unknown callable", ComputeThreads())
         initializer = m.place.worker.initializer
         if initializer is not None and node is initializer.site.node:
-            m.effect(frame, node, "an unknown callable", GpuChoice("inside", of_own(id(node))))
+            m.effect(
+                frame, node, "an unknown callable", GpuChoice("inside", process_specific(id(node)))
+            )

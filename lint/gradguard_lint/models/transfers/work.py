@@ -1,4 +1,4 @@
-"""Pools and executors: work that they are handed, and what comes back."""
+"""Pools and executors: dispatched work, and its results."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from gradguard_lint.engine.calls import call_back
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import hand_out, in_line
+from gradguard_lint.engine.tasks import dispatch_tasks, run_in_caller
 from gradguard_lint.engine.truth import truthy
 from gradguard_lint.engine.turns import in_loop
-from gradguard_lint.engine.waiting import forget_start, moment_of, started, wait_for
+from gradguard_lint.engine.waiting import forget_start, moment_of, record_pool_start, wait_for
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.transfers.processes import stated
 from gradguard_lint.models.transfers.starting import default_start, start_of, starts_of
 
 
 def begin_pool(m: Machine, pool: Instance) -> None:
-    """Note that `pool` is made: the processes of some kinds of pools come into being with it."""
+    """Record that `pool` is created, with which some pools start their processes."""
     if stated(m, pool, "_forks") == "made":
-        started(m, pool.ident)
+        record_pool_start(m, pool.ident)
     elif moment_of(m, pool.ident) is not None:
         forget_start(m, pool.ident)
 
@@ -54,11 +54,11 @@ def give_work(
     gives: str,
     callback: Value | None,
 ) -> Value:
-    """Hand `tasks`, one or a list of such, to the workers of `pool`; what the call gives.
+    """Dispatch `tasks`, one or a list, to the workers of `pool`; the result of the call.
 
     Args:
-        gives: "" where it waits for the results; else "future" or "futures": what it gives.
-        callback: what is called with the result.
+        gives: "" if it waits for the results; otherwise "future" or "futures".
+        callback: the function that is called with the result.
     """
     many = not any(tasks.of(TaskCall))
     calls = list((element_of(m, tasks) if many else tasks).of(TaskCall))
@@ -67,17 +67,17 @@ def give_work(
     if forks != "call" and not m.in_process_worker:
         since = moment_of(m, pool.ident)
         if since is None and forks == "work":
-            started(m, pool.ident)
+            record_pool_start(m, pool.ident)
     starts = starts_of(m, m.read(pool.ident, "_method"))
     if not starts:
-        in_line(m, frame, calls)
+        run_in_caller(m, frame, calls)
         return UNKNOWN
     single = stated(m, pool, "_single") is True
     initializer = next((m.read(pool.ident, "_initializer") or UNKNOWN).of(TaskCall), None)
     place = next((m.read(pool.ident, "_place") or UNKNOWN).things("place"), None)
     made = stated(m, pool, _MAKING) or 0
     results = [
-        hand_out(
+        dispatch_tasks(
             *(m, frame, node, calls, start, str(stated(m, pool, "_library"))),
             many=(many or in_loop(m, frame)) and not single,
             initializer=initializer,
@@ -86,7 +86,7 @@ def give_work(
             forking_pickler=stated(m, pool, "_torch_pickles") is True,
             meant=stated(m, pool, "_meant") is True,
             maker=place.site if place is not None else None,
-            # A class of the program's is made, as a rule, so that its processes are no daemons.
+            # A project class is usually defined so that its processes aren't daemonic.
             daemons=pool.cls.module.is_stub and stated(m, pool, "_daemons") is True,
             each=not many,
             made=made if isinstance(made, int) else -1,
@@ -105,7 +105,7 @@ def give_work(
 
 
 def make_there(m: Machine, frame: Frame, node: ast.AST, actor: Instance, making: Value) -> None:
-    """Let an object be made in a worker of `actor`, which stays there: a handle comes back."""
+    """Create an object in a worker of `actor`, where it stays; the caller gets a handle."""
     calls, returned = len(m.program.calls), set(m.program.returned)
     made = give_work(m, frame, node, actor, making, "", None)
     for ident in set(m.program.returned) - returned:
@@ -120,25 +120,25 @@ def make_there(m: Machine, frame: Frame, node: ast.AST, actor: Instance, making:
     run = m.program.calls[calls:]
     m.set_field(actor.ident, _MAKING, constant(run[0].ident if run else -1))
     if any(it.gpu_use == "context" for call in run for task in call.tasks for it in task.effects):
-        m.set_field(actor.ident, "_meant", constant(True))  # its methods use what is there
+        m.set_field(actor.ident, "_meant", constant(True))  # its methods use that object
 
 
 _MAKING = "_making"
-"""The attribute of an actor that says by which call its object was made."""
+"""The attribute of an actor with the identity of the call that created its object."""
 
 
 def _future_ident(m: Machine, node: ast.AST) -> int:
-    """The identity of what a call at `node` gives that hands out work."""
+    """The identity of the result of a dispatching call at `node`."""
     return m.ident_at(node, "future")
 
 
 def future(result: Value, ident: int = 0) -> Value:
-    """Something that holds `result`, or will."""
+    """A future of `result`."""
     return of(Thing("future", "future", ident, parts=(("result", result),)))
 
 
 def result_of(m: Machine, value: Value) -> Value:
-    """What futures among `value` hold, for which this waits."""
+    """The results of futures in `value`, for which this waits."""
 
     def change(atom: Atom) -> Value:
         if isinstance(atom, Thing) and atom.kind == "future":
@@ -152,7 +152,7 @@ def result_of(m: Machine, value: Value) -> Value:
 
 
 def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:
-    """A method of something unknown that hands out work, as its name and arguments show."""
+    """A method of an unknown object that, by its name and arguments, dispatches work."""
     if name == "run_in_executor" and args.positional:
         executor = args.positional[0]
         if executor.is_none or any(executor.of(Instance)):
@@ -181,14 +181,14 @@ def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) ->
         )
         start = start_of(m, default_start(m, "datasets"))
         if start is not None:
-            hand_out(m, frame, node, [task], start, "datasets", answers=False, single=ranked)
+            dispatch_tasks(m, frame, node, [task], start, "datasets", answers=False, single=ranked)
     return None
 
 
 def stub_method(
     m: Machine, frame: Frame, node: ast.AST, cls: str, name: str, args: Args
 ) -> Value | None:
-    """A method of an object that the program has from somewhere, of the stub class `cls`."""
+    """A method of an external object, represented by the stub class `cls`."""
     assert isinstance(m.models, Known)
     for atom in (m.models.stub(m, cls) or UNKNOWN).of(Class):
         instance = Instance(atom, m.ident_of(("given", cls)), m.worker_ident)

@@ -1,4 +1,4 @@
-"""What decorators and wrappers make of a function."""
+"""Decorated and wrapped functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gradguard_lint.models.rows import Row
 from pytest_gradguard.records import replace
 
 CACHE = "joblib.Memory.cache"
-"""The name of a cache's decorator that is called without a function."""
+"""The name of a cache's decorator without a function."""
 
 
 def cached(function: Value) -> Value:
@@ -39,11 +39,11 @@ OF_CLASSES = {
     "property": ("property",),
     "cached_property": ("property", CACHED_PROPERTY),
 }
-"""What makes something else of a method than a method, and the marks of that."""
+"""Decorators in classes, with their marks."""
 
 
 def mark(function: Value, *what: str) -> Value:
-    """`function` with marks."""
+    """`function` with further marks."""
 
     def change(atom: Atom) -> Value:
         if isinstance(atom, Function):
@@ -64,7 +64,7 @@ def marked(function: Value, mode: Thing) -> Value:
 
 
 def keeping(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What makes a function keep what it gave: called with one, or with how much it keeps."""
+    """A cache decorator: called with a function, or with its size."""
     given = args.get(0, "maxsize", "user_function")
     if given is not None and any(given.of(Function)):
         return mark(given, CACHED)
@@ -72,11 +72,11 @@ def keeping(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 
 THROUGH = "through"
-"""What goes through the items of another object, and has none of its attributes: ``tqdm(it)``."""
+"""The kind of wrappers that iterate another object and lack its attributes: ``tqdm(it)``."""
 
 
 def goes_through(m: Machine, atom: Atom) -> Value:
-    """What goes through the items of `atom`; a container stands for itself."""
+    """An iteration wrapper of `atom`; containers represent themselves."""
     if not isinstance(atom, Instance) or atom.cls.what != STUB:
         return of(atom)
     if m.find_in_class(atom.cls, "__iter__") is None:
@@ -85,6 +85,6 @@ def goes_through(m: Machine, atom: Atom) -> Value:
 
 
 def within(atom: Atom) -> Value:
-    """What `atom` goes through, or `atom` itself."""
+    """The object that `atom` wraps for iteration, or `atom` itself."""
     gone = atom.part(THROUGH) if isinstance(atom, Thing) and atom.kind == THROUGH else None
     return of(atom) if gone is None else gone
