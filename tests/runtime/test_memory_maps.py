@@ -87,6 +87,7 @@ def test_a_pool_that_would_wait_forever_raises(told):
 def test_only_the_pools_tasks_are_found(told):
     ((finding,),) = [[f for f in told[1] if f["severity"] == "error"]]
     assert (finding["code"], finding["location"]["line"]) == ("GG306", 26)
+    assert "parameter `array` of `scaled`" in finding["message"]
     assert "killed the multiprocessing worker" in finding["message"]
     assert finding["trace"][0]["line"] == 12
 

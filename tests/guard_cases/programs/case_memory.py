@@ -106,6 +106,16 @@ def test_cached_in_a_worker_that_fails(tmp_path):
     assert not [name for name in vars(caught.value) if "gradguard" in name]
 
 
+def failing(k):
+    raise LookupError(k)
+
+
+def test_function_that_raises(memory):
+    with pytest.raises(LookupError) as caught:
+        memory.cache(failing)(1)
+    assert not [entry for entry in caught.traceback if "pytest_gradguard" in str(entry.path)]
+
+
 def test_cached_on_threads(tmp_path):
     Parallel(2, backend="threading")(delayed(in_worker)(str(tmp_path / f"{k}")) for k in range(2))
 

@@ -322,9 +322,8 @@ def _mapped(one: Arrived, array: Any, items: Any) -> tuple[Mapped, Any]:
     index, _, path = paths.get(id(array), "0|").partition("|")
     path = path.lstrip(".")
     function = items[int(index)][0] if items else None
-    parameter = parameter_of(function, path) if path else None
     about = (tuple(map(int, array.shape)), str(array.dtype), one.filename is not None)
-    return Mapped(path, parameter, *about), function
+    return Mapped(path, parameter_of(function, path), *about), function
 
 
 class _Followed:
