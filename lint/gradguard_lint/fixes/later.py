@@ -135,8 +135,8 @@ def asked(site: Site) -> list[ast.Call]:
 
 
 def _all(found: list[ast.Call | None]) -> list[ast.Call]:
-    told = [it for it in found if it is not None]
-    return told if len(told) == len(found) else []
+    calls = [it for it in found if it is not None]
+    return calls if len(calls) == len(found) else []
 
 
 def _asking(node: ast.AST, above: dict[ast.AST, ast.AST]) -> ast.Call | None:
