@@ -123,7 +123,7 @@ class Batch:
             if result.error is None and task.root in self._caches:
                 kept = {"findings": result.findings, "calls": result.calls, "cut": result.cut}
                 kept["silenced"] = result.silenced
-                asked = {it: (fresh.asked[it], told) for it, told in fresh.summaries.items()}
+                asked = {it: (fresh.asked[it], digest) for it, digest in fresh.summaries.items()}
                 needed = (task.data, fresh.used, asked, fresh.absent)
                 self._caches[task.root].put(task.path, _salt(task, read), *needed, kept)
         return {task.path: results[task.path] for task in tasks}

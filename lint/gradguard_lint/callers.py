@@ -38,7 +38,7 @@ _TEST = re.compile(r"(?:\A|/)(?:tests?/|conftest\.py\Z|test_[^/]*\Z|[^/]*_test\.
 """Test files, whose calls aren't typical."""
 
 
-def with_callers(
+def analyse_with_callers(
     batch: Batch,
     tasks: Sequence[Task],
     results: dict[str, Result],
@@ -78,7 +78,7 @@ def with_callers(
     results |= batch.run(again)
 
 
-def without_tests(tasks: Sequence[Task], results: dict[str, Result]) -> None:
+def drop_test_findings(tasks: Sequence[Task], results: dict[str, Result]) -> None:
     """Drop findings in programs among `tasks` that only tests reach: programs set themselves up,
     for example their start method, which a test that calls a function skips."""
     programs = {absolute(it.path) for it in tasks if b"__main__" in it.data and not _is_test(it)}

@@ -146,22 +146,22 @@ def _steps(
     ways: list[tuple[str, int, str]] = []
     given = [(step.site.path, step.site.line) in handed_out for step in report.trace]
     first = given.index(True) if True in given else 0
-    elsewhere = list(_from_elsewhere(report))
+    elsewhere = list(_calls_from_other_modules(report))
     given[first:first] = [True] * len(elsewhere)
     steps = [*report.trace[:first], *elsewhere, *report.trace[first:]]
     # Conditions beyond those of the call belong to the task's step.
     own = (step for step in report.trace if step.site == report.site not in sites)
-    told = next(own, report.trace[-1] if report.trace else None)
+    own_step = next(own, report.trace[-1] if report.trace else None)
     when = call.when if call is not None else None
     if call is not None and _cut(program, (call.site, *(link.site for link in call.chain))):
         when = None
     for step, leads in zip(steps, given, strict=True):
         message = step.message
         if when is not None and (step.site.path, step.site.line) in handed_out:
-            message += _against_defaults(program, when)
-        if step is told and not _cut(program, (it.site for it in report.trace)):
+            message += _needed_options(program, when)
+        if step is own_step and not _cut(program, (it.site for it in report.trace)):
             asked = report.when - (call.when if call is not None else NONE)
-            message += _against_defaults(program, asked)
+            message += _needed_options(program, asked)
         item = (absolute(step.site.path), step.site.line, message)
         if item not in trace:
             trace.append(item)
@@ -179,7 +179,7 @@ def _cut(program: Program, sites: Iterable[Site]) -> bool:
     )
 
 
-def _against_defaults(program: Program, when: Conditions) -> str:
+def _needed_options(program: Program, when: Conditions) -> str:
     """The program options that `when` needs against their defaults: flags that are off, and values
     that differ. Other options may be overridden without effect."""
     asked = [key for key, truth in when if truth and isinstance(key, tuple)]
@@ -187,7 +187,7 @@ def _against_defaults(program: Program, when: Conditions) -> str:
     named = sorted({f"`{key[-1]}`" for key in off if key[0] in ("option", "item", "attr")})
     be = "are" if named[1:] else "is"
     said = [f"{listed(named)} {be} set, which {be} off by default"] if named else []
-    said += sorted(filter(None, (_other_than(program, key) for key in asked)))
+    said += sorted(filter(None, (_nondefault_value(program, key) for key in asked)))
     return f"{WHERE}{', and '.join(said)}" if said else ""
 
 
@@ -195,7 +195,7 @@ _ASKING = {"eq": "is", "in": "has", "contains": "has"}
 """Questions about the value of an option, as words for messages."""
 
 
-def _other_than(program: Program, key: tuple[Any, ...]) -> str:
+def _nondefault_value(program: Program, key: tuple[Any, ...]) -> str:
     """The value that an option needs, if it isn't the default."""
     if len(key) != 3 or key[0] not in _ASKING or not isinstance(key[1], tuple) or not key[1]:
         return ""
@@ -207,7 +207,7 @@ def _other_than(program: Program, key: tuple[Any, ...]) -> str:
     return f"`{key[1][-1]}` {_ASKING[key[0]]} {key[2]!r}, which is {known[0]!r} by default"
 
 
-def _from_elsewhere(report: Report) -> Iterator[Step]:
+def _calls_from_other_modules(report: Report) -> Iterator[Step]:
     """The call from another module that leads to a helper which dispatches tasks."""
     if report.call is None:
         return

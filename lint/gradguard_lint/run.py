@@ -129,7 +129,7 @@ def _run(request: Request) -> Outcome:
         (*map(_merged, equal.values()), *outcome.findings),
         key=lambda raw: (raw["path"], raw["line"], raw["column"], raw["code"]),
     )
-    _weigh(outcome.findings)
+    _downgrade_removed_names(outcome.findings)
     troubles = {*outcome.errors, *request.configurations.errors}
     outcome.errors = sorted(troubles, key=lambda it: (it.path, it.line, it.message))
     outcome.warnings = list(dict.fromkeys(outcome.warnings))
@@ -184,7 +184,7 @@ def _cut(results: dict[str, Result], is_reported: Callable[[str], bool]) -> list
     ]
 
 
-def _weigh(findings: list[Raw]) -> None:
+def _downgrade_removed_names(findings: list[Raw]) -> None:
     """Downgrade errors about removed names if a project requires older versions.
 
     Requirements are read in each run, as the cache doesn't depend on them.
@@ -248,10 +248,10 @@ def _results(
     tasks = [task_of(path) for path in entries]
     results = batch.run(tasks)
     if len(contents) > 1 and any(result.findings for result in results.values()):
-        from gradguard_lint.callers import with_callers, without_tests
+        from gradguard_lint.callers import analyse_with_callers, drop_test_findings
 
-        with_callers(batch, tasks, results, prefilter.importers, task_of)
-        without_tests(tasks, results)
+        analyse_with_callers(batch, tasks, results, prefilter.importers, task_of)
+        drop_test_findings(tasks, results)
     outcome.warnings += batch.warnings
     return results
 

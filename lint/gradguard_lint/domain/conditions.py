@@ -69,9 +69,9 @@ class Assumed(dict[Key, Hashable]):
         """The assumptions as conditions."""
         found = self._facts
         if found is None:
-            told = [(key, told) for key, told in self.items() if isinstance(told, bool)]
-            told += [(clause, True) for clause in self.clauses]
-            found = self._facts = frozenset(told)
+            conditions = [(key, it) for key, it in self.items() if isinstance(it, bool)]
+            conditions += [(clause, True) for clause in self.clauses]
+            found = self._facts = frozenset(conditions)
         return found
 
     @property
@@ -123,8 +123,8 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     rests = [world - common for world in possible]
     apart = AnyOf(map(plain, rests))
     if any(isinstance(key, AnyOf) for rest in rests for key, _ in rest):
-        told = AnyOf(group for rest in rests for group in _groups(rest))
-        apart = told if 0 < len(told) <= MAX_GROUPS else apart
+        disjuncts = AnyOf(group for rest in rests for group in _groups(rest))
+        apart = disjuncts if 0 < len(disjuncts) <= MAX_GROUPS else apart
     if NONE in apart or len(apart) > MAX_GROUPS:
         return common
     if len(apart) == 1:
@@ -189,8 +189,8 @@ def without(when: Conditions, about: frozenset[Key]) -> Conditions:
 
 def forget(assumed: Assumed, about: frozenset[Key], before: Assumed) -> None:
     """Drop assumptions about these keys that were not made `before`."""
-    told = assumed.facts - before.facts
-    for key, _ in told - without(told, about):
+    new = assumed.facts - before.facts
+    for key, _ in new - without(new, about):
         if isinstance(key, AnyOf):
             assumed[CLAUSES] = assumed.clauses - {key}
         else:
@@ -218,17 +218,17 @@ def _compatible(when: Conditions, assumed: Assumed) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def _possible(told: Conditions) -> bool:
+def _possible(conditions: Conditions) -> bool:
     """Whether all these conditions can hold at once."""
-    if len(told) < 2:
+    if len(conditions) < 2:
         return True
     about: dict[Key, list[Condition]] = {}
     clauses: list[AnyOf] = []
-    for item in told:
+    for item in conditions:
         key, truth = item
         if isinstance(key, AnyOf):
             clauses.append(key)
-        elif truth and (key, False) in told:
+        elif truth and (key, False) in conditions:
             return False
         else:
             about.setdefault(subject_of(key), []).append(item)
@@ -276,11 +276,11 @@ def assume(assumed: Assumed, when: Iterable[Condition]) -> None:
             assumed[CLAUSES] = together
 
 
-def lasting_conditions(told: Assumed, before: Assumed) -> list[Condition]:
+def lasting_conditions(assumed: Assumed, before: Assumed) -> list[Condition]:
     """New conditions on arguments, options or the GPU, which don't change during a run."""
-    if told == before:
+    if assumed == before:
         return []
-    return [item for item in told.facts - before.facts if _lasts(item[0])]
+    return [item for item in assumed.facts - before.facts if _lasts(item[0])]
 
 
 def _lasts(key: Key) -> bool:

@@ -68,7 +68,7 @@ class Modes(Record):
             maps=inner.maps,
         )
 
-    def met(self, other: Modes) -> Modes:
+    def joined_with(self, other: Modes) -> Modes:
         """The modes where two paths join: settings on which both agree."""
         met = replace(
             self,

@@ -61,7 +61,7 @@ class Evidence:
         proved: the kinds of each value, each with its conditions.
         is_late: whether something was proved about a value already passed on as unknown.
         is_open: whether an effect depended on an unknown value.
-        giving: keys of values that have a graph, or an item or attribute with one.
+        with_graph: keys of values that have a graph, or an item or attribute with one.
         subjects: the evidence key of each `Thing` that replaces a proved value, by its identity.
         operands: the function (None for operators) and the arguments of each unknown result.
     """
@@ -70,7 +70,7 @@ class Evidence:
         self.proved: dict[Key, dict[Kind, Conditions]] = {}
         self._partial: dict[Key, dict[Kind, Conditions]] = {}
         self.is_late = self.is_open = False
-        self.giving: set[Key] = set()
+        self.with_graph: set[Key] = set()
         self.subjects: dict[int, Key] = {}
         self.operands: dict[Key, tuple[Value | None, Sequence[Value]]] = {}
 
@@ -85,7 +85,7 @@ class Evidence:
         if of_kind is self.proved:
             self.is_late = self.is_late or known[kind] != old
             if kind == "graph":
-                self.giving.update(with_owners(subject))
+                self.with_graph.update(with_owners(subject))
             return
         for parts, whole in _TOGETHER:
             if kind in parts and parts <= known.keys():
@@ -104,7 +104,7 @@ class Evidence:
         """The evidence whose keys are stable across runs of the program."""
         kept = Evidence()
         kept.proved = {it: dict(kinds) for it, kinds in self.proved.items() if _is_stable(it)}
-        kept.giving = set(filter(_is_stable, self.giving))
+        kept.with_graph = set(filter(_is_stable, self.with_graph))
         return kept
 
 

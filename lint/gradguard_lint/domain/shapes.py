@@ -161,8 +161,8 @@ def sliced(atom: Items, cut: slice) -> Items:
 
 def lower_bound(key: Key) -> int | None:
     """The lower bound of an unknown number with this key, if it counts up."""
-    told = isinstance(key, tuple) and len(key) == 3 and key[0] == "int"
-    return key[2] if told and isinstance(key[2], int) else None  # type: ignore[index]
+    is_counter = isinstance(key, tuple) and len(key) == 3 and key[0] == "int"
+    return key[2] if is_counter and isinstance(key[2], int) else None  # type: ignore[index]
 
 
 def split_around(atom: Items, place: int) -> tuple[Parts, Parts]:
@@ -322,8 +322,8 @@ def without_item(atom: Items | Table, index: Value) -> Items | Table | None:
     if isinstance(atom, Table):
         among = index.constants()
         if len(among) == len(index.choices) > 1:  # each of these may be removed
-            told = tuple((key, UNKNOWN if key in among else it) for key, it in atom.entries)
-            return replace(atom, entries=told, perhaps=())
+            entries = tuple((key, UNKNOWN if key in among else it) for key, it in atom.entries)
+            return replace(atom, entries=entries, perhaps=())
     if not isinstance(index.only, Const):
         return None
     place = index.constant

@@ -52,14 +52,14 @@ class Vocabulary:
         threads: starters that start threads only.
         either: methods and packages that start threads or processes.
         packages: packages of which every name may start workers.
-        beside: words that matter in modules that import a package.
+        by_import: words that matter in modules that import a package.
         loops: names that compute gradients.
         frameworks: packages with gradients or GPU support.
         matters: names that may be a pitfall in programs without `frameworks`.
         variables: the part of `matters` that are common variable names.
         matters_beside: further such names, by a string that must occur as well.
         shared: names that may be a pitfall in threads.
-        telling: suffixes of such names.
+        mode_suffixes: suffixes of such names.
         marks: names that are a pitfall by being imported.
         hooks: methods that a library calls.
         called: methods that a call of an object runs.
@@ -75,14 +75,14 @@ class Vocabulary:
     threads: frozenset[str]
     either: frozenset[str]
     packages: frozenset[str]
-    beside: Mapping[str, frozenset[str]]
+    by_import: Mapping[str, frozenset[str]]
     loops: frozenset[str]
     frameworks: frozenset[str]
     matters: frozenset[str]
     variables: frozenset[str]
     matters_by_string: Mapping[str, frozenset[str]]
     shared: frozenset[str]
-    telling: tuple[str, ...]
+    mode_suffixes: tuple[str, ...]
     marks: frozenset[str]
     hooks: frozenset[str] = frozenset()
     called: frozenset[str] = frozenset()

@@ -101,11 +101,11 @@ class Store:
 
     def copy(self) -> Store:
         """An independent copy."""
-        new = self.same()
+        new = self.copy_without_history()
         new.below = self.mark()
         return new
 
-    def same(self) -> Store:
+    def copy_without_history(self) -> Store:
         """A copy without history."""
         if len(self._own) > MOST_OF_ITS_OWN:
             self._shared, self._own = self.held(), {}
@@ -194,7 +194,7 @@ def _joined(first: State, second: State) -> State:
         if all(sides) and not (len(sides[0]) == len(sides[1]) == 1):
             assume(assumed, any_of(map(plain, sides)))
     past = join_pasts(first.past, second.past)
-    modes = first.modes if first.modes == second.modes else first.modes.met(second.modes)
+    modes = first.modes if first.modes == second.modes else first.modes.joined_with(second.modes)
     return State(_joined_stores(first.store, second.store, sides), assumed, past, modes)
 
 
@@ -210,7 +210,7 @@ def join_pasts(first: Past, second: Past) -> Past:
 
 
 def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditions]) -> Store:
-    merged = second.same()
+    merged = second.copy_without_history()
     merged.changed, merged.below = differing_places(first, second)
     own, shared = first._own, first._shared
     there, shared_there = second._own, second._shared

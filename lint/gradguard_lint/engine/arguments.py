@@ -77,10 +77,10 @@ def _unpack(args: Args, mapping: Value) -> None:
     """Add the keywords of ``**mapping``; keys of only some alternatives are optional."""
     table = merged(EMPTY, mapping)
     if table.keys is not None and all(isinstance(key, Const) for key in table.keys.atoms):
-        told = dict(table.perhaps)
+        optional = dict(table.perhaps)
         for key in table.keys.constants():
             if isinstance(key, str):
-                args.perhaps[key] = told.get(key, join((rest_of(table), ABSENT)))
+                args.perhaps[key] = optional.get(key, join((rest_of(table), ABSENT)))
     elif not closed(table):
         args.open = True
     for name, value in table.entries:
@@ -224,23 +224,23 @@ def optional_or_default(
 ) -> Value:
     """The argument `name` of the function or class `node`, which `args` may not pass: its default,
     or what they may pass."""
-    told = _optional_argument(args, name)
-    if told is None or default is None:
+    optional = _optional_argument(args, name)
+    if optional is None or default is None:
         return (
             default
             if default and not args.may_pass(name)
             else anything_or_default(m, node, name, default)
         )
-    return fill_absent(told, default)
+    return fill_absent(optional, default)
 
 
 def _optional_argument(args: Args, name: str) -> Value | None:
     """The optional argument `name`, `ABSENT` where it isn't passed; None if that is unknown."""
-    told = args.perhaps.get(name)
-    if told is None or args.open:
+    optional = args.perhaps.get(name)
+    if optional is None or args.open:
         return None
-    is_known = all(of(atom) == ABSENT or not isinstance(atom, Unknown) for atom in told.atoms)
-    return told if is_known else None
+    is_known = all(of(atom) == ABSENT or not isinstance(atom, Unknown) for atom in optional.atoms)
+    return optional if is_known else None
 
 
 def anything_or_default(m: Machine, node: ast.AST, name: str, default: Value | None) -> Value:

@@ -348,8 +348,8 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
     if isinstance(atom, Items):
         position = index.constant
         if isinstance(written, ast.Slice):
-            told = atom.items is not None or atom.ends
-            cut = _cut(m, frame, written) if told else None
+            has_positions = atom.items is not None or atom.ends
+            cut = _cut(m, frame, written) if has_positions else None
             return sequence(atom.element, atom.kind) if cut is None else of(sliced(atom, cut))
         if isinstance(position, int):
             others = sliced(atom, slice(position, None)).element if atom.ends else atom.element
@@ -416,6 +416,6 @@ def _counted_item(m: Machine, atom: Items, number: Atom | None) -> Value:
     if least is None or least < 0:
         return atom.element
     head, middle, tail = item_parts(sliced(atom, slice(least, None)))
-    told = enumerate(head, least)
-    may = (it for n, it in told if not m.conflicts(frozenset({(("eq", key, n), True)})))
+    numbered = enumerate(head, least)
+    may = (it for n, it in numbered if not m.conflicts(frozenset({(("eq", key, n), True)})))
     return join((*may, *((middle,) if middle else ()), *tail))

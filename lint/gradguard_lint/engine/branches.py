@@ -267,8 +267,8 @@ def _has_key(m: Machine, frame: Frame, node: ast.Compare) -> None:
     if not isinstance(table, Table) or not table.ident or not isinstance(key, Const):
         return
     if table.get(key.value) is None:
-        told = fill_absent(dict(table.perhaps).get(key.value, UNKNOWN), UNKNOWN)
-        store_contents(m, replace(table, entries=(*table.entries, (key.value, told))))
+        item = fill_absent(dict(table.perhaps).get(key.value, UNKNOWN), UNKNOWN)
+        store_contents(m, replace(table, entries=(*table.entries, (key.value, item))))
 
 
 _ASKS = ("isinstance", "is_", "hasattr")

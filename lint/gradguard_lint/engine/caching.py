@@ -95,9 +95,9 @@ def has_set_attribute(m: Machine, instance: Instance, name: str) -> Value:
         return constant(True) if when - {missing} <= m.assumed.facts else UNKNOWN
     if m.find_in_class(instance.cls, name) is not None:
         return constant(True)
-    told = name in m.facts.attribute_names.get(instance.ident, ()) or not instance.cls.plain
+    may_have = name in m.facts.attribute_names.get(instance.ident, ()) or not instance.cls.plain
     asks = m.find_in_class(instance.cls, "__getattr__") is not None
-    return UNKNOWN if told or asks else unknown(missing[0])
+    return UNKNOWN if may_have or asks else unknown(missing[0])
 
 
 def _ident(m: Machine, function: Function) -> int:

@@ -219,11 +219,11 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
         args = m.parts.exhaust_args(m, frame, node, atom, args)
         return m.models.call_instance(m, frame, node, atom, replace(args, written=False))
     if isinstance(atom, Partial):
-        told = dict(atom.keywords)
+        keywords = dict(atom.keywords)
         for name, value in args.pairs():
-            told[name] = fill_absent(value, told.get(name, ABSENT))
+            keywords[name] = fill_absent(value, keywords.get(name, ABSENT))
         exact = atom.exact and args.written
-        merged = Args.given([*atom.args, *args.positional], told.items(), exact=exact)
+        merged = Args.given([*atom.args, *args.positional], keywords.items(), exact=exact)
         merged.rest, merged.open = args.rest, args.open
         return call(m, frame, node, atom.function, merged)
     if isinstance(atom, Delayed):
@@ -335,8 +335,8 @@ def apply(
     m.place.ended.modes = m.modes
     if begun is modes and around is None:
         modes = modes.after(m.modes)
-    told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
-    assume(m.assumed, lasting_conditions(told, assumed))
+    inside, m.state.assumed, m.state.modes = m.assumed, assumed, modes
+    assume(m.assumed, lasting_conditions(inside, assumed))
     returns = [(value, place) for value, place, _ in m.outcomes(inner).returns if place is not code]
     m.place.ended.returns = None if is_stub else (function.module, function.name, returns)
     if code in m.place.ended.decorated_returns:

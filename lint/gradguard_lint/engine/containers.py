@@ -52,12 +52,12 @@ def of_pairs(value: Value) -> Value:
         rows = [known_items(row) or () for row in atom.items or ()]
         keys = [as_key(row[0]).only if len(row) == 2 else None for row in rows]
         if atom.items is not None and all(isinstance(key, Const) for key in keys):
-            told = {
+            entries = {
                 it.value: row[1]
                 for it, row in zip(keys, rows, strict=True)
                 if isinstance(it, Const)
             }
-            return of(Table(tuple(told.items()), ABSENT))
+            return of(Table(tuple(entries.items()), ABSENT))
         pairs = [known_items(of(it)) or () for it in atom.element.atoms]
         if any(len(pair) != 2 for pair in pairs):
             return UNKNOWN
@@ -77,9 +77,9 @@ def length(m: Machine, atom: Atom) -> Atom:
     if place is None:
         return COUNT.choices[0].atom
     m.facts.queried_lengths.add(place)
-    told = m.store.get(place)
-    if told is not None:
-        return told.only or COUNT.choices[0].atom
+    recorded = m.store.get(place)
+    if recorded is not None:
+        return recorded.only or COUNT.choices[0].atom
     if isinstance(atom, Items):
         return Unknown((*LENGTH, (atom.ident, m.place.turns.made.get(atom.ident))))
     assert isinstance(atom, Unknown)

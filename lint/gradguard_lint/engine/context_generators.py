@@ -117,8 +117,8 @@ def swallows(m: Machine, atom: Generator) -> bool:
 
 def _forget_assumed(m: Machine, outside: Assumed) -> None:
     """Restore the assumptions `outside`, with the lasting ones added."""
-    told, m.state.assumed = m.assumed, outside
-    assume(m.assumed, lasting_conditions(told, outside.copy()))
+    inside, m.state.assumed = m.assumed, outside
+    assume(m.assumed, lasting_conditions(inside, outside.copy()))
 
 
 def _seen_from(m: Machine, frame: Frame, node: ast.AST, outside: Modes, inside: Modes) -> Modes:

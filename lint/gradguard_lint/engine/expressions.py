@@ -208,8 +208,8 @@ def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
     assumed = m.assumed
 
     def go(branch: ast.expr, truth: bool) -> None:
-        told = m.assumed.facts - assumed.facts  # also what the parts of the test imply
-        found.append((m.eval(frame, branch), condition(m, test, truth) | told))
+        implied = m.assumed.facts - assumed.facts  # also what the parts of the test imply
+        found.append((m.eval(frame, branch), condition(m, test, truth) | implied))
 
     if is_plain(m, node):
         for truth, branch in ((True, node.body), (False, node.orelse)):

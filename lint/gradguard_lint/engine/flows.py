@@ -124,19 +124,21 @@ def first_items(m: Machine, frame: Frame, node: ast.AST, value: Value, count: in
         ends: list[State] = []
 
         def go(item: Value) -> None:
-            taken = consumed(m, scope) + 1 if told else SOME
-            set_consumed(m, scope, taken)
+            count_now = consumed(m, scope) + 1 if is_counted else SOME
+            set_consumed(m, scope, count_now)
             give(item)
             if m.dead:
                 return
-            if taken == count:
+            if count_now == count:
                 ends.append(m.leave())
-            elif not told:
+            elif not is_counted:
                 ends.append(m.state.copy())
 
-        taken = consumed(m, scope)
-        told = count is not None and count <= UNROLLED and taken >= 0 and is_next_known(m, source)
-        if taken != count or not told:
+        count_now = consumed(m, scope)
+        is_counted = (
+            count is not None and count <= UNROLLED and count_now >= 0 and is_next_known(m, source)
+        )
+        if count_now != count or not is_counted:
             run(m, frame, node, source, go)
         m.meet([*ends, m.state])
 

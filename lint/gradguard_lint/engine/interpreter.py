@@ -221,7 +221,7 @@ class _Run:
         reached = set(m.facts.executed)
         words = self.relevance.words
         starters = words.starters
-        telling = starters | words.trains
+        words_to_find = starters | words.trains
         for cls in classes:
             atom = self._class(cls)
             if atom is None:
@@ -229,7 +229,7 @@ class _Run:
             calling = {
                 id(it)
                 for home, it in calling_its_own(atom)
-                if (home is not self.module or key_of(it) in wanted) and _names(it, telling)
+                if (home is not self.module or key_of(it) in wanted) and _names(it, words_to_find)
             }
             if calling and lacks_an_attribute(atom):
                 continue  # abstract: only subclasses have instances

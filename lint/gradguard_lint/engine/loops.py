@@ -135,20 +135,20 @@ def repeat(
             mark_uncertain(m.store, mark)
         elif known is not None:
             for item in m.place.turns.iterate_items(known):
-                told = _turn(m, exits, partial(go, item))
-                assume(m.assumed, lasting_conditions(told, m.assumed))
+                assumed = _turn(m, exits, partial(go, item))
+                assume(m.assumed, lasting_conditions(assumed, m.assumed))
         else:
             entry = m.state.copy()
             test = has_turn(m, frame, written)
-            item, told_there = element, NONE
+            item, conditions = element, NONE
 
             def turn() -> None:
-                nonlocal item, told_there
+                nonlocal item, conditions
                 if assume_test(m, test, True):
-                    assume(m.assumed, told_there)
-                    m.models.taken(m, item)
+                    assume(m.assumed, conditions)
+                    m.models.next_item(m, item)
                     go(item)
-                    item, told_there = _after_the_first(m, source, element)
+                    item, conditions = _after_the_first(m, source, element)
                 else:
                     m.die()
 
@@ -300,8 +300,8 @@ def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> Assumed:
     m.place.turns.began = began
     m.meet([m.state, *exits.continues])
     exits.continues.clear()
-    told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
-    return told
+    at_end, m.state.assumed, m.state.modes = m.assumed, assumed, modes
+    return at_end
 
 
 def _turns(

@@ -327,7 +327,7 @@ class Models(Protocol[M]):
     def in_place(self, m: M, frame: Frame, node: ast.AugAssign, old: Value) -> Value | None:
         """``x += ...``; the new `x`, if it isn't the result of the operation."""
 
-    def taken(self, m: M, element: Value) -> None:
+    def next_item(self, m: M, element: Value) -> None:
         """A loop proceeds to an item, represented by `element`."""
 
     def described(self, m: M, frame: Frame, name: str) -> Value | None:

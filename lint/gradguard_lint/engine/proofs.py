@@ -38,7 +38,7 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from gradguard_lint.domain.evidence import Kind
 
-ANOTHER = frozenset({None})
+OTHER_SOURCE = frozenset({None})
 """Another object may have the graph."""
 
 _PURE = words("abs list max min next reversed sorted sum tuple zip")
@@ -102,7 +102,9 @@ def identified(
         evidence.operands[only.identity] = (function, given)
     if call is not None and _is_given_parameters(call[1]):
         prove(m, value, "is-given-parameters")
-    if call is not None and (only.subject in evidence.proved or only.subject in evidence.giving):
+    if call is not None and (
+        only.subject in evidence.proved or only.subject in evidence.with_graph
+    ):
         computed = m.models.computed(m, frame, node, only.subject, *call)
         value = computed if computed is not None else value
     return as_proved(m, value)
@@ -126,7 +128,7 @@ def _sources_of_result(
     if isinstance(only, External) and only.name.rpartition(".")[::2] in _BUILTIN:
         return sources_of(values)
     owner = _computed_from(m, only.subject) if isinstance(only, Unknown) else None
-    return ANOTHER if owner is None else frozenset({owner}).union(sources_of(values))
+    return OTHER_SOURCE if owner is None else frozenset({owner}).union(sources_of(values))
 
 
 def _computed_from(m: Machine, subject: Key) -> Key:

@@ -132,9 +132,9 @@ class Relevance:
         ranks: set[str] = set()
         if loops:
             interesting |= words.loops
-        beside = self._words_by_import()
-        interesting |= beside
-        if beside:
+        import_words = self._words_by_import()
+        interesting |= import_words
+        if import_words:
             by_processes |= self._ways("fits")
         plain = [it for it in seen.imports if _top(it) not in words.packages]
         by_processes |= self._ways("loads", plain) | self._ways("remembers", plain)
@@ -179,13 +179,13 @@ class Relevance:
     def _words_by_import(self) -> set[str]:
         """Words that matter because of an imported package; of imported project modules as well, if
         such a word is mentioned."""
-        beside = self.words.beside
+        by_package = self.words.by_import
         said = self.seen.mentioned
-        if any(not said.isdisjoint(map(asked, words)) for words in beside.values()):
+        if any(not said.isdisjoint(map(asked, words)) for words in by_package.values()):
             tops = self._packages()
         else:
             tops = set(map(_top, self.seen.imports))
-        return set[str]().union(*(words for top, words in beside.items() if top in tops))
+        return set[str]().union(*(words for top, words in by_package.items() if top in tops))
 
     def _rank_functions(self, ranks: set[str]) -> set[Key]:
         """Functions that mention one of `ranks`, here or in project modules that they call, and
@@ -224,8 +224,8 @@ class Relevance:
                 wanted.add(here)
         found = seen.mentioning(wanted)
         for string in words.matters_by_string.keys() & seen.strings:
-            beside = seen.mentioning(_all_usages(words.matters_by_string[string]))
-            found |= beside & seen.mentioning({quoted(string)})
+            relevant = seen.mentioning(_all_usages(words.matters_by_string[string]))
+            found |= relevant & seen.mentioning({quoted(string)})
         return found
 
     def _unrelated_starters(self) -> set[str]:
@@ -252,8 +252,8 @@ class Relevance:
             return starting | in_threads
         shared = self._all_forms(self._imported_names_that("changes"))
         shared |= set(map(asked, words.shared))
-        telling = tuple(map(called, words.telling))
-        shared |= {it for it in mentioned if it.endswith(telling)}
+        endings = tuple(map(called, words.mode_suffixes))
+        shared |= {it for it in mentioned if it.endswith(endings)}
         changing = seen.mentioning(shared)
         making = self._makers()
         writes = {writing(place) for place in seen.written - _harmless(seen, making)}

@@ -67,9 +67,9 @@ def do_If(m: Machine, frame: Frame, node: ast.If) -> None:
 
         return go
 
-    told = turns.keys() - m.assumed.keys()
+    new = turns.keys() - m.assumed.keys()
     fork(m, frame, node.test, test, (way(node.body), way(node.orelse)))
-    for key in told & m.assumed.keys():
+    for key in new & m.assumed.keys():
         del m.assumed[key]
 
 

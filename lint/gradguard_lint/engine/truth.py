@@ -173,8 +173,8 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
         if isinstance(left, Instance) and not left.cls.plain and right != Const(None, "NoneType"):
             left = Unknown(object_key(left))  # possibly an enum member
         if isinstance(left, Unknown) and is_question(left.key) and _is_truth(right, op):
-            told = bool(right.value) is not negative
-            return left if told else Unknown(("not", left.key))
+            is_same = bool(right.value) is not negative
+            return left if is_same else Unknown(("not", left.key))
         asked = left.key or left.sent if isinstance(left, Unknown) else None
         if asked is not None and isinstance(right, Const):
             if right.kind != "device" and not may_be(asked, right.value):

@@ -166,8 +166,8 @@ class Variables:
 
     def place_of(self, ident: int) -> Site | None:
         """Where a model was moved to the GPU on this path."""
-        told = self.store.get((ident, PLACE))
-        return next((it.site for it in told.of(Thing) if it.site), None) if told else None
+        noted = self.store.get((ident, PLACE))
+        return next((it.site for it in noted.of(Thing) if it.site), None) if noted else None
 
     # -- assumptions ----------------------------------------------------------------------------
 
@@ -190,8 +190,9 @@ class Variables:
         changed = False
         for choice in choices:
             atom, when = choice.atom, choice.when
-            told = assumed or len(when) > 1  # a single condition without assumptions always holds
-            if when and told and not compatible(when, assumed):
+            # A single condition without assumptions always holds.
+            may_conflict = assumed or len(when) > 1
+            if when and may_conflict and not compatible(when, assumed):
                 changed = True
                 continue
             now = self.current(atom) if type(atom) in _MAY_CHANGE else None

@@ -38,7 +38,7 @@ def moment_of(m: Machine, ident: int) -> Moment | None:
         if choice.when:
             past = {event: when | choice.when for event, when in past.items()}
         if found is not None:
-            past, modes = join_pasts(found.past, past), found.modes.met(modes)
+            past, modes = join_pasts(found.past, past), found.modes.joined_with(modes)
         found = Moment(past, modes)
     return found
 

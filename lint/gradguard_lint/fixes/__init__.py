@@ -1,1 +1,1 @@
-"""Repairs: what a rule states beside itself becomes edits of source, by libcst, and is proved."""
+"""Repairs: changes stated by rules become edits of the source, made by libcst and verified."""

@@ -1,4 +1,4 @@
-"""Repairs of functions that other files use too: what these mean may change, so they are unsafe."""
+"""Repairs of functions that other files use: these may change meaning, so they are unsafe."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pytest_gradguard.findings import display_path
 Raw = dict[str, Any]
 
 FILES = 5000
-"""How many files of a project are searched; in a larger one nothing is known to be alone."""
+"""The most files to search; in a larger project, any function may be used elsewhere."""
 
 
 def judged(findings: Sequence[Raw], contents: Mapping[str, bytes]) -> list[Raw]:
-    """`findings`, with repairs that reach into other files marked as unsafe."""
+    """`findings`, with repairs that affect other files marked as unsafe."""
     return [_judged(raw, contents) for raw in findings]
 
 
@@ -41,7 +41,7 @@ def _judged(raw: Raw, contents: Mapping[str, bytes]) -> Raw:
 def _used_elsewhere(
     name: str, path: str, own: set[str], contents: Mapping[str, bytes]
 ) -> str | None:
-    """Another file that mentions both the function and the module that it is in."""
+    """Another file that mentions both the function and its module."""
     if path.startswith("<"):
         return None
     folder, base = os.path.split(path)
@@ -62,7 +62,7 @@ def _used_elsewhere(
 
 @cache
 def _files(folder: str) -> tuple[str, ...] | None:
-    """The files of the project around `folder`; None where there are too many to search."""
+    """The files of the project around `folder`; None if there are too many to search."""
     root = Reader().project_of(folder)
     found: list[str] = []
     known = any(os.path.exists(os.path.join(root, name)) for name in ("pyproject.toml", ".git"))

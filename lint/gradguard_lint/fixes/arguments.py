@@ -1,4 +1,4 @@
-"""The arguments of a call, with one more or one less, laid out as the others are."""
+"""Add or remove an argument of a call, in the layout of the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NONE = cst.SimpleWhitespace("")
 
 
 def appended(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
-    """`call` with the keyword argument ``name=value`` behind the others."""
+    """`call` with the keyword argument ``name=value`` appended."""
     equal = cst.AssignEqual(whitespace_before=_NONE, whitespace_after=_NONE)
     new = cst.Arg(value, keyword=cst.Name(name), equal=equal)
     if not call.args:
@@ -20,7 +20,7 @@ def appended(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
     if len(call.args) == 1 and isinstance(last.value, cst.GeneratorExp) and not last.value.lpar:
         raise Unwritable("a generator expression that is the only argument has no parentheses")
     between = _between(call)
-    if isinstance(last.comma, cst.Comma):  # there is one behind the new one, too
+    if isinstance(last.comma, cst.Comma):  # the new one gets a trailing comma as well
         end = last.comma.whitespace_after
         new = new.with_changes(comma=cst.Comma(whitespace_after=without_comments(end)))
     else:
@@ -32,7 +32,7 @@ def appended(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
 
 
 def without(call: cst.Call, name: str | int) -> cst.Call:
-    """`call` without the keyword argument `name`, or the argument at that place."""
+    """`call` without the keyword argument `name`, or the argument at that index."""
     names = [argument.keyword and argument.keyword.value for argument in call.args]
     if isinstance(name, str) and name not in names:
         raise Unwritable("the call has no such keyword")
@@ -64,8 +64,8 @@ def _joined(
     *,
     last: bool,
 ) -> cst.BaseParenthesizableWhitespace:
-    """What stands where an argument stood between `before` and `after`: no comment is lost, and
-    the one behind it stays on its line."""
+    """The whitespace in place of an argument between `before` and `after`: keeps all comments, and
+    the trailing one on its line."""
     if not isinstance(after, cst.ParenthesizedWhitespace) or not _has_comment(after):
         return with_comments_of(before, after) if last else before
     if not isinstance(before, cst.ParenthesizedWhitespace):
@@ -80,7 +80,7 @@ def _joined(
 
 
 def _between(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
-    """What stands between two arguments of `call`, behind the comma."""
+    """The whitespace after the comma between two arguments of `call`."""
     for argument in call.args[:-1]:
         if isinstance(argument.comma, cst.Comma):
             return without_comments(argument.comma.whitespace_after)
@@ -101,7 +101,7 @@ def without_comments(
 def with_comments_of(
     space: cst.BaseParenthesizableWhitespace, between: cst.BaseParenthesizableWhitespace
 ) -> cst.BaseParenthesizableWhitespace:
-    """`between`, after the comments that stand in `space`."""
+    """`between`, after the comments in `space`."""
     if not isinstance(space, cst.ParenthesizedWhitespace) or not _has_comment(space):
         return between
     if not isinstance(between, cst.ParenthesizedWhitespace):

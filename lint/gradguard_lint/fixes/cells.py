@@ -1,4 +1,4 @@
-"""A notebook with other source in its cells: its outputs, metadata and layout as they were."""
+"""Replace source in a notebook's cells; outputs, metadata and layout stay the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradguard_lint.reading.text import SourceError
 
 
 def source_of(data: bytes) -> bytes | None:
-    """The Python of the notebook that `data` holds; None where it is none."""
+    """The Python source of the notebook in `data`; None if it is no notebook."""
     try:
         return read_notebook(data).source
     except SourceError:
@@ -75,7 +75,7 @@ def changed(data: bytes, source: bytes) -> Iterator[tuple[Cell, str]]:
 
 
 class _layout:
-    """How the file writes its JSON, so that nothing but the source of cells changes."""
+    """The JSON format of the file, so that only the source of cells changes."""
 
     def __init__(self, data: bytes, whole: Any) -> None:
         self.end = data[len(data.rstrip()) :]

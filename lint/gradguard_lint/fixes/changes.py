@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Unwritable(Exception):
-    """A change has no place in the source, or no plain way to be written there."""
+    """A change has no place in the source, or cannot be written there."""
 
 
 @fields
 class Change:
-    """Something that is to become of `node`, which stands in `module`."""
+    """A change of `node` in `module`."""
 
     module: Module
     node: ast.AST
@@ -32,7 +32,7 @@ class Change:
 
 @fields
 class SetKeyword(Change):
-    """The call `node` gets the keyword `name`, or another value for it."""
+    """Give the call `node` the keyword `name`, or replace its value."""
 
     name: str
     value: str
@@ -40,21 +40,21 @@ class SetKeyword(Change):
 
 @fields
 class RenameKeywords(Change):
-    """Keywords of the call `node` get other names, all at once."""
+    """Rename keywords of the call `node`, all at once."""
 
     names: Mapping[str, str]
 
 
 @fields
 class RemoveArgument(Change):
-    """The call `node` loses the keyword `name`, or the argument at that place."""
+    """Remove the keyword `name` of the call `node`, or the argument at that index."""
 
     name: str | int
 
 
 @fields
 class Wrap(Change):
-    """The expression `node` stands between `before` and `after`."""
+    """Put the expression `node` between `before` and `after`."""
 
     before: str = ""
     after: str = ""
@@ -62,22 +62,22 @@ class Wrap(Change):
 
 @fields
 class Replace(Change):
-    """The expression `node` becomes `source`."""
+    """Replace the expression `node` by `source`."""
 
     source: str
 
 
 @fields
 class Decorate(Change):
-    """The function `node` gets the decorator `source`, below those that it has."""
+    """Add the decorator `source` to the function `node`, below its others."""
 
     source: str
 
 
 @fields
 class UnderWith(Change):
-    """The statement `node` stands in ``with source:``; a ``with`` gets one more item, before that
-    of this `index`."""
+    """Put the statement `node` under ``with source:``; a ``with`` gets one more item, before the
+    one at `index`."""
 
     source: str
     index: int = 0
@@ -85,21 +85,21 @@ class UnderWith(Change):
 
 @fields
 class InsertBefore(Change):
-    """The statements `source` stand before the statement `node`."""
+    """Insert the statements `source` before the statement `node`."""
 
     source: str
 
 
 @fields
 class ReplaceStatement(Change):
-    """The simple statement `node` becomes `source`."""
+    """Replace the simple statement `node` by `source`."""
 
     source: str
 
 
 @fields
 class Import(Change):
-    """`node`, the module's tree, gets ``import name`` or ``from package import name``."""
+    """Add ``import name`` or ``from package import name`` to `node`, the module's tree."""
 
     name: str
     package: str | None = None

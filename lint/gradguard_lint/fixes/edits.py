@@ -1,4 +1,4 @@
-"""Edits of text: what lies between two texts, texts with edits made, and what moves by them."""
+"""Edits of text: computing them from two texts, applying them, and moving places by them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _END = re.compile(r"\r\n|\r|\n")
 
 
 LARGEST = 512 * 1024
-"""Bytes of the largest file that is repaired; libcst parses some 100 KB a second."""
+"""The size in bytes of the largest file to repair; libcst parses some 100 KB a second."""
 
 LONGEST = 20_000
-"""Bytes of the longest line in a file that is repaired."""
+"""The length in bytes of the longest line in a file to repair."""
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of `text` with their ends, as Python counts them; the last one has none."""
+    """The lines of `text` with their line ends, split as Python does; the last has none."""
     lines = _LINE.findall(text)
     if len(lines) > 1 and not lines[-1] and not (lines[-2].endswith(("\r", "\n"))):
         lines.pop()
@@ -33,7 +33,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def between(path: str, old: str, new: str) -> list[RawEdit]:
-    """The smallest edits that make `new` of `old`: words and spaces that differ."""
+    """The smallest edits from `old` to `new`: words and spaces that differ."""
     before, after = lines_of(old), lines_of(new)
     found = []
     for tag, start, stop, first, last in SequenceMatcher(None, before, after, False).get_opcodes():
@@ -52,13 +52,13 @@ def between(path: str, old: str, new: str) -> list[RawEdit]:
 
 
 def edit_at(path: str, place: tuple[int, int, int, int], content: str) -> RawEdit:
-    """The edit that puts `content` at `place`: a first line and column, and the last ones."""
+    """The edit that replaces `place` (first line and column, last line and column) by `content`."""
     names = ("line", "column", "end_line", "end_column")
     return {"path": path, **dict(zip(names, place, strict=True)), "content": content}
 
 
 def _after(text: str, line: int, column: int) -> tuple[int, int]:
-    """The place behind `text` that begins at a place."""
+    """The position after `text` that begins at the given position."""
     ends = list(_END.finditer(text))
     if not ends:
         return line, column + len(text)
@@ -66,7 +66,7 @@ def _after(text: str, line: int, column: int) -> tuple[int, int]:
 
 
 def edited(text: str, edits: Iterable[RawEdit]) -> str:
-    """`text` with `edits` made, which do not overlap."""
+    """`text` with `edits` applied, which do not overlap."""
     starts = [0]
     for line in lines_of(text):
         starts.append(starts[-1] + len(line))
@@ -97,7 +97,7 @@ def decoded(data: bytes) -> tuple[str, str, bytes]:
 
 
 def overlap(first: Sequence[RawEdit], second: Sequence[RawEdit]) -> bool:
-    """Whether edits of one repair and of another cannot be made together."""
+    """Whether the edits of two repairs conflict."""
     return any(
         one["path"] == other["path"] and one != other and _touch(one, other)
         for one in first
@@ -118,7 +118,7 @@ def _end(edit: RawEdit) -> tuple[int, int]:
 
 
 def moved(edits: Iterable[RawEdit], path: str, line: int, column: int) -> int:
-    """The line that the place is on once `edits` are made."""
+    """The line of the place after `edits`."""
     shift = 0
     for edit in edits:
         if edit["path"] == path and _end(edit) <= (line, column):
@@ -145,7 +145,7 @@ def edited_files(
 
 
 def _distinct(edits: Iterable[RawEdit]) -> Iterator[RawEdit]:
-    """`edits`, each once: two repairs may need the same import."""
+    """`edits` without duplicates: two repairs may need the same import."""
     seen: list[RawEdit] = []
     for edit in edits:
         if edit not in seen:
@@ -154,7 +154,7 @@ def _distinct(edits: Iterable[RawEdit]) -> Iterator[RawEdit]:
 
 
 def too_large(data: bytes) -> str:
-    """The reason why a file is too large to be repaired; "" where it is not."""
+    """Why a file is too large to repair; "" if it is not."""
     if len(data) > LARGEST:
         return f"it is larger than {LARGEST // 1024} KiB"
     if len(data) > LONGEST and max(map(len, data.splitlines())) > LONGEST:

@@ -31,14 +31,14 @@ from gradguard_lint.words import words
 
 
 def differs(call: ParallelCall, task: TaskRun, initializers: Collection[str] = ()) -> bool:
-    """Whether the function of `task` may read globals, or need settings, that a fresh process has
-    in another way; functions of the name of one of `initializers` run in the workers, too."""
+    """Whether the function of `task` may read globals, or need settings, that differ in a fresh
+    process; functions named in `initializers` run in the workers as well."""
     function = function_of(task)
     if function is None:
         return True
     home = function.module
     program = call.chain[0].site.module if call.chain else call.site.module
-    # joblib pickles what is of the program itself with the globals that it reads
+    # joblib pickles functions of the main program by value, with the globals that they read
     whole = call.library == "joblib" and call.root == 1 and home is program
     whole |= call.library == "joblib" and home.is_notebook
     read = _read(home, function.node) | ({function.owner.name} if function.owner else set())
@@ -66,12 +66,11 @@ def differs(call: ParallelCall, task: TaskRun, initializers: Collection[str] = (
     )
 
 
-# -- what the worker reads -------------------------------------------------------------------------
+# -- globals that the worker reads -----------------------------------------------------------------
 
 
 def _read(module: Module, function: ast.AST) -> set[str]:
-    """The globals that `function` reads, and the functions and classes of the same module that it
-    uses."""
+    """The globals that `function` and the functions and classes of its module that it uses read."""
     found: set[str] = set()
     classes = {node.name: node for node in module.tree.body if isinstance(node, ast.ClassDef)}
     waiting = [function]
@@ -83,8 +82,7 @@ def _read(module: Module, function: ast.AST) -> set[str]:
 
 
 def _rebound(module: Module, initializers: Collection[str]) -> Iterator[str]:
-    """The globals of `module` that the program gives a value of its own: under its guard, or in
-    functions that say ``global``."""
+    """The globals of `module` that the program rebinds: under its main guard, or by ``global``."""
     for function in ast.walk(module.tree):
         if isinstance(function, FUNCTIONS) and function.name not in initializers:
             for node in ast.walk(function):
@@ -99,7 +97,7 @@ def _rebound(module: Module, initializers: Collection[str]) -> Iterator[str]:
 
 
 def _given(module: Module) -> Iterator[tuple[str, ast.expr]]:
-    """The globals of `module`, each with what an import gives it, or takes it from."""
+    """The globals of `module` bound on import, each with its value, or the iterable of it."""
     for node in (inner for statement in on_import(module) for inner in ast.walk(statement)):
         if isinstance(node, (ast.For, ast.comprehension)):
             yield from ((name, node.iter) for name in stored_names(node.target))
@@ -112,20 +110,20 @@ _CHANCE = re.compile(
     r"\b(?:nn|keras|\w*rand\w*|normal|uniform|permutation|shuffle|sample|choice|uuid\d|time|now"
     r"|getpid|token_\w+|mk[ds]temp)\b"
 )
-"""What gives something else each time."""
+"""Calls with a different result each time."""
 
 
 SHARED = words(
     "Queue JoinableQueue SimpleQueue Lock RLock Event Condition Semaphore BoundedSemaphore Barrier "
     "Value Array"
 )
-"""What hangs on locks, which workers take only from a context of their own start method."""
+"""Objects with locks, which workers accept only from a context of their own start method."""
 _SHARED = re.compile(rf"\b(?:{'|'.join(SHARED)}|RawValue|RawArray|SharedMemory|Manager)\(")
 
 
 def _is_another(module: Module, task: TaskRun, read: Collection[str]) -> bool:
-    """Whether what one of these globals is may be another with each import: it is shared between
-    processes, or made by chance and without a seed."""
+    """Whether one of these globals may differ between imports: it is shared between processes, or
+    random and unseeded."""
     given = [(name, ast.unparse(value)) for name, value in _given(module) if name in read]
     if given and (b"share_memory" in module.data or any(_SHARED.search(it) for _, it in given)):
         return True
@@ -145,17 +143,17 @@ def _is_another(module: Module, task: TaskRun, read: Collection[str]) -> bool:
     )
 
 
-# -- by which names it may be changed --------------------------------------------------------------
+# -- names by which globals may be changed ---------------------------------------------------------
 
 _Wanted = Mapping[str, "Collection[str] | None"]
-"""Names of what may be changed; or of what has it as an attribute, with the names of these: of a
-class or module that is read itself, any."""
+"""Names of objects that may be changed; or of their owners, with the attributes that matter: any
+attribute of a class or module that is read itself."""
 
 
 def _wanted(module: Module, read: Collection[str]) -> _Wanted:
-    """The names by which code of `module` may change what is `read` of it."""
+    """The names by which code of `module` may change its globals in `read`."""
     wanted: dict[str, Collection[str] | None] = {}
-    for name, value in _given(module):  # what was made of it may change it, too
+    for name, value in _given(module):  # objects created from it may change it, too
         used = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
         if not _is_constant(value) and (name in read or used & wanted.keys()):
             wanted[name] = None
@@ -171,7 +169,7 @@ def _wanted(module: Module, read: Collection[str]) -> _Wanted:
 
 
 def _imported(module: Module, home: Module, read: Collection[str]) -> _Wanted:
-    """The names by which code of `module` may change what is `read` of the module `home`."""
+    """The names by which code of `module` may change globals in `read` of the module `home`."""
     defined = {node.name for node in home.tree.body if isinstance(node, DEFINITIONS)}
     wanted: dict[str, Collection[str] | None] = {}
     for name, package, inner in _from_project(module):
@@ -187,7 +185,7 @@ def _last(name: str) -> str:
 
 
 def _from_project(module: Module) -> Iterator[tuple[str, str, str]]:
-    """What `module` imports of the project: its name here, the module, and its name there."""
+    """Imports of project modules in `module`: the name here, the module, and the name there."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ImportFrom):
             package = module.base_of(node)
@@ -214,7 +212,7 @@ _GIVE_CONSTANTS = words("int float str bool len tuple frozenset range sum min ma
 
 
 def _is_constant(node: ast.expr) -> bool:
-    """Whether `node` is a number, a text or the like, which nothing changes."""
+    """Whether `node` is an immutable constant, as numbers and strings are."""
     if isinstance(node, ast.Tuple):
         return all(map(_is_constant, node.elts))
     if isinstance(node, (ast.BinOp, ast.UnaryOp)):
@@ -226,7 +224,7 @@ def _is_constant(node: ast.expr) -> bool:
 
 
 def _is_changed(module: Module, code: ast.AST, wanted: _Wanted, call: ParallelCall) -> bool:
-    """Whether `code` of `module` may change what one of the names stands for."""
+    """Whether `code` of `module` may change the object behind one of the names."""
     uses = Uses(module, code, call) if wanted else None
     return uses is not None and any(
         uses.may_change(node, wanted[node.id])
@@ -248,8 +246,8 @@ _SEED = re.compile(r"(?:\A|_)seed(?:\Z|_)|\Aset_(?:rng_)?state\Z")
 
 
 def _sets(module: Module, code: ast.AST, *, draws: bool) -> bool:
-    """Whether `code` changes a setting of a library for the whole process; where the worker
-    `draws`, generators are some."""
+    """Whether `code` changes a process-wide setting of a library; if the worker `draws`, this
+    includes seeds."""
     passing = {id(it.context_expr) for it in ast.walk(code) if isinstance(it, ast.withitem)}
     for node in ast.walk(code):
         if isinstance(node, ast.Call) and id(node) not in passing:
@@ -265,7 +263,7 @@ def _sets(module: Module, code: ast.AST, *, draws: bool) -> bool:
 
 
 def _is_seed(node: ast.AST) -> bool:
-    """Whether `node` is a call that seeds generators of the process, and no object made there."""
+    """Whether `node` is a call that seeds the process's generators, not an object created there."""
     return (
         isinstance(node, ast.Call)
         and _SEED.search(last_name(node.func)) is not None

@@ -1,4 +1,4 @@
-"""Which code of a module each import runs, and which the program alone, after its own import."""
+"""Code of a module that runs on each import, and code that only the main program runs, after it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 
 
 def is_guard(statement: ast.stmt) -> bool:
-    """Whether `statement` asks whether the module is the program."""
+    """Whether `statement` tests whether the module is the main program."""
     return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
 
 
 def on_import(module: Module) -> list[ast.stmt]:
-    """The statements that each import of `module` runs, but for definitions."""
+    """The statements that run on each import of `module`, except definitions."""
     return [it for it in module.tree.body if not isinstance(it, DEFINITIONS) and not is_guard(it)]
 
 
 def afterwards(module: Module, inside: Collection[str]) -> Iterator[ast.AST]:
-    """The code of `module` that the program runs after its import: under its guard, and functions,
-    but for those that run `inside` the workers only, or during the import."""
+    """The code of `module` that the program runs after its import: under its main guard, and
+    functions, except those that run `inside` the workers or during the import only."""
     guards = [*filter(is_guard, module.tree.body)]
     outer = [*_outer(module.tree)]
     functions = [it for it in outer if isinstance(it, FUNCTIONS)]
@@ -45,7 +45,7 @@ def _walk(parts: Collection[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _outer(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    """The classes and functions in `tree` that are in no function."""
+    """The classes and functions in `tree` that are not in a function."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, DEFINITIONS):
             yield node

@@ -1,4 +1,4 @@
-"""A module with one more import, among those that it has."""
+"""Add an import to a module, among its others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradguard_lint.fixes.changes import Unwritable
 
 
 def with_import(module: cst.Module, name: str, package: str | None) -> cst.Module:
-    """`module` with ``import name`` or ``from package import name``, where it is missing."""
+    """`module` with ``import name`` or ``from package import name``, if it is missing."""
     body = list(module.body)
     for index, statement in enumerate(body):
         if not isinstance(statement, cst.SimpleStatementLine):
@@ -41,7 +41,7 @@ def with_import(module: cst.Module, name: str, package: str | None) -> cst.Modul
     )
     place, begins = _place(body, line)
     if begins:
-        # What follows keeps no blank lines and comments before it from its block.
+        # The new first import takes the blank lines and comments before the block.
         statement = body[place]
         if isinstance(statement, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
             line = line.with_changes(leading_lines=statement.leading_lines)
@@ -52,7 +52,7 @@ def with_import(module: cst.Module, name: str, package: str | None) -> cst.Modul
 
 
 def without_unused(module: cst.Module, names: Collection[str]) -> cst.Module:
-    """`module` without those of `names` that it imports beside others, and does not use."""
+    """`module` without the unused ones of `names`; an import statement keeps at least one name."""
     used = _Used()
     module.visit(used)
     body = list(module.body)
@@ -91,7 +91,7 @@ class _Used(cst.CSTVisitor):
 
 
 def _without(names: Sequence[cst.ImportAlias], unused: Collection[str]) -> list[cst.ImportAlias]:
-    """`names` but for those that are `unused`; what has a comment stays, and one in any case."""
+    """`names` without the `unused` ones; keeps those with comments, and at least one."""
     kept: list[cst.ImportAlias] = []
     for alias in names:
         bound = alias.asname.name if alias.asname is not None else alias.name
@@ -117,7 +117,7 @@ def _binds(names: Sequence[cst.ImportAlias], name: str) -> bool:
 
 
 def _with_name(names: Sequence[cst.ImportAlias], name: str) -> list[cst.ImportAlias]:
-    """`names` and one more, laid out as they are."""
+    """`names` and one more, in the same layout."""
     *before, last = names
     new = cst.ImportAlias(cst.Name(name))
     space: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
@@ -154,7 +154,7 @@ def _top(statement: cst.CSTNode) -> str:
 
 
 def _first(body: Sequence[cst.CSTNode]) -> int:
-    """Where the first statement is that a new import may stand before."""
+    """The index of the first statement that may follow a new import."""
     start = 0
     if body and isinstance(body[0], cst.SimpleStatementLine):
         small = body[0].body[0]
@@ -168,7 +168,7 @@ def _first(body: Sequence[cst.CSTNode]) -> int:
 
 
 def _place(body: Sequence[cst.CSTNode], new: cst.CSTNode) -> tuple[int, bool]:
-    """Where the import `new` belongs: among imports of its kind, the standard library first, in
+    """The index for the import `new`: among imports of its kind, the standard library first, in
     their order. And whether it begins their block."""
     start = _first(body)
     run = start
@@ -183,7 +183,7 @@ def _place(body: Sequence[cst.CSTNode], new: cst.CSTNode) -> tuple[int, bool]:
     if not same:
         place = start if standard else run
         return place, place == start < len(body)
-    # a blank line begins another block, as that of the project itself
+    # a blank line begins another block, as for the project's own imports
     same = [*takewhile(lambda index: index == same[0] or not _leads(body[index]), same)]
     block = [body[index] for index in same]
     key = next((it for it in _ORDERS if block == sorted(block, key=it)), _top)
@@ -210,4 +210,4 @@ def _plain_first(statement: cst.CSTNode) -> tuple[bool, str]:
 
 
 _ORDERS: tuple[Callable[[cst.CSTNode], Any], ...] = (_plain_first, _by_name)
-"""How the imports of a block are sorted: as isort does it, or whatever their form is."""
+"""Sort keys for the imports of a block: as isort does it, or by name regardless of their form."""

@@ -1,4 +1,4 @@
-"""What the code around a call does after it, with its arguments and with the futures it returns."""
+"""Uses of a call's arguments and futures in the code after it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gradguard_lint.fixes.written import keyword
 from gradguard_lint.words import words
 
 _LOOKS = words("shape dtype ndim size nbytes itemsize strides")
-"""Attributes that tell nothing of what an array holds."""
+"""Attributes that do not depend on an array's values."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def reads_again(site: Site) -> bool:
-    """Whether the function around the call at `site` reads an argument of it afterwards."""
+    """Whether the function around the call at `site` reads an argument of the call afterwards."""
     call = site.node
     if not isinstance(call, ast.Call):
         return False
@@ -42,7 +42,7 @@ def way_to(tree: ast.AST, wanted: ast.AST) -> list[ast.AST]:
 
 
 def _reads(written: str, way: Sequence[ast.AST], call: ast.Call) -> Iterator[bool]:
-    """For each place of the function that reads `written`: whether it may do so after `call`."""
+    """For each place in the function that reads `written`: whether it may run after `call`."""
     loops = [node for node in way if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
     loops = [node for node in loops if not _binds(node, written)]
     again = {id(node) for loop in loops for node in ast.walk(loop)}
@@ -66,7 +66,7 @@ def _reads(written: str, way: Sequence[ast.AST], call: ast.Call) -> Iterator[boo
 
 
 def _others(way: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """What does not run after the last node of `way`: other branches, and what follows a return."""
+    """Code that does not run after the last node of `way`: other branches, code after a return."""
     for index, node in enumerate(way[:-1]):
         if isinstance(node, ast.IfExp):
             yield from (arm for arm in (node.body, node.orelse) if arm is not way[index + 1])
@@ -84,7 +84,7 @@ def _others(way: Sequence[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _following(way: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """The statements after those that hold the last node of `way`."""
+    """The statements after those that contain the last node of `way`."""
     for node, inner in pairwise(way):
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
             if isinstance(block, list) and inner in block:
@@ -92,7 +92,7 @@ def _following(way: Sequence[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _is_bound_by(statement: ast.AST | None, written: str) -> bool:
-    """Whether the statement gives the name another value: what follows reads that."""
+    """Whether the statement rebinds the name: later reads get that value."""
     targets = statement.targets if isinstance(statement, ast.Assign) else ()
     return any(ast.unparse(target) == written for target in targets)
 
@@ -135,12 +135,12 @@ def asked(site: Site) -> list[ast.Call]:
 
 
 def _all(found: list[ast.Call | None]) -> list[ast.Call]:
-    told = [it for it in found if it is not None]
-    return told if len(told) == len(found) else []
+    calls = [it for it in found if it is not None]
+    return calls if len(calls) == len(found) else []
 
 
 def _asking(node: ast.AST, above: dict[ast.AST, ast.AST]) -> ast.Call | None:
-    """The call by which `node` is asked for what it holds, if that is what is done with it."""
+    """The call of `get` or `result` on `node`, if that is its use."""
     method = above.get(node)
     call = above.get(method) if isinstance(method, ast.Attribute) else None
     is_asked = isinstance(method, ast.Attribute) and method.attr in _ASKS
@@ -148,13 +148,13 @@ def _asking(node: ast.AST, above: dict[ast.AST, ast.AST]) -> ast.Call | None:
 
 
 def _appended_to(node: ast.AST | None) -> ast.expr | None:
-    """The list that something is appended to, if `node` does that."""
+    """The list that `node` appends to, if it does."""
     method = node.func if isinstance(node, ast.Call) else None
     return method.value if isinstance(method, ast.Attribute) and method.attr == "append" else None
 
 
 def _uses(targets: list[ast.expr], scope: ast.AST) -> Iterator[ast.Name]:
-    """The places where the one name among `targets` is read, if it gets its value once."""
+    """The reads of the only name among `targets`, if it is bound once."""
     names = [it.id for it in targets if isinstance(it, ast.Name)]
     if len(names) != 1 or len(targets) != 1:
         return

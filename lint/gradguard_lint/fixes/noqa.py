@@ -24,7 +24,7 @@ _LISTED = re.compile(
 def silencing(
     path: str, data: bytes, wanted: Mapping[int, Iterable[str]], reason: str
 ) -> list[RawEdit]:
-    """The edits that silence codes on lines of `data`, each with the `reason`, if there is one."""
+    """The edits that silence codes on lines of `data`, each with the `reason`, if not empty."""
     text = decoded(data)[0]
     lines = [line.rstrip("\r\n") for line in lines_of(text)]
     comments, closed = _comments_and_closed(data, text)
@@ -47,7 +47,7 @@ def silencing(
             rest = lines[line - 1][end:].rstrip()
             separator = ", " if new and written and not written.endswith(",") else ""
             content = separator + ", ".join(new)
-            if reason.strip():  # behind what the line says already
+            if reason.strip():  # after the existing text of the line
                 content += f"{rest}{' ' if rest in ('', ']') else '; '}{reason.strip()}"
                 end += len(rest)
         else:
@@ -59,19 +59,19 @@ def silencing(
 
 
 def comments_in(data: bytes, text: str) -> dict[int, int]:
-    """Where the comment of each line of a file begins, in characters from 0."""
+    """The column of the comment on each line, in characters from 0."""
     return _comments_and_closed(data, text)[0]
 
 
 def _comments_and_closed(data: bytes, text: str) -> tuple[dict[int, int], set[int]]:
     try:
         return _tokens(text)
-    except (tokenize.TokenError, SyntaxError):  # strings that only newer Pythons read
+    except (tokenize.TokenError, SyntaxError):  # strings that only newer Pythons can read
         return _tokens(as_older(data) or text)
 
 
 def _tokens(text: str) -> tuple[dict[int, int], set[int]]:
-    """Where the comment of each line begins, and the lines that cannot end in one."""
+    """The column of the comment on each line, and the lines that cannot end in one."""
     comments: dict[int, int] = {}
     closed: set[int] = set()
     end = (1, 0)
@@ -91,7 +91,7 @@ _LINE_ENDS = frozenset(
 
 
 def _places(tree: ast.AST, line: int) -> list[int]:
-    """The lines where a comment silences what is on `line`, the best first."""
+    """The lines where a comment silences findings on `line`, the best first."""
     places = [line]
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):

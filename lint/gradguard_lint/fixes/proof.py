@@ -56,18 +56,18 @@ class Repair:
             self.about.add((place["path"], place["line"]))
 
     def is_apart(self, other: Repair) -> bool:
-        """Whether neither has to do with what the other repairs."""
+        """Whether the two repairs are independent."""
         return self.about.isdisjoint(other.about) and not overlap(self.edits, other.edits)
 
 
 def settle(stated: Sequence[tuple[Raw, Fix]], found: Sequence[Raw], again: Again) -> None:
-    """Put the edits of each repair that does what it should into its finding."""
+    """Write the edits of each repair that is verified into its finding."""
     sources: dict[Module, Source] = {}
     waiting = []
     for raw, fix in stated:
         try:
             edits = _edits(fix, sources)
-        except Exception:  # whatever is wrong with a repair, the finding stands
+        except Exception:  # whatever fails in a repair, the finding stays
             continue
         if edits:
             waiting.append(Repair(raw, fix, edits))
@@ -91,7 +91,7 @@ def settle(stated: Sequence[tuple[Raw, Fix]], found: Sequence[Raw], again: Again
 def _proved(
     together: list[Repair], data: dict[str, bytes], found: Sequence[Raw], again: Again
 ) -> list[Repair]:
-    """Those of the repairs, all apart from each other, that do what they should."""
+    """The verified ones of independent repairs."""
     try:
         edits, contents = edited_files([repair.edits for repair in together], data.__getitem__)
         check_code(contents)
@@ -99,7 +99,7 @@ def _proved(
         if all(repairs(repair.raw, found, edits, after) for repair in together):
             return together
     except Exception:
-        pass  # whatever is wrong with a repair, the finding stands
+        pass  # whatever fails in a repair, the finding stays
     if len(together) == 1:
         return []
     half = len(together) // 2
@@ -125,7 +125,7 @@ def check_code(contents: Mapping[str, bytes]) -> None:
 def repairs(
     raw: Raw, before: Sequence[Raw], edits: Sequence[RawEdit], after: Sequence[Raw]
 ) -> bool:
-    """Whether `edits` take `raw` from the findings, and add none."""
+    """Whether `edits` remove the finding `raw`, and add none."""
     then = places(before, edits)
     now = places(after)
     mine = _place(raw, edits)
@@ -133,7 +133,7 @@ def repairs(
 
 
 def places(found: Sequence[Raw], edits: Sequence[RawEdit] = ()) -> Counter[tuple[str, str, int]]:
-    """How many findings of each code are on each line, once `edits` are made."""
+    """The number of findings of each code on each line, after `edits`."""
     return Counter(_place(raw, edits) for raw in found)
 
 
@@ -143,7 +143,7 @@ def _place(raw: Raw, edits: Sequence[RawEdit]) -> tuple[str, str, int]:
 
 
 def _edits(fix: Fix, sources: dict[Module, Source]) -> list[RawEdit]:
-    """The edits that make the changes."""
+    """The edits of a repair."""
     from gradguard_lint.fixes.rewrite import Source  # which imports libcst
 
     by_module: dict[Module, list[Change]] = {}
@@ -167,7 +167,7 @@ def _edits(fix: Fix, sources: dict[Module, Source]) -> list[RawEdit]:
 
 
 def _check_lines(text: str, read: str, edits: Sequence[RawEdit]) -> None:
-    """Make sure that the edits touch only lines that libcst gives back as they were."""
+    """Check that the edits touch only lines that libcst reproduces."""
     lines, others = lines_of(text), lines_of(read)
     touched = {number - 1 for edit in edits for number in range(edit["line"], edit["end_line"] + 1)}
     if len(lines) != len(others) or any(lines[number] != others[number] for number in touched):

@@ -102,7 +102,7 @@ class _Changes(cst.CSTTransformer):
                 self.wanted.setdefault(key, []).append(change)
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        """Go only to where something changes."""
+        """Visit only nodes on the way to a change."""
         if not isinstance(node, (cst.BaseStatement, cst.BaseSuite)):
             return True
         place = self.get_metadata(PositionProvider, node)
@@ -129,7 +129,7 @@ class _Changes(cst.CSTTransformer):
         return result
 
     def check(self) -> None:
-        """Make sure that every change was made."""
+        """Check that every change was made."""
         if self.wanted:
             raise Unwritable("the source has no such node")
 
@@ -148,14 +148,14 @@ def _kind_of(node: cst.CSTNode) -> str:
     if isinstance(node, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
         return "statement"
     if isinstance(node, cst.SimpleStatementSuite) and len(node.body) == 1:
-        return "statement"  # which gets lines of its own
+        return "statement"  # it gets lines of its own
     if isinstance(node, cst.Call):
         return "Call"
     return "expression" if isinstance(node, cst.BaseExpression) else ""
 
 
 def _span(module: Module, node: Any) -> Span:
-    """Where `node` stands, in libcst's count: lines from 1, columns from 0, in characters."""
+    """The span of `node` as libcst counts it: lines from 1, columns from 0, in characters."""
     end = node.end_lineno
     return (
         node.lineno,

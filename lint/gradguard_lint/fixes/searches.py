@@ -1,5 +1,4 @@
-"""Parameters that scikit-learn's searches give an estimator by name: what becomes of these names
-where the estimator's own change."""
+"""Rename parameters in scikit-learn's searches, where an estimator's parameters are renamed."""
 
 from __future__ import annotations
 
@@ -24,11 +23,11 @@ _FOUND = words("best_params_ cv_results_")
 
 
 class _Unclear(Exception):
-    """It does not show which estimator a name is for."""
+    """It is unclear which estimator a name is for."""
 
 
 def renamed_keywords(module: Module, call: ast.Call, naming: Naming) -> Change:
-    """The change after which `call` gives all its keywords by their new names."""
+    """The change that renames all keywords of `call`."""
     names = {item.arg: naming(item.arg) for item in call.keywords if item.arg}
     return RenameKeywords(module, call, names)
 
@@ -36,8 +35,8 @@ def renamed_keywords(module: Module, call: ast.Call, naming: Naming) -> Change:
 def renamed_parameters(
     module: Module, estimators: Mapping[ast.Call, Naming]
 ) -> list[Change] | None:
-    """The changes after which all searches of `module` know these `estimators`, the calls that make
-    them, by their new names; None where it does not show what these are."""
+    """The renames of parameters of the `estimators` (calls that create them) in all searches of
+    `module`; None if it is unclear which estimators these search."""
     try:
         return list(_Searches(module, estimators).changes())
     except _Unclear:
@@ -82,7 +81,7 @@ class _Searches:
                 yield from self._of_results(node, naming)
 
     def _naming_of(self, node: ast.expr | None) -> Naming | None:
-        """How the parameters of the estimator `node` are named; None where it is another one."""
+        """The renames for the estimator `node`; None if it is another estimator."""
         made = self._value_of(node) if isinstance(node, ast.Name) else node
         if made in self._estimators:
             return self._estimators[made]  # type: ignore[index]
@@ -98,14 +97,14 @@ class _Searches:
         return any(self._values.get(it) in self._estimators for it in self._stores(node))
 
     def _value_of(self, node: ast.Name) -> ast.expr:
-        """The only value that the variable `node` is given anywhere."""
+        """The only value assigned to the variable `node`."""
         stored = self._stores(node)
         if len(stored) != 1 or stored[0] not in self._values:
             raise _Unclear
         return self._values[stored[0]]
 
     def _stores(self, node: ast.Name) -> list[ast.expr]:
-        """Where the variable `node` is given its values; nowhere, for a parameter."""
+        """The values assigned to the variable `node`; none for a parameter."""
         if node.id in self._shared:
             raise _Unclear
         scope = self._scope(node)
@@ -172,7 +171,7 @@ class _Searches:
         return renamed_keywords(self._module, call, naming)
 
     def _text(self, node: ast.expr | None, naming: Naming, before: str = "") -> Iterator[Change]:
-        """The string `node`, the name of a parameter that may stand behind another text."""
+        """The string `node`: the name of a parameter, possibly after a prefix."""
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             raise _Unclear
         name = naming(node.value.removeprefix(before))
@@ -183,7 +182,7 @@ class _Searches:
             yield Replace(self._module, node, source)
 
     def _of_results(self, node: ast.Attribute, naming: Naming) -> Iterator[Change]:
-        """What a search has found, by the names of the parameters."""
+        """The renames in uses of a search's results."""
         around = self._parents[node]
         if isinstance(around, ast.Subscript):
             before = "param_" if node.attr == "cv_results_" else ""

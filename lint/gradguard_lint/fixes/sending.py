@@ -1,4 +1,4 @@
-"""What no worker can be sent, though one that is forked inherits it."""
+"""Objects that no worker can receive, although a forked one inherits them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HERE = words(
     "multiprocessing.pool.ThreadPool torch.multiprocessing.Pool torch.multiprocessing.Process "
     "torch.utils.tensorboard.SummaryWriter"
 )
-"""The classes and functions whose objects no pickler takes."""
+"""The classes and functions whose objects cannot be pickled."""
 _KINDS = words("lock process session graph")
 _PICKLING = words("__getstate__ __reduce__ __reduce_ex__")
 
@@ -64,8 +64,7 @@ def _is_unpicklable(atom: Atom, *, by_name: bool) -> bool:
 
 
 def is_of_this_process(module: Module, value: ast.expr, *, by_name: bool, depth: int = 3) -> bool:
-    """Whether `value`, or an item of it, may be what no pickler takes, or, where functions are
-    pickled `by_name`, one without a name."""
+    """Whether `value`, or an item of it, may not be picklable: lambdas count if `by_name`."""
     if isinstance(value, (ast.Tuple, ast.List, ast.Set, ast.Dict)):
         parts = value.values if isinstance(value, ast.Dict) else value.elts
         return any(is_of_this_process(module, it, by_name=by_name, depth=depth) for it in parts)
@@ -82,7 +81,7 @@ def is_of_this_process(module: Module, value: ast.expr, *, by_name: bool, depth:
 
 
 def _values(module: Module, name: ast.expr) -> Iterator[ast.expr]:
-    """What code of `module` gives the variable or attribute `name`."""
+    """The values that code of `module` assigns to the variable or attribute `name`."""
     written = ast.unparse(name)
     for node in ast.walk(module.tree):
         yield from (value for target, value in assigned(node) if ast.unparse(target) == written)

@@ -1,4 +1,4 @@
-"""Repairs of a whole run: which are made together, whether they hold, and the files written."""
+"""The repairs of a whole run: which are made together, whether they hold, and writing the files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from gradguard_lint.reading.text import NOTEBOOK, SourceError
 Raw = dict[str, Any]
 
 ROUNDS = 20
-"""How often repairs are made and the project is read again: what a repair of one place makes
-possible at another is repaired too."""
+"""The most rounds of repairs and analysis: one repair may make another possible."""
 
 
 class Session:
@@ -34,7 +33,7 @@ class Session:
         again: Callable[[Mapping[str, bytes]], Any],
         wanted: Callable[[Raw], bool],
     ) -> None:
-        """Repair what `outcome` found.
+        """Repair the findings of `outcome`.
 
         Args:
             outcome: the run.
@@ -75,7 +74,7 @@ class Session:
         return chosen
 
     def _make(self, chosen: Sequence[Raw]) -> bool:
-        """Make repairs; whether they hold where all files are read again."""
+        """Make repairs; whether they hold when all files are analysed again."""
         edits, contents = edited_files([raw["edits"]["edits"] for raw in chosen], self._now)
         changed = {**self.after, **contents}
         try:
@@ -99,8 +98,7 @@ class Session:
 
 
 def _in_the_way(repair: Raw, other: Raw) -> bool:
-    """Whether the `other` repair is made without this one: it may make it impossible, or
-    needless."""
+    """Whether `other` is made without `repair`, which may be impossible or needless after it."""
     waits = repair["last"] and not other["last"]
     return (waits and not set(repair["alone"]).isdisjoint(other["alone"])) or overlap(
         repair["edits"], other["edits"]
@@ -117,7 +115,7 @@ class NotWritten(Exception):
 
 
 def write(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> None:
-    """Write files whole, all or none.
+    """Write all files completely, or none.
 
     Raises:
         NotWritten: one cannot be written, or holds something else by now.
@@ -164,7 +162,7 @@ def in_file(path: str, held: bytes, source: bytes) -> bytes:
 
 
 def diff(path: str, before: bytes, after: bytes) -> str:
-    """What changes in a file, as a unified diff of its lines."""
+    """The change of a file, as a unified diff."""
     from difflib import unified_diff
 
     from gradguard_lint.fixes.edits import decoded, lines_of

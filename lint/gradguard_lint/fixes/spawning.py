@@ -1,4 +1,4 @@
-"""The repair of forked workers: fresh ones, where a fresh process can run their tasks."""
+"""The repair of forked workers: fresh processes, if these can run their tasks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gradguard_lint.words import words
 _PACKAGES = words("multiprocessing torch.multiprocessing")
 _WORKERS = words("Pool Process")
 _PICKLES_BY_NAME = ("multiprocessing", "torch.multiprocessing", "concurrent.futures")
-"""The libraries whose workers import the function that they run."""
+"""The libraries whose workers import their function."""
 
 
 def without_fork(call: ParallelCall) -> Fix | None:
-    """The repair after which the workers of `call` are fresh processes, and not forked."""
+    """The repair by which the workers of `call` become fresh processes instead of forked ones."""
     node = made_by(call)
     if node is None or call.traits.maker is None:
         return None
@@ -41,8 +41,8 @@ def without_fork(call: ParallelCall) -> Fix | None:
 
 
 def advice_case(call: ParallelCall) -> str:
-    """Which advice fits where the workers of `call` have to be fresh processes: that for its
-    library, or for a function that these could not unpickle."""
+    """The case of advice for workers that must be fresh processes: the library, or a function that
+    these could not unpickle."""
     by_name = call.library in _PICKLES_BY_NAME
     functions = [function_of(task) for task in call.tasks] if by_name else []
     local = any(function is not None and is_local(function) for function in functions)
@@ -50,7 +50,7 @@ def advice_case(call: ParallelCall) -> str:
 
 
 def _spawned(module: Module, node: ast.Call) -> tuple[Change, ...]:
-    """The changes after which the pool, executor or process that `node` makes is spawned."""
+    """The changes by which the pool, executor or process of `node` is spawned."""
     given = keyword(node, "mp_context") or keyword(node, "context")
     if given is not None:
         return _spawning_context(module, given.value)
@@ -77,7 +77,7 @@ def _spawned(module: Module, node: ast.Call) -> tuple[Change, ...]:
 
 
 def _from_spawn(module: Module, function: ast.expr, full: str) -> tuple[Change, ...]:
-    """The changes after which `function`, which means `full`, is that of the spawn context."""
+    """The changes by which `function`, the dotted name `full`, is that of the spawn context."""
     package, _, name = full.rpartition(".")
     how = f"get_context({repr_of(module, 'spawn')}).{name}"
     if isinstance(function, ast.Attribute):
@@ -87,7 +87,7 @@ def _from_spawn(module: Module, function: ast.expr, full: str) -> tuple[Change, 
 
 
 def _spawning_context(module: Module, context: ast.expr) -> tuple[Change, ...]:
-    """The changes after which `context`, made by ``get_context``, is that of spawn."""
+    """The changes by which `context`, from ``get_context``, is the spawn context."""
     if isinstance(context, ast.Name):
         made = [
             node.value
@@ -113,14 +113,14 @@ def _is_of_context(full: str, names: Collection[str]) -> bool:
 
 
 def _shared(module: Module) -> Iterator[ast.Call]:
-    """The calls of `module` that make what hangs on locks, in the default context."""
+    """The calls in `module` that create objects with locks in the default context."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call) and _is_of_context(dotted(module, node.func), SHARED):
             yield node
 
 
 def _can_spawn(call: ParallelCall, maker: ast.Call) -> bool:
-    """Whether a fresh process can run the tasks: it imports the program, and finds their parts."""
+    """Whether a fresh process can run the tasks: it can import the program, and unpickle them."""
     site = call.site
     if not _guarded(site.module, call):
         return False
@@ -135,14 +135,14 @@ def _can_spawn(call: ParallelCall, maker: ast.Call) -> bool:
         if function is None or is_local(function):
             return False
         if function.module.is_notebook:
-            return False  # the process has no such module
+            return False  # the process cannot import a notebook
         if cannot_be_sent(call, task) or differs(call, task, names):
             return False
     return True
 
 
 def _guarded(module: Module, call: ParallelCall) -> bool:
-    """Whether importing `module` does not make the call."""
+    """Whether importing `module` does not run the call."""
     own = {node.name for node in module.tree.body if isinstance(node, DEFINITIONS)}
     return not any(
         node is call.site.node

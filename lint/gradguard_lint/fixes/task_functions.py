@@ -1,4 +1,4 @@
-"""What may be said of a function that workers run, and of who else calls it."""
+"""Properties of functions that workers run, and of their other callers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gradguard_lint.words import words
 
 
 def function_of(task: TaskRun | TaskCall) -> Function | None:
-    """The function that the task runs, where it is one."""
+    """The function of the task, if there is exactly one."""
     sent = task.task if isinstance(task, TaskRun) else task
     found = set(_functions(sent.function))
     return found.pop() if len(found) == 1 else None
@@ -42,7 +42,7 @@ def _functions(value: Value) -> Iterator[Function | None]:
 
 
 def is_local(function: Function) -> bool:
-    """Whether it is a lambda, or defined in another function: pickle cannot find it by its name."""
+    """Whether it is a lambda, or defined in a function: pickle cannot find it by name."""
     inside = function.frame.parent is not None and not function.frame.is_class
     return isinstance(function.node, ast.Lambda) or inside
 
@@ -50,14 +50,14 @@ def is_local(function: Function) -> bool:
 def handed_out_alone(
     program: Program, function: Function, allowed: Callable[[ParallelCall], bool]
 ) -> bool:
-    """Whether the function is named only where calls hand it out that are `allowed`, all of
-    them: another way through the program may lead to the same call."""
+    """Whether the function is mentioned only in calls that dispatch it and are all `allowed`:
+    another path may lead to the same call."""
     if isinstance(function.node, ast.Lambda) or function.wraps is not None:
-        return False  # a decorator may do more with what it was made of
+        return False  # a decorator may use the original function otherwise
     if any(_may_be(task, function) for task in program.in_line) or any(
         effect.worker is None and _is_of(effect.site, function) for effect in program.effects
     ):
-        return False  # by `map`, say, where there is no pool
+        return False  # by `map`, for example, without a pool
     tasks = [task for call in program.calls for task in call.tasks if _may_be(task.task, function)]
     modules = {id(function.module): function.module}
     modules |= {id(task.task.site.module): task.task.site.module for task in tasks}
@@ -70,24 +70,24 @@ def handed_out_alone(
 
 
 def _may_be(task: TaskCall, function: Function) -> bool:
-    """Whether the task may run the code of `function`."""
+    """Whether the task may run `function`."""
     return any(it is not None and it.node is function.node for it in _functions(task.function))
 
 
 def on_the_way(call: ParallelCall, first: int = 0) -> list[Function]:
-    """The functions by which the program came to `call`, but for the `first` scopes."""
+    """The functions on the call stack of `call`, without the `first` scopes."""
     frames = [*(step.frame for step in call.chain), call.frame][first:]
     return [it.function for it in frames if it is not None and it.function is not None]
 
 
 def _is_of(site: Site, function: Function) -> bool:
-    """Whether the code of `function` is run at `site`."""
+    """Whether `site` is in the code of `function`."""
     own = site.module is function.module and site.function == function.name
     return own and site.stands_in(function.node)
 
 
 def leads_only_to(function: Function, calls: Iterable[ParallelCall]) -> bool:
-    """Whether its module names the function only where it is called on the way to one of these."""
+    """Whether its module mentions the function only in calls that lead to one of `calls`."""
     steps = (step.site.node for call in calls for step in call.chain)
     called = [node.func if isinstance(node, ast.Call) else node for node in steps]
     inside = {id(part) for node in called if isinstance(node, ast.expr) for part in ast.walk(node)}
@@ -96,19 +96,19 @@ def leads_only_to(function: Function, calls: Iterable[ParallelCall]) -> bool:
 
 
 def callers_are_seen(function: Function) -> bool:
-    """Whether nothing but what names the function can call it: no library, and no registry."""
+    """Whether only code that mentions the function can call it: no library, and no registry."""
     node, owner = function.node, function.owner
     if isinstance(node, ast.Lambda) or not all(
         _keeps(function.module, decorator) for decorator in node.decorator_list
     ):
         return False
     if owner is not None and (_is_special(node.name) or not _is_plain(owner)):
-        return False  # Python calls it, or a class that it inherits from
+        return False  # Python may call it, or a base class
     return not any(_by_name(inner, node.name) for inner in ast.walk(function.module.tree))
 
 
 def _keeps(module: Module, decorator: ast.expr) -> bool:
-    """Whether a decorator is known to give the function to nobody else."""
+    """Whether a decorator certainly registers the function nowhere."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     if isinstance(called, ast.Name) and called.id in _OF_METHODS:
         return not is_bound(module, called.id)
@@ -117,15 +117,15 @@ def _keeps(module: Module, decorator: ast.expr) -> bool:
 
 _OF_METHODS = words("staticmethod classmethod property")
 _HARMLESS = words("torch functools contextlib typing abc")
-"""Packages whose decorators change what a call does, and keep no list of functions."""
+"""Packages whose decorators wrap a function, and do not register it."""
 
 _DYNAMIC = words("globals locals vars eval exec attrgetter methodcaller getmembers __dict__")
 
 
 def _is_plain(owner: Class) -> bool:
-    """Whether all that `owner` inherits is written in its own module."""
+    """Whether all base classes of `owner` are in its own module."""
     return all(
-        len(cls.bases) == len(cls.node.bases)  # what is not known is left out
+        len(cls.bases) == len(cls.node.bases)  # unknown bases are left out
         and cls.module is owner.module
         and all(isinstance(base, Class) or base == _OBJECT for base in cls.bases)
         for cls in (owner, *owner.above)
@@ -140,7 +140,7 @@ def _is_special(name: str) -> bool:
 
 
 def _by_name(node: ast.AST, name: str) -> bool:
-    """Whether `node` may find the function `name` by a text that says how it is called."""
+    """Whether `node` may look up the function `name` by a string."""
     if isinstance(node, ast.Constant):
         return node.value == name
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
@@ -155,7 +155,7 @@ def _mentions(tree: ast.AST, name: str) -> Iterator[ast.AST]:
 
 
 def reached(module: Module, function: ast.AST) -> Iterator[ast.AST]:
-    """`function`, and the functions of `module` that it names, or that these name."""
+    """`function`, and the functions of `module` that it mentions, transitively."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     known = {node.name: node for node in ast.walk(module.tree) if isinstance(node, kinds)}
     waiting = [function]
@@ -169,7 +169,7 @@ def reached(module: Module, function: ast.AST) -> Iterator[ast.AST]:
 
 
 def asks(module: Module, names: Collection[str], outside: ast.AST | None = None) -> bool:
-    """Whether code of `module`, but not of `outside`, reads one of these attributes of a value."""
+    """Whether code of `module`, except `outside`, reads one of these attributes of a value."""
     left_out = {id(node) for node in ast.walk(outside)} if outside is not None else set()
     return any(
         isinstance(node, ast.Attribute)

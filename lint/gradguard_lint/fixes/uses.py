@@ -17,23 +17,23 @@ _READING = words(
     "get items keys values copy index count state_dict item tolist numpy cpu clone detach sum mean "
     "norm size dim numel join split strip lower upper startswith endswith format"
 )
-"""Methods that change nothing; what they give may be part of the object."""
+"""Methods that change nothing; their result may share parts with the object."""
 _PURE = words(
     "len print repr int float str bool sum min max sorted list tuple dict set frozenset enumerate "
     "zip range isinstance type any all abs round map filter iter next reversed hasattr id format"
 )
 _PURE_PACKAGES = words("torch numpy math copy json pickle logging pprint")
 _CHANGING = re.compile(r"_\Z|\.[A-Z]\w*\Z|random\.|copyto|put|place|fill_|\.init\.|optim|compile")
-"""What is in the names of what may change its arguments in these packages."""
+"""In names of functions of these packages that may change their arguments."""
 _HOLDING = (
     ast.Starred, ast.keyword, ast.IfExp, ast.BoolOp, ast.Await, ast.List, ast.Tuple, ast.Set,
     ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
 )  # fmt: skip
-"""What has its parts themselves in it."""
+"""Expressions whose value contains their operands."""
 
 
 class Uses:
-    """What code of a module does with objects."""
+    """Uses of objects in code of a module."""
 
     def __init__(self, module: Module, code: ast.AST, call: ParallelCall) -> None:
         self.module = module
@@ -43,16 +43,16 @@ class Uses:
         self.seen: set[str] = set()
 
     def is_local(self, node: ast.Name) -> bool:
-        """Whether a function around `node` has a variable of its own with that name."""
+        """Whether `node` names a local variable of a function around it."""
         around: ast.AST | None = node
         while around is not None and not (isinstance(around, _FUNCTIONS) and _has(around, node.id)):
             around = self.parents.get(around)
         return around is not None
 
     def may_change(self, node: ast.AST, names: Collection[str] | None = None) -> bool:
-        """Whether what `node` stands for, or its attributes of these `names`, may be changed."""
+        """Whether the object of `node`, or its attributes of these `names`, may be changed."""
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            return False  # another value for the name
+            return False  # rebinds the name
         parent = self.parents.get(node)
         if names is not None:
             if isinstance(parent, ast.Call):
@@ -71,7 +71,7 @@ class Uses:
             if not isinstance(after, ast.Call) or after.func is not parent:
                 return self.may_change(parent)
             if isinstance(parent, ast.Subscript):
-                return False  # an item is called
+                return False  # calls an item
             return parent.attr not in _READING or self.may_change(after)
         if isinstance(parent, ast.Call):
             return parent.func is not node and not self._is_pure(parent)
@@ -86,7 +86,8 @@ class Uses:
         return isinstance(parent, (ast.Return, ast.Yield, ast.YieldFrom, ast.Lambda))
 
     def _is_pure(self, call: ast.Call) -> bool:
-        """Whether `call` changes nothing that it is given; the call for workers pickles it."""
+        """Whether `call` does not change its arguments; the call that dispatches the tasks pickles
+        them."""
         if call is self.call.site.node or (
             self.call.traits.maker and call is self.call.traits.maker.node
         ):
@@ -97,7 +98,7 @@ class Uses:
         return full.partition(".")[0] in _PURE_PACKAGES and not _CHANGING.search(full)
 
     def _is_changed_as(self, target: ast.expr) -> bool:
-        """Whether it may be changed by what an assignment calls it, too."""
+        """Whether the object may be changed by its new name in an assignment."""
         new = stored_names(target) - self.seen
         self.seen |= new
         return any(
@@ -110,7 +111,7 @@ class Uses:
 
 
 def _has(function: ast.AST, name: str) -> bool:
-    """Whether `name` is a variable of the function."""
+    """Whether `name` is a local variable of the function."""
     waiting = [*ast.iter_child_nodes(function)]
     found = False
     while waiting:

@@ -1,4 +1,4 @@
-"""What the source of a module says: what its names mean there, and how it writes things."""
+"""The meaning of names in a module's source, and its spelling."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def keyword(call: ast.Call, name: str) -> ast.keyword | None:
 
 
 def is_open(call: ast.Call) -> bool:
-    """Whether `call` unpacks arguments that may be any."""
+    """Whether `call` unpacks arguments."""
     return any(item.arg is None for item in call.keywords) or any(
         isinstance(item, ast.Starred) for item in call.args
     )
 
 
 def argument(site: Site, written: str) -> ast.expr | None:
-    """The argument of the call at `site` that its source, or its keyword, calls `written`."""
+    """The argument of the call at `site` whose source, or keyword, is `written`."""
     call = site.node
     if not isinstance(call, ast.Call):
         return None
@@ -35,7 +35,7 @@ def argument(site: Site, written: str) -> ast.expr | None:
 
 @lru_cache(maxsize=64)
 def imported(module: Module) -> Mapping[str, str]:
-    """The dotted name behind each name that an import at the top of `module` binds."""
+    """The dotted name of each name bound by an import at the top of `module`."""
     found: dict[str, str] = {}
     for statement in module.tree.body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -47,8 +47,8 @@ def imported(module: Module) -> Mapping[str, str]:
 
 
 def dotted(module: Module, node: ast.expr) -> str:
-    """The dotted name that `node`, a name and attributes of it, means by the imports of `module`;
-    "" where it is none."""
+    """The dotted name of `node`, a name with attributes, by the imports of `module`; "" if it has
+    none."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.insert(0, node.attr)
@@ -60,7 +60,7 @@ def dotted(module: Module, node: ast.expr) -> str:
 
 
 def spelled(module: Module, full: str) -> str | None:
-    """The expression that means the library's name `full` in `module`, by what it imports."""
+    """The expression for the library's name `full` in `module`, by its imports."""
     before, after = full, ""
     while before:
         for name, means in imported(module).items():
@@ -72,12 +72,12 @@ def spelled(module: Module, full: str) -> str | None:
 
 
 def source_of(module: Module, node: ast.expr) -> str:
-    """`node` as the source writes it."""
+    """The source of `node`."""
     return ast.get_source_segment(module.text, node) or ast.unparse(node)
 
 
 def is_bound(module: Module, name: str) -> bool:
-    """Whether `module` gives `name` a meaning of its own anywhere."""
+    """Whether `module` binds `name` anywhere."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
             return True
@@ -94,7 +94,7 @@ def is_bound(module: Module, name: str) -> bool:
 
 
 def importing(module: Module, name: str, package: str | None = None) -> tuple[Change, ...] | None:
-    """The changes after which `name` means that import in `module`; None where it cannot."""
+    """The changes by which `name` is that import in `module`; None if it cannot be."""
     full = f"{package}.{name}" if package else name
     bound = imported(module).get(name)
     if bound == full:
@@ -106,7 +106,7 @@ def importing(module: Module, name: str, package: str | None = None) -> tuple[Ch
 
 def _is_imported_on_condition(module: Module, full: str) -> bool:
     """Whether `module` imports the package of `full`, but only in a function or branch: it may be
-    missing, or not be wanted until then."""
+    missing, or deliberately delayed."""
     top = _top(full)
     if top in {_top(it) for it in imported(module).values()}:
         return False
@@ -122,7 +122,7 @@ def _top(name: str) -> str:
 
 
 def bindings(tree: ast.AST, name: str) -> int:
-    """How often code in `tree` gives `name` a value."""
+    """The number of assignments to `name` in `tree`."""
     return sum(
         isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
         for node in ast.walk(tree)
@@ -130,7 +130,7 @@ def bindings(tree: ast.AST, name: str) -> int:
 
 
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What `node` gives values to, each with its value, or with what that is a part of."""
+    """The assignment targets in `node`, each with its value, or the value it is unpacked from."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             own = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
@@ -145,7 +145,8 @@ def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def evaluable(module: Module, node: ast.expr) -> bool:
-    """Whether `node` means the same everywhere in `module`: imported names and constants."""
+    """Whether `node` means the same everywhere in `module`: it consists of imported names and
+    constants."""
     return all(
         inner.id in imported(module) for inner in ast.walk(node) if isinstance(inner, ast.Name)
     )

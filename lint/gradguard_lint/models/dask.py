@@ -10,7 +10,7 @@ from gradguard_lint.words import words
 LIBRARY = Library(
     tops=("dask", "distributed", "dask_cuda"),
     marks=("compute",),
-    beside=FITS,
+    import_words=FITS,
     spelled={"distributed.": "dask.distributed."},
     rows=(
         Row("dask.delayed dask.delayed.delayed", "task", argument=(0, "obj"), flag="dask"),

@@ -20,9 +20,9 @@ class Known:
         """The definition of a library's full name in a stub; None if there is none."""
         for full in dict.fromkeys((name, self.registry.canonical(name))):
             module, _, own = full.rpartition(".")
-            told = self.registry.own_stubs.get(full) or self.registry.own_stubs.get(module)
+            own_stub = self.registry.own_stubs.get(full) or self.registry.own_stubs.get(module)
             path = self.registry.stubs.get(module)
-            if told is not None and (found := stub_value(m, parsed(told), own)) is not None:
+            if own_stub is not None and (found := stub_value(m, parsed(own_stub), own)) is not None:
                 return found
             if path is not None and (found := stub_value(m, load(path, module), own)) is not None:
                 return found

@@ -79,7 +79,7 @@ class Library:
         bases: the kinds of project classes with these bases.
         marks: words that show its use without its names.
         starts_by: words that dispatch work without its names.
-        beside: words that matter in modules that import it.
+        import_words: words that matter in modules that import it.
         starts: start methods that only this library has.
         constants: constant values of names, on Linux.
     """
@@ -92,7 +92,7 @@ class Library:
     bases: Mapping[str, str] = {}
     marks: tuple[str, ...] = ()
     starts_by: tuple[str, ...] = ()
-    beside: frozenset[str] = frozenset()
+    import_words: frozenset[str] = frozenset()
     starts: tuple[Start, ...] = ()
     constants: Mapping[str, str | bool] = {}
 
@@ -116,7 +116,7 @@ STARTERS = frozenset(
 """The transfers that dispatch work to other threads or processes."""
 
 
-PASSED_ON = frozenset({"task", "parallel"})
+REEXPORTED = frozenset({"task", "parallel"})
 """Starters that projects re-export under other names."""
 
 RANKS = frozenset({"accelerator", "collective", "data-parallel", "sampler"})
@@ -156,7 +156,7 @@ SHARED = words(
 )
 """Words of pitfalls in threads: they change a model that others use."""
 
-TELLING = (
+MODE_SUFFIXES = (
     *("Tape", "autocast", "grad_enabled", "inference_mode", "no_grad"),
     *("rng_state", "seed", "seeds", "seed_all", "seed_everything", "set_state"),
 )
@@ -273,7 +273,7 @@ class Registry:
         work = [(library, row) for library, row in every if row.does in STARTERS]
         homes: dict[str, set[str]] = {}
         for library, row in work:
-            anywhere = row.does in PASSED_ON or not library.tops
+            anywhere = row.does in REEXPORTED or not library.tops
             for name in row.names.split():
                 tops = {""} if anywhere else {*library.tops, name.partition(".")[0]}
                 homes.setdefault(name.rpartition(".")[2], set()).update(tops)
@@ -292,7 +292,7 @@ class Registry:
             frozenset(last(lambda row: row.does in STARTERS and row.start == "thread") - processes),
             frozenset().union(*either) - processes,
             frozenset(top for library, _ in work if not library.framework for top in library.tops),
-            {top: it.beside for it in self.libraries if it.beside for top in it.tops},
+            {top: it.import_words for it in self.libraries if it.import_words for top in it.tops},
             frozenset(
                 {"backward"} | last(lambda row: row.does == "gradients" or row.kind == "tape")
             ),
@@ -301,7 +301,7 @@ class Registry:
             VARIABLES,
             MATTERS_BY_STRING,
             SHARED,
-            TELLING,
+            MODE_SUFFIXES,
             frozenset(marks),
             CALLED_BY_HOSTS,
             CALLED_BY_CALLS,

@@ -92,8 +92,8 @@ class Cache:
         for other, known in entry["used"].items():
             if digest(read(other)) != known:
                 return None
-        for other, (known, told) in entry["asked"].items():
-            if digest(read(other)) != known and summary(other) != told:
+        for other, (known, old_summary) in entry["asked"].items():
+            if digest(read(other)) != known and summary(other) != old_summary:
                 return None
         if any(os.path.exists(other) for other in entry["absent"]):
             return None
@@ -116,7 +116,10 @@ class Cache:
         text = json.dumps(
             {
                 "used": {other: digest(content) for other, content in used.items()},
-                "asked": {it: (digest(content), told) for it, (content, told) in asked.items()},
+                "asked": {
+                    it: (digest(content), digest_of_names)
+                    for it, (content, digest_of_names) in asked.items()
+                },
                 "absent": absent,
                 "result": result,
             }

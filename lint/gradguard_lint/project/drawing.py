@@ -9,12 +9,12 @@ from gradguard_lint.project.literals import before, matches, words_of
 from gradguard_lint.project.marks import ASKED, HANDED_OUT, REMOTE
 from gradguard_lint.project.places import (
     around,
+    assigned_name,
     calls,
-    given_to,
+    container_names,
     holders,
     is_given_on_at_margin,
     is_passed_on,
-    kept_by,
     uses_of,
 )
 
@@ -58,8 +58,8 @@ def _is_for_tasks(data: bytes, made: re.Match[bytes]) -> bool:
     """Whether a generator may be sent to tasks, or with their function."""
     if is_passed_on(data, made.start()):
         return True
-    name = given_to(data, made.start())
-    names = dict.fromkeys(filter(None, (name, *kept_by(data, made.start()))))
+    name = assigned_name(data, made.start())
+    names = dict.fromkeys(filter(None, (name, *container_names(data, made.start()))))
     if not names and not any(word in data for word in ASKED):
         return False
     near = around(data, made.start())

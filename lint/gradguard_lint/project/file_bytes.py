@@ -22,11 +22,11 @@ from gradguard_lint.project.marks import (
     ASKED,
     ESTIMATING,
     FRAMEWORKS,
-    GIVEN,
     IN_FORKS,
     MARKS,
     OF_HOMES,
     PARTS,
+    REEXPORTABLE,
     SHOWS_MODULES,
     TOGETHER,
     TRAINS,
@@ -38,12 +38,12 @@ from gradguard_lint.project.marks import (
     remembers,
 )
 from gradguard_lint.project.places import (
+    assigned_name,
     caller,
     calls,
-    given_to,
-    handed_out,
+    dispatched_names,
     is_given,
-    taken_from,
+    used_names,
 )
 
 _GROUPS = tuple(map(str.encode, GROUPS))
@@ -131,10 +131,10 @@ class File:
         """The names that its imports bind."""
         return imported_names(self.imported)
 
-    def taken(self, name: str) -> set[str] | None:
+    def names_used_of(self, name: str) -> set[str] | None:
         """The dotted names used of the module `name`; None if the module itself is used."""
-        taken = taken_from(self.data, name)
-        return taken_from(without_strings(self.data), name) if taken is None else taken
+        taken = used_names(self.data, name)
+        return used_names(without_strings(self.data), name) if taken is None else taken
 
     @cached_property
     def bases(self) -> set[bytes]:
@@ -183,14 +183,14 @@ class File:
     @cached_property
     def _homes(self) -> set[bytes]:
         """Imported packages with starters; all of them, for star imports."""
-        return set(GIVEN) if b"import *" in self.imported else set(self._named_homes)
+        return set(REEXPORTABLE) if b"import *" in self.imported else set(self._named_homes)
 
     @cached_property
     def _named_homes(self) -> list[bytes]:
         """Packages with starters that its imports name."""
         if self.words.isdisjoint(OF_HOMES):
             return []
-        return [home for home in GIVEN if home in self.imported]
+        return [home for home in REEXPORTABLE if home in self.imported]
 
     @cached_property
     def _parts(self) -> set[bytes]:
@@ -203,7 +203,7 @@ class File:
         homes = [home for home in self._named_homes if not self._asks(home)]
         if not homes or self.starts_workers:
             return set()
-        return {mark for home in homes for mark in GIVEN[home]}
+        return {mark for home in homes for mark in REEXPORTABLE[home]}
 
     def _asks(self, home: bytes) -> bool:
         """Whether it uses a package."""
@@ -363,7 +363,7 @@ class File:
 
     @property
     def random_tasks(self) -> bool:
-        """Whether its tasks may draw equal numbers: see `draw_alike`."""
+        """Whether its tasks may draw equal numbers: see `may_draw_equally`."""
         return drawing.may_draw_equally(self.data, self.words, forks=self.forks)
 
     @property
@@ -391,7 +391,7 @@ class File:
     def hands_on(self) -> bool:
         """Whether it dispatches what others pass to it, or passes workers to others."""
         data = self.code.data
-        given = {name.rpartition(b".")[2] for name in handed_out(data)}
+        given = {name.rpartition(b".")[2] for name in dispatched_names(data)}
         known = {b"lambda", b"partial", *re.findall(rb"\b(?:def|class)[ \t]+(\w+)", data)}
         return not given or not given <= known | self.words
 
@@ -419,7 +419,7 @@ def _wrong_backend(data: bytes) -> bool:
             return True
         if re.search(_RETURNED, line) and re.search(_BACKEND_BY_NAME, data):
             return True
-        name = given_to(data, quoted.start())
+        name = assigned_name(data, quoted.start())
         if name and name != b"backend":
             if re.search(rb"\bbackend[ \t]*=[ \t]*(?:[\w.]*\.)?" + name + rb"\b", data):
                 return True

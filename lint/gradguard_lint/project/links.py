@@ -96,7 +96,7 @@ class Links:
             named = dict.fromkeys(self.followed(it, path) for it in self._file(path).imports)
             found: dict[File, None] = {}
             for path_of, _ in filter(None, named):
-                found.update(dict.fromkeys(self._given_as(path_of, self._modules_of(path))))
+                found.update(dict.fromkeys(self._reexports_of(path_of, self._modules_of(path))))
             self._imported[path] = [*found]
         return self._imported[path]
 
@@ -110,9 +110,9 @@ class Links:
         modules = self._modules_of(path)
 
         def given(module: str) -> bool:
-            return any(map(wanted, self._given_as(modules.path_of(module), modules)))
+            return any(map(wanted, self._reexports_of(modules.path_of(module), modules)))
 
-        for module, name in dict.fromkeys(self._taken(path, modules)):
+        for module, name in dict.fromkeys(self._used_names(path, modules)):
             if not given(module):
                 continue
             origin = modules.origin(f"{module}.{name}") if name else None
@@ -124,24 +124,24 @@ class Links:
                 return True
         return False
 
-    def _given_as(self, path: str | None, modules: Modules) -> list[File]:
+    def _reexports_of(self, path: str | None, modules: Modules) -> list[File]:
         """The module at `path`, with its re-exports if it is a package."""
         found = self._module_at(path, modules)
         if found is None:
             return []
-        given = self._given_by(*found) if found[0].endswith("__init__.py") else ()
+        given = self._imported_by_package(*found) if found[0].endswith("__init__.py") else ()
         return [found[1], *given]
 
     def behind(self, path: str, depth: int) -> Iterator[File]:
         """Modules behind the names that `path` imports, at most `depth` imports away."""
         modules = self._modules_of(path)
-        found = (modules.behind(*item, depth) for item in self._taken(path, modules))
+        found = (modules.behind(*item, depth) for item in self._used_names(path, modules))
         for other in dict.fromkeys(it for of_item in found for it in of_item):
             module = self._module_at(other, modules)
             if module is not None:
                 yield module[1]
 
-    def _taken(self, path: str, modules: Modules) -> Iterator[tuple[str, str | None]]:
+    def _used_names(self, path: str, modules: Modules) -> Iterator[tuple[str, str | None]]:
         """The module and name of each use of an imported project module; None for any name, "" for
         the import itself."""
         file = self._file(path)
@@ -156,7 +156,7 @@ class Links:
                 yield module, name
             else:
                 inner = f"{module}.{name}" if name else module
-                taken = file.taken(here)
+                taken = file.names_used_of(here)
                 if taken is None:
                     yield inner, None
                 top = not name and here == module.partition(".")[0]
@@ -186,7 +186,7 @@ class Links:
     def _file(self, path: str) -> File:
         return self.files.get(path) or self._others[path]
 
-    def _given_by(self, path: str, package: File, depth: int = PACKAGES) -> list[File]:
+    def _imported_by_package(self, path: str, package: File, depth: int = PACKAGES) -> list[File]:
         """Modules that a package imports, including those of nested packages."""
         known = self._given.get((path, depth))
         if known is None:
@@ -197,7 +197,7 @@ class Links:
                     continue
                 known.append(other[1])
                 if depth and other[0] != path and other[0].endswith("__init__.py"):
-                    known += self._given_by(*other, depth - 1)
+                    known += self._imported_by_package(*other, depth - 1)
         return known
 
 

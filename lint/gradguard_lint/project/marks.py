@@ -11,11 +11,11 @@ from gradguard_lint.models.distributed import JOINING, JOINING_NONE
 from gradguard_lint.models.rows import (
     CALLED_BY_HOSTS,
     GROUPS,
-    PASSED_ON,
+    MODE_SUFFIXES,
     RANKS,
+    REEXPORTED,
     SHARED,
     STARTERS,
-    TELLING,
     Library,
     Row,
     libraries,
@@ -58,7 +58,7 @@ class Mark:
     Attributes:
         literal: the literal to search for.
         call: the pattern of the call, from the literal on.
-        taken: whether the class isn't called, but gets an alias.
+        aliased: whether the class isn't called, but gets an alias.
         extended: whether it is a base class.
         homes: imports of modules with the name; empty if there may be others.
         parts: framework modules with the name, with a leading dot.
@@ -70,7 +70,7 @@ class Mark:
     ) -> None:
         self.literal = literal
         self.call = call
-        self.taken = call.endswith(_CLASS)
+        self.aliased = call.endswith(_CLASS)
         self.extended = call.endswith(_EXTENDED)
         self.homes = homes
         self.parts = parts
@@ -79,7 +79,7 @@ class Mark:
     def found(self, data: bytes) -> bool:
         """Whether `data` has the call, not a definition of that name."""
         lines = (before(data, call.start()) for call in matches(data, (self.literal,), self.call))
-        if self.taken:
+        if self.aliased:
             return any(re.search(_TAKEN, line) and b"import" not in line for line in lines)
         if self.extended:
             return any(re.search(_EXTENDING, line) for line in lines)
@@ -107,8 +107,8 @@ _CHANGES = (
         rb"\.(?:" + "|".join(SHARED).encode() + rb")\b",
     ),
     (
-        tuple(map(str.encode, TELLING)),
-        rb"(?:" + "|".join(TELLING).encode() + rb")(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)",
+        tuple(map(str.encode, MODE_SUFFIXES)),
+        rb"(?:" + "|".join(MODE_SUFFIXES).encode() + rb")(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)",
     ),
 )
 """Calls that change what threads share, or a mode that they don't inherit: literals and pattern."""
@@ -159,7 +159,7 @@ def _homes(name: str) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     for library, row, full, last in _ROWS:
         if not name or not last.endswith(name):
             continue
-        if row.does in PASSED_ON:
+        if row.does in REEXPORTED:
             return (), ()
         packages = _packages(library, full)
         homes.update(form for top in packages for form in _forms(top))
@@ -213,7 +213,7 @@ _WORKERS = tuple(
             if not library.framework
             for form in _forms(top)
         }
-        | {last.encode() for _, row, _, last in _ROWS if row.does in PASSED_ON}
+        | {last.encode() for _, row, _, last in _ROWS if row.does in REEXPORTED}
     )
 )
 """Imports of what dispatches work to workers."""
@@ -224,13 +224,13 @@ WORKERS = frozenset(map(_word, _WORKERS))
 MARKS = _marks()
 """The calls that dispatch work to workers."""
 
-GIVEN = {
+REEXPORTABLE = {
     home: tuple(mark for mark in MARKS if home in mark.homes)
     for home in sorted({home for mark in MARKS for home in mark.homes})
 }
 """The calls that a module can re-export, by its imports."""
 
-OF_HOMES = frozenset(map(_word, GIVEN))
+OF_HOMES = frozenset(map(_word, REEXPORTABLE))
 """A word of each import."""
 
 PARTS = tuple(sorted({part for mark in MARKS for part in mark.parts}))
@@ -364,7 +364,7 @@ def remembers(data: bytes) -> bool:
     return has(data, (b"Memory",), rb"\bMemory\b")
 
 
-_FITTING = {f".{word}".encode() for it in libraries() for word in it.beside}
+_FITTING = {f".{word}".encode() for it in libraries() for word in it.import_words}
 _FITTING = {it for it in _FITTING if not it.startswith(tuple(_FITTING - {it}))}
 
 

@@ -29,7 +29,7 @@ _ASKS = b"isinstance("
 _CHAIN = re.compile(rb"\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 
 
-def taken_from(data: bytes, name: str) -> set[str] | None:
+def used_names(data: bytes, name: str) -> set[str] | None:
     """The dotted names used of `name`; None if it is used itself."""
     found = set()
     for place in _named(data, name.encode(), b""):
@@ -42,7 +42,7 @@ def taken_from(data: bytes, name: str) -> set[str] | None:
     return found
 
 
-def handed_out(data: bytes) -> Iterator[bytes]:
+def dispatched_names(data: bytes) -> Iterator[bytes]:
     """The first arguments of calls that dispatch work."""
     first = re.compile(rb"\(\s*([A-Za-z_][\w.]*)")
     for match in matches(data, *HANDED_OUT):
@@ -59,13 +59,13 @@ def is_given(data: bytes, place: int) -> bool:
     return re.search(_GIVEN, line) is not None and b"import" not in line and _ASKS not in line
 
 
-def given_to(data: bytes, place: int) -> bytes:
+def assigned_name(data: bytes, place: int) -> bytes:
     """The name that is set to the value at `place`, or whose item is; b"" for none."""
     found = re.search(_GIVEN_TO, before(data, place))
     return b"" if found is None else found.group(1)
 
 
-def kept_by(data: bytes, place: int) -> Iterator[bytes]:
+def container_names(data: bytes, place: int) -> Iterator[bytes]:
     """The names that keep the object created at `place`; none if it is used at once."""
     end = _closed(data, data.find(b"(", place))
     if data[end : end + 1] == b".":
@@ -141,7 +141,7 @@ def is_given_on_at_margin(data: bytes, place: int) -> bool:
     """Whether a module-level statement passes on the value at `place`, created there."""
     if before(data, place)[:1].isspace():
         return False
-    name = given_to(data, place)
+    name = assigned_name(data, place)
     return not name or any(
         not before(data, at)[:1].isspace() for at in _named(data, name, _GIVEN_ON) if at > place
     )

@@ -9,8 +9,8 @@ from gradguard_lint.engine.footprint import Footprint, asked, called, filling, k
 from gradguard_lint.models.rows import (
     CALLED_BY_HOSTS,
     MATTERS,
+    MODE_SUFFIXES,
     SHARED,
-    TELLING,
     VARIABLES,
     libraries,
     registry,
@@ -87,13 +87,13 @@ def _changes(words: Collection[str]) -> set[str]:
     return {
         word
         for word in words
-        if word.endswith(_TELLING)
+        if word.endswith(_MODE_ENDINGS)
         or word in _SHARED
         or (word.endswith("_()") and word[-4:-3].isalnum())
     }
 
 
-_TELLING = tuple(map(called, TELLING))
+_MODE_ENDINGS = tuple(map(called, MODE_SUFFIXES))
 _SHARED = frozenset(map(asked, SHARED))
 
 
@@ -115,7 +115,7 @@ def _mattering() -> Question:
 def questions(starters: frozenset[str]) -> dict[What, Question]:
     """All questions; `starters` are further names that start workers."""
     words = registry().words
-    fits = frozenset[str]().union(*(library.beside for library in libraries()))
+    fits = frozenset[str]().union(*(library.import_words for library in libraries()))
     trains = _any_form({*words.trains, *CALLED_BY_HOSTS})
     return {
         "starts": _starting(marks.STARTING | starters),

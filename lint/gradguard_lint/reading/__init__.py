@@ -1,1 +1,1 @@
-"""Source text to a syntax tree, with one clear error where a file cannot be read."""
+"""Parse source into a syntax tree, with one clear error if a file cannot be read."""

@@ -20,17 +20,17 @@ _NEWER = {
     rb"|\b(?:[fF][rR]?|[rR][fF])[\"']",
     (3, 14): rb"\b(?:[tT][rR]?|[rR][tT])[\"']|\bexcept\b[^(:,\n]*(?:\\\r?\n[^(:,\n]*)*,",
 }
-"""What a file has that needs a newer Python, by the first that reads it."""
+"""Syntax that needs a newer Python, by the first version that reads it."""
 
 _DEEPEST = 200
-"""As deep as brackets may be nested: libcst ends the process where they are nested too deeply."""
+"""The deepest nesting of brackets to parse: libcst crashes the process on deeper nesting."""
 _ENDLESS = re.compile(rb"(?:(?:not|lambda[^:\n]*:|[-+~(\[{])\s*){200}|(?:\belif\b.*\s+){1000}")
 _LONGEST = 20_000
-"""As long as a line may be."""
+"""The longest line to parse."""
 
 
 def as_older(data: bytes) -> str | None:
-    """`data` without what the running Python cannot read; None where that is not why it cannot."""
+    """`data` without the syntax that the running Python cannot read; None if that does not help."""
     marks = [mark for version, mark in _NEWER.items() if sys.version_info < version]
     if not marks or not re.search(b"|".join(marks), data, re.MULTILINE) or _is_too_deep(data):
         return None
@@ -61,7 +61,7 @@ def as_older(data: bytes) -> str | None:
 
 
 def as_newer(tree: ast.Module) -> None:
-    """Give the tree of what `as_older` returned the exceptions that stood without parentheses."""
+    """Turn exceptions without parentheses, in the tree of the result of `as_older`, into tuples."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.BinOp):
             several = ast.Tuple(_either(node.type), ast.Load())
@@ -87,7 +87,7 @@ def _is_too_deep(data: bytes) -> bool:
 
 
 Blank = Iterator[tuple[int, int, str]]
-"""Pieces of a node's source, from and to, and what stands there instead."""
+"""Replacements in a node's source: start, end, and the new text."""
 
 
 def _statement(source: str) -> Blank:
@@ -109,7 +109,7 @@ def _string(source: str) -> Blank:
 
 
 _BARE = re.compile(r"except\b\s*\*?(?:[\w.\s\\]+,)+[\w.\s\\]*:")
-"""Names of exceptions, several and without parentheses; what is not a name is not read."""
+"""Several names of exceptions without parentheses; only names are supported."""
 
 
 def _handler(source: str) -> Blank:

@@ -25,7 +25,7 @@ _PYTHON_CELLS = frozenset({"time", "timeit", "capture", "prun", "memit", "mprun"
 _TIMED = re.compile(r"%?(?:time|timeit|prun|memit)[ \t]+(?=[^-\s])")
 """A line magic that runs the statement after it."""
 _AUTOMAGIC = re.compile(r"([\w.*]+)(?![\w.*]|[ \t]*[=,])")
-"""How a line begins that IPython may take for a magic without its ``%``."""
+"""The start of a line that IPython may take for a magic without its ``%``."""
 _MAGICS = words(
     "alias alias_magic autoawait autocall automagic bookmark cat cd code_wrap colors conda config "
     "cp debug dhist dirs doctest_mode ed edit env gui hist history killbgscripts ldir lf lk ll "
@@ -35,11 +35,11 @@ _MAGICS = words(
     "reload_ext rep rerun reset reset_selective rm rmdir run save sc set_env sx system tb time "
     "timeit unalias unload_ext uv who who_ls whos xdel xmode"
 )
-"""The line magics that IPython has, and its aliases of shell commands."""
+"""IPython's line magics, and its aliases of shell commands."""
 _CELL_MAGIC = re.compile(r"(?:[ \t\r\f]*(?:#[^\n]*)?\n)*[ \t]*%%(\S*)")
-"""How a cell begins that is one magic: comments may stand above it."""
+"""The start of a cell that is one magic: comments may precede it."""
 _LINE = re.compile(r"[%!?]|[,;/](?=[A-Za-z_])")
-"""How a line begins that IPython takes for itself."""
+"""The start of a line that is IPython syntax."""
 _HELP = re.compile(r"[%\w.*\[\]'\"]+\?{1,2}[ \t]*$")
 _ASSIGNED = re.compile(r"(?P<names>[\w.\[\], \t]+=[ \t]*)[%!]")
 """An assignment from a magic or a shell command."""
@@ -79,7 +79,7 @@ class Notebook(NamedTuple):
     broken: tuple[tuple[Cell, int, str], ...]
 
     def place(self, line: int) -> tuple[Cell, int]:
-        """The cell that `line` of the source is in, and its line there."""
+        """The cell of a line of the source, and its line in the cell."""
         index = bisect_right(self.cells, line, key=lambda cell: cell.first) - 1
         cell = self.cells[max(index, 0)]
         return cell, line - cell.first + 1
@@ -158,7 +158,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _as_python(text: str) -> str:
-    """The Python of a cell, each character where it was."""
+    """The Python of a cell, with each character in its place."""
     magic = _CELL_MAGIC.match(text)
     if magic is not None:
         if magic[1] and magic[1] not in _PYTHON_CELLS:
@@ -173,7 +173,7 @@ def _as_python(text: str) -> str:
         return text.replace(single, _blanked(single), 1) if timed else _blank(text)
     kept: list[str] = []
     continued = False
-    known = 0  # so many lines are whole statements
+    known = 0  # the number of lines that are whole statements
     for line in text.split("\n"):
         if continued:
             kept.append(_blank(line))
@@ -188,14 +188,14 @@ def _as_python(text: str) -> str:
 
 
 def _without_indent(text: str) -> str:
-    """A cell as IPython runs it: without the indent of its first line, where it has one."""
+    """The cell as IPython runs it: without the indent of its first line, if it has one."""
     first = text.lstrip("\r\n")
     indent = first[: len(first) - len(first.lstrip(" \t"))]
     return "\n".join(line.removeprefix(indent) for line in text.split("\n"))
 
 
 def _single(text: str) -> str | None:
-    """The line of a cell that has no other, apart from empty ones at its ends."""
+    """The only line of a cell, apart from empty ones at its ends."""
     bare = text.strip()
     return bare if bare and len(_lines(bare)) == 1 else None
 
@@ -210,7 +210,7 @@ def _automagic(line: str) -> bool:
 
 
 def _is_ours(line: str) -> bool:
-    """Whether IPython takes `line`, which begins a statement, for itself."""
+    """Whether `line`, which begins a statement, is IPython syntax."""
     bare = line.strip()
     return bool(_LINE.match(bare) or _HELP.fullmatch(bare) or _ASSIGNED.match(bare))
 
@@ -219,17 +219,17 @@ def _blanked(line: str) -> str:
     indent = line[: len(line) - len(line.lstrip())]
     bare = line[len(indent) :]
     timed = _TIMED.match(bare)
-    if timed is not None:  # one statement may follow another in a line
+    if timed is not None:  # the line may contain another statement
         return indent + "0;".ljust(timed.end()) + bare[timed.end() :]
     assigned = _ASSIGNED.match(bare)
     if assigned is not None and not _LINE.match(bare):
         start = assigned.end("names")
-        return indent + bare[:start] + "_".ljust(len(bare) - start)  # whatever it gives
+        return indent + bare[:start] + "_".ljust(len(bare) - start)  # the result may be anything
     return _pass(line)
 
 
 def _pass(line: str) -> str:
-    """A line as long as `line` that does nothing; it may be all that a block has."""
+    """A line as long as `line` that does nothing; it may be the only one of a block."""
     indent = line[: len(line) - len(line.lstrip())]
     room = len(line) - len(indent)
     return indent + ("pass" if room >= 4 else "0" if room else "").ljust(room)
@@ -240,22 +240,22 @@ def _blank(text: str) -> str:
 
 
 def _inside(lines: list[str]) -> bool:
-    """Whether what follows `lines` is inside a string or brackets, or goes on with a line."""
+    """Whether the line after `lines` is inside a string or brackets, or continues a line."""
     if lines and lines[-1].rstrip().endswith("\\"):
         return True
-    bracketed = "\n".join(("(", *lines, ")"))  # where indents, which began before, say nothing
+    bracketed = "\n".join(("(", *lines, ")"))  # in brackets, where the indents do not matter
     try:
         for _ in tokenize.generate_tokens(io.StringIO(bracketed).readline):
             pass
     except tokenize.TokenError:
         return True
-    except SyntaxError:  # not where it would go on
+    except SyntaxError:  # an error elsewhere
         return False
     return False
 
 
 def _problem(text: str) -> tuple[int, str] | None:
-    """The line where `text` is no Python, and why."""
+    """The line where `text` is not Python, and why."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

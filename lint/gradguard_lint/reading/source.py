@@ -26,7 +26,7 @@ from gradguard_lint.reading.text import (
 __all__ = ["Module", "SourceError", "nests_deeply", "parse", "tree_of"]
 
 _DEEP = 100
-"""As many levels of a tree, of which nobody writes half, may be too many to be followed."""
+"""Code nested this deeply may be too deep to analyse; nobody writes half of this by hand."""
 
 
 class Module:
@@ -60,7 +60,7 @@ class Module:
 
     @property
     def is_notebook(self) -> bool:
-        """Whether it is the code of a notebook, which no other process can import."""
+        """Whether it is a notebook, which no other process can import."""
         return self.path.endswith(NOTEBOOK)
 
     @cached_property
@@ -70,14 +70,14 @@ class Module:
 
     @cached_property
     def comments(self) -> dict[int, bytes] | None:
-        """The comments by their lines; None where they cannot be told from strings."""
+        """The comments by line; None if they cannot be distinguished from strings."""
         from gradguard_lint.reading.suppress import comments_of
 
         return comments_of(self.byte_lines)
 
     @cached_property
     def text(self) -> str:
-        """What the file says, in its own encoding."""
+        """The text of the file, decoded."""
         return decode(self.data)
 
     def base_of(self, node: ast.ImportFrom) -> str:

@@ -161,8 +161,8 @@ def drawn_by(
     m: Machine, frame: Frame, node: ast.AST, what: str, args: Args, state: Value | None
 ) -> Value:
     """A draw from NumPy's global generator, unless another one is passed."""
-    told = args.open or args.rest is not None or (state is not None and not state.is_none)
-    if not told and b".random_state" not in frame.module.data:
+    has_state = args.open or args.rest is not None or (state is not None and not state.is_none)
+    if not has_state and b".random_state" not in frame.module.data:
         m.effect(frame, node, what, Draw("numpy"))
     return UNKNOWN
 

@@ -29,7 +29,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import last_name
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.containers import container_method, taken_over
+from gradguard_lint.models.transfers.containers import container_method, updated
 from gradguard_lint.models.transfers.named_tuples import with_fields
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -111,7 +111,7 @@ def method(
         if name != "update" or (given is not None and not isinstance(given.only, Table)):
             may_get_more(m, owner)
     if name == "update":
-        for key, value in taken_over(m, frame, node, EMPTY, args.get(0), args).entries:
+        for key, value in updated(m, frame, node, EMPTY, args.get(0), args).entries:
             set_named(m, frame, node, owner, key, value)
         return NOTHING
     if name == "items":
@@ -189,13 +189,13 @@ def _unfolded(
 
     if isinstance(atom, Instance) and (_is_dataclass(atom) or atom.cls.what == RECORD):
         known = _fields_of(m, frame, node, atom)
-        told = tuple((name, inside(it, name)) for name, it in known.entries)
-        table = replace(known, entries=told, ident=m.ident_at(node, "fields", *path))
+        entries = tuple((name, inside(it, name)) for name, it in known.entries)
+        table = replace(known, entries=entries, ident=m.ident_at(node, "fields", *path))
         store_contents(m, table)
         return of(table)
     if isinstance(atom, Items):
-        told_items = atom.items and tuple(inside(it, i) for i, it in enumerate(atom.items))
-        held = Items(atom.kind, told_items, inside(atom.element, None))
+        converted = atom.items and tuple(inside(it, i) for i, it in enumerate(atom.items))
+        held = Items(atom.kind, converted, inside(atom.element, None))
         return with_identity(m, node, of(held)) if not path else of(held)
     return of(atom)
 
@@ -203,12 +203,12 @@ def _unfolded(
 def _fields_of(m: Machine, frame: Frame, node: ast.AST, atom: Instance) -> Table:
     """The fields of `atom` with their values."""
     names = fields_of(m, atom.cls)
-    told = tuple((name, m.attribute(frame, node, of(atom), name)) for name in names)
+    entries = tuple((name, m.attribute(frame, node, of(atom), name)) for name in names)
     more = atom.cls.what == RECORD and (
         any(part.node.keywords for part in (atom.cls, *atom.cls.above))
         or any(m.find_in_class(atom.cls, name) for name in ("Config", "model_config"))
     )
-    return Table(told, UNKNOWN, UNKNOWN) if more else Table(told, ABSENT)
+    return Table(entries, UNKNOWN, UNKNOWN) if more else Table(entries, ABSENT)
 
 
 def record_method(

@@ -70,7 +70,7 @@ from gradguard_lint.models.transfers.attribute_tables import (
     attributes_of,
     set_named,
 )
-from gradguard_lint.models.transfers.containers import taken_over
+from gradguard_lint.models.transfers.containers import updated
 from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.models.transfers.type_questions import has_attribute, is_of
 from gradguard_lint.models.transfers.wrapping import OF_CLASSES, mark
@@ -126,7 +126,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             m, first, with_identity(m, node, sequence(element_of(m, first), short))
         )
     if short == "dict":
-        return with_identity(m, node, of(taken_over(m, frame, node, EMPTY, first, args)))
+        return with_identity(m, node, of(updated(m, frame, node, EMPTY, first, args)))
     if short == "range":
         numbers = unknown(("int", id(node), *_least(args)))
         if _one_turn(args):  # what is done with this number is done with any
@@ -222,11 +222,11 @@ def _enumerate(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
         if isinstance(only, Items) and only.ends and isinstance(least, int):
             head = item_parts(only)[0]
             (count,) = number.of(Unknown)
-            told = [
+            numbered = [
                 guarded(item, frozenset({(("eq", count.key, n), True)}))
                 for n, item in enumerate(head, least)
             ]
-            element = join((*told, sliced(only, slice(len(head), None)).element))
+            element = join((*numbered, sliced(only, slice(len(head), None)).element))
         return sequence(items("tuple", [number, element]), "generator")
 
     if not is_lazy([value]):
@@ -371,8 +371,8 @@ def _number(kind: str, atom: Atom, args: Args) -> Value:
     if kind == "bool" and key is not None:
         return of(atom if is_question(key) else Unknown(("not", ("not", key))))
     if is_question(key):
-        told = ((constant(int(truth)), plain_condition(key, truth)) for truth in (True, False))
-        return join(guarded(value, frozenset((when,))) for value, when in told)
+        pairs = ((constant(int(truth)), plain_condition(key, truth)) for truth in (True, False))
+        return join(guarded(value, frozenset((when,))) for value, when in pairs)
     if isinstance(atom, Const):
         try:
             return constant(getattr(builtins, kind)(atom.value))

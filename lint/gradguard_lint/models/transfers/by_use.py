@@ -69,7 +69,7 @@ def computed(
     if evidence.is_proved(subject, "optimizer"):
         parts = (("parameters", args.get(0) or UNKNOWN),)
         return of(Thing("optimizer", "Optimizer", m.ident_of(subject), m.worker_ident, parts=parts))
-    if subject not in evidence.giving:
+    if subject not in evidence.with_graph:
         return None
     only = function.only
     receiver = only.receiver if isinstance(only, Method) else None

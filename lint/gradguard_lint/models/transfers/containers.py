@@ -179,7 +179,7 @@ def _string(text: str, name: str, args: Args) -> Value:
     return UNKNOWN
 
 
-def taken_over(
+def updated(
     m: Machine, frame: Frame, node: ast.AST, table: Table, given: Value | None, args: Args
 ) -> Table:
     """`table` after an update with `given`, a dict or pairs, and the keywords."""
@@ -244,5 +244,5 @@ def changed_container(
                 return of(replace(atom, entries=(*atom.entries, (first.constant, default))))
         return of(replace(atom, rest=rest_of(atom)))
     if isinstance(atom, Table) and name == "update":
-        return of(taken_over(m, frame, node, atom, first, args))
+        return of(updated(m, frame, node, atom, first, args))
     return None

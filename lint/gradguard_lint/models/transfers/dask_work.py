@@ -141,8 +141,8 @@ def compute(
         }.get(str(name))
     else:
         for client in (m.store.get(CLIENT) or UNKNOWN).of(Instance):
-            told = m.read(client.ident, "_method")
-            start = str(told.constant) if told is not None else start
+            method = m.read(client.ident, "_method")
+            start = str(method.constant) if method is not None else start
             meant = (m.read(client.ident, "_meant") or NOTHING).constant is True
     if not tasks:
         return UNKNOWN

@@ -278,7 +278,7 @@ def gpu_touched(
     device: Value | None = None,
     when: Conditions = NONE,
     chosen: Value = NOTHING,
-    told: bool = True,
+    device_written: bool = True,
     asks: bool = False,
     bare: bool = False,
     grown: bool = False,
@@ -289,7 +289,7 @@ def gpu_touched(
         device: the device argument.
         when: the conditions for it to be a GPU.
         chosen: the GPU that the process uses from here on, if the expression selects it.
-        told: whether the expression names the GPU itself.
+        device_written: whether the expression names the GPU itself.
         asks: whether it only queries or synchronizes, and allocates nothing.
         bare: whether it initialises CUDA without a context.
         grown: whether GPU memory is allocated on demand.
@@ -304,7 +304,7 @@ def gpu_touched(
         if _is_used_already(m, device):
             return
         chosen = chosen_gpu(device)
-    origin = origin_of(m, frame, device_node(node)) if told else None
+    origin = origin_of(m, frame, device_node(node)) if device_written else None
     use = GpuUse("named" if named else "context", framework, asks, bare, grown, chosen)
     m.effect(frame, node, what, use, origin=origin, under=when | seen)
 

@@ -121,7 +121,7 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
     if name in _VISIBLE:
         if names_no_gpu(m, value):
             m.program.hides_gpus = True
-            _forget_shown(m)
+            _drop_resets(m)
             m.effect(frame, node, f'os.environ["{name}"] = ...', GpuSetting("hidden"))
         elif value.constant is not None:
             m.effect(frame, node, f'os.environ["{name}"] = ...', GpuSetting("meant"))
@@ -140,13 +140,13 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
         m.effect(frame, node, f'os.environ["{name}"] = ...', LibraryUse("process group"))
 
 
-def keras_elsewhere(m: Machine) -> bool:
+def keras_has_other_backend(m: Machine) -> bool:
     """Whether Keras has another backend than TensorFlow."""
-    told = m.read(*_KERAS)
-    return told is not None and told.constants() != ["tensorflow"]
+    backend = m.read(*_KERAS)
+    return backend is not None and backend.constants() != ["tensorflow"]
 
 
-def _forget_shown(m: Machine) -> None:
+def _drop_resets(m: Machine) -> None:
     """Drop earlier resets: in a loop, they precede this as well."""
     past = m.state.past
     shown = [it for it in of_kinds(past, GpuSetting) if it.payload.setting == "shown"]

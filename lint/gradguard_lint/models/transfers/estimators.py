@@ -44,7 +44,7 @@ _KEYS = ("device", "task_type", "tree_method", "device_type", "predictor")
 
 def estimator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """An estimator that may train on a GPU."""
-    return _estimator(m, frame, node, name, [NONE] if row.gpu else list(_told(args)))
+    return _estimator(m, frame, node, name, [NONE] if row.gpu else list(_gpu_conditions(args)))
 
 
 def _estimator(
@@ -65,12 +65,14 @@ def _estimator(
 
 def _note(m: Machine, estimator: Thing | Instance, on_gpu: list[Conditions], site: Site) -> None:
     """Record when `estimator` trains on a GPU, as set at `site`."""
-    told = constant(False)
+    trains_on_gpu = constant(False)
     if on_gpu:
         when = any_of(on_gpu)
-        told = join((guarded(constant(True), when), told)) if when else constant(True)
+        trains_on_gpu = (
+            join((guarded(constant(True), when), trains_on_gpu)) if when else constant(True)
+        )
         m.moved(estimator.ident, site)
-    m.store[estimator.ident, ON_GPU] = told
+    m.store[estimator.ident, ON_GPU] = trains_on_gpu
 
 
 def pipeline(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -81,7 +83,7 @@ def pipeline(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 
 def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
     """Record whether an object of an estimator's subclass trains on a GPU."""
-    on_gpu = [NONE] if instance.cls.what == "gpu-estimator" else list(_told(args))
+    on_gpu = [NONE] if instance.cls.what == "gpu-estimator" else list(_gpu_conditions(args))
     _note(m, instance, on_gpu, m.site(frame, node))
     return NOTHING
 
@@ -93,8 +95,8 @@ def method(
     if name == "set_params":
         asked = {key.rpartition("__")[2]: value for key, value in args.keywords.items()}
         if any(key in asked for key in _KEYS):
-            told = list(_told(Args(keywords=asked)))
-            _note(m, estimator, told, m.site(frame, node))
+            on_gpu = list(_gpu_conditions(Args(keywords=asked)))
+            _note(m, estimator, on_gpu, m.site(frame, node))
             m.store[estimator.ident, _HELD] = NOTHING  # nested parameters are unknown
         if isinstance(estimator, Thing):
             _in_jobs(m, frame, node, estimator, args)
@@ -108,7 +110,9 @@ def set_attribute(
 ) -> None:
     """``estimator.name = value``."""
     if name in _KEYS:
-        _note(m, estimator, list(_told(Args(keywords={name: value}))), m.site(frame, node))
+        _note(
+            m, estimator, list(_gpu_conditions(Args(keywords={name: value}))), m.site(frame, node)
+        )
     elif name == "n_jobs" and isinstance(estimator, Thing):
         _in_jobs(m, frame, node, estimator, Args(keywords={name: value}))
 
@@ -119,9 +123,9 @@ def _on_gpu(m: Machine, value: Value) -> Iterator[Conditions]:
         for atom in inner(of(choice.atom)):
             if isinstance(atom, (Instance, Thing)):
                 known = m.read(atom.ident, ON_GPU)
-                for told in known.choices if known is not None else ():
-                    if told.atom == Const(True, "bool"):
-                        yield choice.when | told.when
+                for flag in known.choices if known is not None else ():
+                    if flag.atom == Const(True, "bool"):
+                        yield choice.when | flag.when
 
 
 def _fitted(m: Machine, value: Value, depth: int = 3) -> Iterator[Instance | Thing]:
@@ -154,7 +158,7 @@ def _fits_on_gpu(
         m.program, m.state, m.facts.recorded, m.facts.executed = program, state, recorded, reached
 
 
-def _told(args: Args) -> Iterator[Conditions]:
+def _gpu_conditions(args: Args) -> Iterator[Conditions]:
     """The conditions under which an estimator's arguments select a GPU."""
     for key in _KEYS:
         value = args.keywords.get(key)

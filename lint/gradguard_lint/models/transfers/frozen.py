@@ -154,10 +154,10 @@ def parts_changed(m: Machine, ident: int) -> None:
 def all_parts(m: Machine, ident: int) -> list[Value] | None:
     """The parts of a module, in order; None if they are unknown."""
     names = m.read(ident, ALL_PARTS)
-    told = names.constant if names is not None else None
-    if not isinstance(told, tuple):
+    listed = names.constant if names is not None else None
+    if not isinstance(listed, tuple):
         return None
-    return [m.read(ident, name) or UNKNOWN for name in told]
+    return [m.read(ident, name) or UNKNOWN for name in listed]
 
 
 def state_of(m: Machine, ident: int, depth: int = _DEPTH) -> Value | None:
@@ -203,21 +203,21 @@ def _state_of_part(m: Machine, atom: Atom, depth: int) -> Value | None:
     if isinstance(atom, Thing):
         return state_of(m, atom.ident, depth)
     beyond = whole_of(atom)
-    told = state_of(m, beyond.ident, depth) if beyond is not None else UNKNOWN
-    return told if told is None or told == _ALL or told.only == _FREE else UNKNOWN
+    state = state_of(m, beyond.ident, depth) if beyond is not None else UNKNOWN
+    return state if state is None or state == _ALL or state.only == _FREE else UNKNOWN
 
 
 def _state_of_object(m: Machine, instance: Instance, depth: int) -> Value | None:
     """The state of an object, whose attributes may be frozen separately."""
-    told = state_of(m, instance.ident, depth)
-    if depth <= 0 or (told is not None and told.only != _FREE):
-        return told
+    own = state_of(m, instance.ident, depth)
+    if depth <= 0 or (own is not None and own.only != _FREE):
+        return own
     values = [value for _, value in m.fields(instance.ident)]
     free = any(tensor.grad == "parameter" for value in values for tensor in value.tensors())
     parts = [part for value in values for part in modules_in(m, value) if weighted(part)]
     states = [_state_of_part(m, part, depth - 1) for part in parts]
     if free or any(it is None or it.only == _FREE for it in states):
-        return told
+        return own
     return _ALL if states and all(it in _SETTLED for it in states) else UNKNOWN
 
 

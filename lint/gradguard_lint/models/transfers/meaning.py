@@ -153,7 +153,9 @@ class Meaning(Known):
         return [(own, self.external(m, full)) for full, home, _, own in parts if home == module]
 
     def external(self, m: Machine, name: str) -> Value:
-        if self.registry.canonical(name).startswith("keras.") and environment.keras_elsewhere(m):
+        if self.registry.canonical(name).startswith(
+            "keras."
+        ) and environment.keras_has_other_backend(m):
             return UNKNOWN
         stub = self.stub(m, name)
         if stub is not None:
@@ -406,7 +408,7 @@ class Meaning(Known):
             if name == "detach_":
                 return of(replace(receiver, grad="none", severed=frozenset()))
             if name.endswith("_") and name not in NOT_WRITING and not name.endswith("__"):
-                return torch_tensors.taken_over(m, receiver, args.values())
+                return torch_tensors.with_history_of(m, receiver, args.values())
             return None
         if isinstance(receiver, Thing) and receiver.kind == "model" and not receiver.ident:
             if name in ("cuda", "cpu"):
@@ -450,4 +452,4 @@ class Meaning(Known):
     set_attribute = staticmethod(objects.set_attribute)
     set_item = staticmethod(objects.set_item)
     swallows = staticmethod(contexts.swallows)
-    taken = staticmethod(samplers.taken)
+    next_item = staticmethod(samplers.begin_next_loader)

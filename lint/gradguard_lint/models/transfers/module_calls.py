@@ -62,8 +62,8 @@ def model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
         device = device_by_default(m)
     gpu, when = gpu_placement(device, m)
     if gpu:
-        told = f"{name}(..., device={as_written(node, device)})" if written else f"{name}(...)"
-        gpu_touched(m, frame, node, told, "torch", device, when, told=written)
+        what = f"{name}(..., device={as_written(node, device)})" if written else f"{name}(...)"
+        gpu_touched(m, frame, node, what, "torch", device, when, device_written=written)
     if name.startswith("torch.nn.") and ("Loss" in short or short in ("CosineSimilarity",)):
         return of(Thing("loss", name, m.ident_at(node), m.worker_ident))
     given = [atom for value in args.values() for atom in inner(value)]

@@ -109,11 +109,11 @@ def some(whole: Atom) -> Value:
 
 def by_path(m: Machine, frame: Frame, node: ast.AST, module: Atom, path: Value) -> Value:
     """``module.get_submodule(path)``."""
-    told = path.constant
-    if not isinstance(told, str):
+    dotted = path.constant
+    if not isinstance(dotted, str):
         return some(module)
     found = of(module)
-    for name in told.split(".") if told else ():
+    for name in dotted.split(".") if dotted else ():
         if not all(isinstance(it, (Instance, Method, Thing)) for it in found.atoms):
             return some(module)
         found = m.attribute(frame, node, found, name)
@@ -160,8 +160,8 @@ def _known(m: Machine, module: Atom) -> list[tuple[str, Value]] | None:
 
 def _names(m: Machine, ident: int) -> tuple[str, ...] | None:
     """The names of a container's parts, if their positions are known."""
-    told = m.read(ident, frozen.ALL_PARTS)
-    names = told.constant if told is not None else None
+    recorded = m.read(ident, frozen.ALL_PARTS)
+    names = recorded.constant if recorded is not None else None
     return names if isinstance(names, tuple) and "*" not in names else None
 
 
@@ -176,9 +176,9 @@ def at(m: Machine, frame: Frame, node: ast.AST, module: Atom, index: Value) -> V
     place = ast.unparse(node.slice) if isinstance(node, ast.Subscript) else ""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         bounds = (node.slice.lower, node.slice.upper, node.slice.step)
-        told = [m.eval(frame, part).only for part in bounds]
-        settled = all(isinstance(it, Const) and type(it.value) in _BOUNDS for it in told)
-        place = ":".join(str(it.value) for it in told if isinstance(it, Const)) if settled else ""
+        values = [m.eval(frame, part).only for part in bounds]
+        settled = all(isinstance(it, Const) and type(it.value) in _BOUNDS for it in values)
+        place = ":".join(str(it.value) for it in values if isinstance(it, Const)) if settled else ""
     elif isinstance(index.only, Const):
         place = str(index.only.value)
     else:
@@ -210,8 +210,8 @@ def moved(m: Machine, module: Atom, *, away: bool, depth: int = 4) -> None:
 
 def is_away(m: Machine, ident: int) -> bool:
     """Whether the module `ident` may have left the CPU."""
-    told = m.read(ident, _AWAY)
-    return told is not None and told.constant is not False
+    away = m.read(ident, _AWAY)
+    return away is not None and away.constant is not False
 
 
 def _picked(m: Machine, part: Method) -> tuple[Thing | None, list[tuple[int, str]] | None]:

@@ -154,8 +154,8 @@ def inherited_attribute(
     if name == "__dict__":
         return attribute_tables.attributes_of(atom)
     if name == "training" and atom.cls.what == "torch":
-        told = m.read(atom.ident, torch_modules.TRAINING)
-        return told if told is not None else unknown(("attr", ("instance", atom.ident), name))
+        mode = m.read(atom.ident, torch_modules.TRAINING)
+        return mode if mode is not None else unknown(("attr", ("instance", atom.ident), name))
     if name == "param_groups" and atom.cls.what == optimizers.KIND:
         return optimizers.inherited(m, atom).map(lambda it: m.attribute(frame, node, of(it), name))
     if atom.cls.what == "keras" and name in tensorflow_calls.VARIABLES:
@@ -265,7 +265,7 @@ def set_item(
         if takes_all(target.slice) and any(it.framework == "torch" for it in holder.tensors()):
             m.effect(frame, target, what, Write(holder))
     only = holder.only
-    return torch_tensors.taken_over(m, only, [value]) if isinstance(only, Tensor) else None
+    return torch_tensors.with_history_of(m, only, [value]) if isinstance(only, Tensor) else None
 
 
 def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> Value | None:

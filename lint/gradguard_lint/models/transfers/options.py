@@ -166,10 +166,10 @@ def _choices(args: Args) -> tuple[Hashable, ...]:
         return ()
     action = args.get(None, "action")
     if action is None:
-        told = known_items(args.get(None, "choices") or UNKNOWN)
+        values = known_items(args.get(None, "choices") or UNKNOWN)
     else:
-        told = (args.get(None, "const") or UNKNOWN,) if action.constant == "store_const" else None
-    known = tuple(it.constant for it in told or ())
+        values = (args.get(None, "const") or UNKNOWN,) if action.constant == "store_const" else None
+    known = tuple(it.constant for it in values or ())
     return () if None in known else known
 
 

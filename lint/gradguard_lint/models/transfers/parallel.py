@@ -86,8 +86,8 @@ def parallel_config(
 ) -> Value:
     """``parallel_config(...)``."""
     before = m.modes
-    told = (("backend", before.backend), ("n_jobs", before.n_jobs), *before.maps)
-    outside = ((OUTSIDE + it, value) for it, value in told if value is not None)
+    settings = (("backend", before.backend), ("n_jobs", before.n_jobs), *before.maps)
+    outside = ((OUTSIDE + it, value) for it, value in settings if value is not None)
     parts = (*_given(args, "backend", "n_jobs"), *outside)
     made = Thing("parallel-config", name, parts=parts)
     configured(m, made)  # from here on, or until its block ends
@@ -99,9 +99,11 @@ def put_back(m: Machine, value: Value) -> None:
     made = value.only
     if not isinstance(made, Thing) or made.kind != "parallel-config":
         return
-    told = {name[len(OUTSIDE) :]: it for name, it in made.parts if name.startswith(OUTSIDE)}
-    maps = tuple((name, told[name]) for name in MAPPING if name in told)
-    m.modes = replace(m.modes, backend=told.get("backend"), n_jobs=told.get("n_jobs"), maps=maps)
+    settings = {name[len(OUTSIDE) :]: it for name, it in made.parts if name.startswith(OUTSIDE)}
+    maps = tuple((name, settings[name]) for name in MAPPING if name in settings)
+    m.modes = replace(
+        m.modes, backend=settings.get("backend"), n_jobs=settings.get("n_jobs"), maps=maps
+    )
 
 
 def configured(m: Machine, made: Thing) -> None:

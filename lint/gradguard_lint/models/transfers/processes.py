@@ -50,8 +50,8 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, worker: Instance) ->
 
 def stated(m: Machine, instance: Instance, name: str) -> Hashable:
     """The constant attribute of a stub object, or of its class."""
-    told = m.read(instance.ident, name) or m.find_in_class(instance.cls, name)
-    return None if told is None else told.constant
+    value = m.read(instance.ident, name) or m.find_in_class(instance.cls, name)
+    return None if value is None else value.constant
 
 
 def run_processes(

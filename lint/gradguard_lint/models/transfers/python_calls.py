@@ -97,8 +97,8 @@ def made_of(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     position, word = row.argument
     if word and position < len(args.positional):
         parts[word] = args.positional[position]
-    told = {key: value for key, value in parts.items() if value.constant is not Ellipsis}
-    return of(Thing(row.kind, name, parts=tuple(told.items())))
+    stored = {key: value for key, value in parts.items() if value.constant is not Ellipsis}
+    return of(Thing(row.kind, name, parts=tuple(stored.items())))
 
 
 def distinct(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -274,9 +274,9 @@ def _noted(m: Machine, old: int, new: int) -> None:
     for name in (
         ("<gpu>", frozen.FROZEN, torch_modules.TRAINING, estimators.ON_GPU) if old > 0 else ()
     ):
-        told = frozen.state_of(m, old) if name == frozen.FROZEN else m.stored(old, name)
-        if told is not None:
-            m.store[new, name] = told
+        note = frozen.state_of(m, old) if name == frozen.FROZEN else m.stored(old, name)
+        if note is not None:
+            m.store[new, name] = note
     place = m.place_of(old)
     if place is not None:
         m.moved(new, place)

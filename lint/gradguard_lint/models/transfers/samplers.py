@@ -372,7 +372,7 @@ def _held(m: Machine, scope: Frame, node: ast.AST) -> Value | None:
     return m.stored(whose.ident, node.attr) if isinstance(whose, Instance) else None
 
 
-def taken(m: Machine, element: Value) -> None:
+def begin_next_loader(m: Machine, element: Value) -> None:
     """Record that a loop proceeds to the next of several loaders."""
     if (0, PASSED) in m.store:
         for atom in inner(element, 2):

@@ -39,21 +39,21 @@ def method(m: Machine, node: ast.AST, key: Key, name: str, args: Args) -> Value 
     ident = key[1]
     assert isinstance(ident, int)
     if name in _TELLS:
-        _tell(m, ident, _TELLS[name])
+        _record_signal(m, ident, _TELLS[name])
     elif name in _WAITS:
-        record_progress(m, _told(m, ident, _WAITS[name]))
+        record_progress(m, _preceding_effects(m, ident, _WAITS[name]))
     elif name == "join" and (ident, "put", m.place.root) in m.facts.signals:
-        record_progress(m, _told(m, ident, "done"))
+        record_progress(m, _preceding_effects(m, ident, "done"))
     elif name == "clear":
         m.facts.signals.pop((ident, "set", m.place.root), None)
     elif name == "wait" and (args.get(0, "timeout") or NOTHING).is_none:
-        record_progress(m, _told(m, ident, "set"))
+        record_progress(m, _preceding_effects(m, ident, "set"))
     elif name in ("wait", "is_set"):
-        return unknown(ask_progress(m, node, _told(m, ident, "set")))
+        return unknown(ask_progress(m, node, _preceding_effects(m, ident, "set")))
     return None
 
 
-def _tell(m: Machine, ident: int, what: str) -> None:
+def _record_signal(m: Machine, ident: int, what: str) -> None:
     """Record a signal: effects of this thread before each such signal precede a wait's end."""
     worker, place = m.place.worker, (ident, what, m.place.root)
     here: dict[tuple[type[Payload], ast.AST], frozenset[Effect]] = {}
@@ -61,12 +61,12 @@ def _tell(m: Machine, ident: int, what: str) -> None:
         if isinstance(event, Effect) and worker is not None and event.worker is worker:
             doing = (type(event.payload), event.site.node)
             here[doing] = here.get(doing, frozenset()) | {event}
-    told = m.facts.signals.get(place)
-    if told is not None:
-        here = {doing: here[doing] | known for doing, known in told.items() if doing in here}
+    earlier = m.facts.signals.get(place)
+    if earlier is not None:
+        here = {doing: here[doing] | known for doing, known in earlier.items() if doing in here}
     m.facts.signals[place] = here
 
 
-def _told(m: Machine, ident: int, what: str) -> frozenset[Effect]:
+def _preceding_effects(m: Machine, ident: int, what: str) -> frozenset[Effect]:
     """The effects that precede the end of a wait for this signal."""
     return frozenset().union(*m.facts.signals.get((ident, what, m.place.root), {}).values())

@@ -60,10 +60,10 @@ def default_start(m: Machine, name: str) -> Value:
     options = m.options
     own = m.place.root == 1 or not options.set_elsewhere
     default = constant(options.start_method if own else options.set_elsewhere)
-    told = m.store.get(_method(name))
-    if told is None or told == default:
+    method = m.store.get(_method(name))
+    if method is None or method == default:
         return default
-    return m.filtered(join((told, *(guarded(default, it) for it in _where_none(told)))))
+    return m.filtered(join((method, *(guarded(default, it) for it in _where_none(method)))))
 
 
 def _where_none(value: Value) -> Iterator[Conditions]:
@@ -86,10 +86,10 @@ def start_method_now(
     asked = args.get(*row.argument)
     if asked is None or asked.constant is False:
         return default_start(m, name)
-    told = m.store.get(_method(name))
-    if asked.constant is not True or (told is not None and any(it.when for it in told.choices)):
+    method = m.store.get(_method(name))
+    if asked.constant is not True or (method is not None and any(it.when for it in method.choices)):
         return UNKNOWN
-    return told or NOTHING
+    return method or NOTHING
 
 
 def start_in(m: Machine, context: Value, library: str) -> Value:
@@ -138,8 +138,8 @@ def starts_of(m: Machine, value: Value | None) -> list[tuple[Start, Conditions]]
             named.append((start, frozenset((key, not truth) for key, truth in facts)))
         ways = [when for _, when in named]
         # Conjunctions may have been dropped from the assumptions since.
-        told = all(len(when) <= 1 for when in ways)
-        if told and not any(consistent(one, two) for one, two in combinations(ways, 2)):
+        are_simple = all(len(when) <= 1 for when in ways)
+        if are_simple and not any(consistent(one, two) for one, two in combinations(ways, 2)):
             return named
     return [(start, NONE)]
 

@@ -49,7 +49,7 @@ def _is_transfer(it: object) -> bool:
 _PARAMETERS = ("m", "frame", "node", "name", "args", "row")
 
 
-def _tells(key: tuple[str, ...], without: Hashable = None) -> Transfer:
+def _query(key: tuple[str, ...], without: Hashable = None) -> Transfer:
     """A query about the machine; `without`: the answer without a GPU.
 
     If the row names a framework, the query starts the GPU driver.
@@ -70,12 +70,12 @@ def _dispatch(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     return dispatch.dispatching(m, node, name, function) if function is not None else UNKNOWN
 
 
-def _gives(make: Callable[[Args, Row], Value]) -> Transfer:
+def _returns(make: Callable[[Args, Row], Value]) -> Transfer:
     """A call that only returns `make(args, row)`."""
     return lambda m, frame, node, name, args, row: make(args, row)
 
 
-def _does(make: Callable[[Args, Row], Payload], gives: Value = NOTHING) -> Transfer:
+def _has_effect(make: Callable[[Args, Row], Payload], gives: Value = NOTHING) -> Transfer:
     """A call with the effect `make(args, row)`."""
 
     def do(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -92,23 +92,23 @@ TRANSFERS: dict[str, Transfer] = {
         for name, it in vars(import_module(f"{__package__}.{home}")).items()
         if _is_transfer(it)
     },
-    "asks-gpu": _tells(("gpu-present",), False),
-    "asks-cpus": _tells(("cpu-count",)),
-    "asks-group": _tells(("process-group",)),
-    "asks-rank": _tells(RANK),
-    "asks-world": _tells(("world-size",)),
+    "asks-gpu": _query(("gpu-present",), False),
+    "asks-cpus": _query(("cpu-count",)),
+    "asks-group": _query(("process-group",)),
+    "asks-rank": _query(RANK),
+    "asks-world": _query(("world-size",)),
     "context-manager": python_calls.identity,
     "dispatch": _dispatch,
-    "asks-module": _gives(lambda args, row: unknown(("installed", args.constant(0)))),
-    "buffers-made": _does(lambda args, row: ModelChange(args.get(*row.argument) or UNKNOWN)),
-    "click-context": _gives(lambda args, row: of(Thing("click-context", "click.Context"))),
-    "gpu-count": _tells(("gpu-count",), 0),
-    "mark": _gives(lambda args, row: mark(args.get(*row.argument) or UNKNOWN, row.flag)),
-    "nothing": _gives(lambda args, row: UNKNOWN),
-    "process-group": _does(lambda args, row: LibraryUse("process group"), UNKNOWN),
-    "repeat": _gives(lambda args, row: sequence(args.get(0) or UNKNOWN, "generator")),
-    "saved": _does(lambda args, row: ModelUse(args.get(0, "obj") or UNKNOWN)),
-    "symbol": _gives(lambda args, row: of(Tensor("tensorflow"))),
-    "told": _gives(lambda args, row: constant(row.flag)),
+    "asks-module": _returns(lambda args, row: unknown(("installed", args.constant(0)))),
+    "buffers-made": _has_effect(lambda args, row: ModelChange(args.get(*row.argument) or UNKNOWN)),
+    "click-context": _returns(lambda args, row: of(Thing("click-context", "click.Context"))),
+    "gpu-count": _query(("gpu-count",), 0),
+    "mark": _returns(lambda args, row: mark(args.get(*row.argument) or UNKNOWN, row.flag)),
+    "nothing": _returns(lambda args, row: UNKNOWN),
+    "process-group": _has_effect(lambda args, row: LibraryUse("process group"), UNKNOWN),
+    "repeat": _returns(lambda args, row: sequence(args.get(0) or UNKNOWN, "generator")),
+    "saved": _has_effect(lambda args, row: ModelUse(args.get(0, "obj") or UNKNOWN)),
+    "symbol": _returns(lambda args, row: of(Tensor("tensorflow"))),
+    "told": _returns(lambda args, row: constant(row.flag)),
 }
 """Transfer functions by `does`, under their own or another name."""

@@ -175,8 +175,8 @@ def _is_of_a_foreign_class(scope: Frame | None) -> bool:
 
 def map_fn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``tf.map_fn(...)``."""
-    told = None if args.rest is not None else 3
-    iterations = args.get(told, "parallel_iterations")
+    position = None if args.rest is not None else 3
+    iterations = args.get(position, "parallel_iterations")
     foreign = m.place.root != 1 and _is_of_a_foreign_class(frame)
     m.effect(frame, node, name, LibraryUse("map", (iterations or NOTHING,), certain=not foreign))
     mapped = args.get(0, "fn")
@@ -259,8 +259,8 @@ def awake(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
 
 def layer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A layer, and whether its input shape is passed."""
-    told = name.endswith(".InputLayer") or any(word in args.keywords for word in _SHAPES)
-    parts = ((_SHAPED, NOTHING),) if told else ()
+    has_shape = name.endswith(".InputLayer") or any(word in args.keywords for word in _SHAPES)
+    parts = ((_SHAPED, NOTHING),) if has_shape else ()
     return of(Thing("keras-layer", name, m.ident_at(node), m.worker_ident, parts=parts))
 
 
@@ -290,8 +290,8 @@ _WITHOUT_WEIGHTS = (".Flatten", ".InputLayer", ".Reshape", ".Activation", ".ReLU
 
 def implied(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """Record that TensorFlow uses the GPU by default."""
-    told = gpu_hidden(m, config=True) or memory_grown(m)
-    if not told and not gpu_absent(m) and not path_needs_nondefault_option(m):
+    is_configured = gpu_hidden(m, config=True) or memory_grown(m)
+    if not is_configured and not gpu_absent(m) and not path_needs_nondefault_option(m):
         m.effect(frame, node, what, GpuUse("implied", "tensorflow"))
 
 
@@ -431,8 +431,8 @@ def frozen_by(m: Machine, model: Thing, trainable: Value) -> None:
 def _frozen(m: Machine, model: Thing | Instance) -> bool:
     """Whether a tape may ignore the variables of that model."""
     if isinstance(model, Instance):
-        told = m.read(model.ident, "trainable")
-        return told is not None and told.constants() != [True]
+        trainable = m.read(model.ident, "trainable")
+        return trainable is not None and trainable.constants() != [True]
     value = m.stored(model.ident, _FROZEN)
     return value is not None and True in value.constants()
 

@@ -223,8 +223,8 @@ def as_figure(
         others: its arguments, without the tensor itself.
     """
     copies = short in ORDERS and bool(found) and all(_has_values(tensor) for tensor, _ in found)
-    told = others[1:] if short.endswith("norm") else others
-    if not copies and (short not in TO_ONE or told or not args.keywords.keys() <= _WHOLE):
+    limits = others[1:] if short.endswith("norm") else others
+    if not copies and (short not in TO_ONE or limits or not args.keywords.keys() <= _WHOLE):
         return value
     of_gradients = any(GRADIENT in (tensor.ident, *tensor.sources) for tensor, _ in found)
 
@@ -334,8 +334,8 @@ def with_sources(m: Machine, value: Value, given: Iterable[Value]) -> Value:
 def with_anything(value: Value, given: Iterable[Value]) -> Value:
     """`value`, a TensorFlow tensor, with `ANYTHING` as a source if `given` contains anything
     unknown."""
-    told = [atom for each in given for atom in inner(each, 1)]
-    if not any(isinstance(atom, (Method, Unknown)) for atom in told):
+    atoms = [atom for each in given for atom in inner(each, 1)]
+    if not any(isinstance(atom, (Method, Unknown)) for atom in atoms):
         return value
 
     def marked(tensor: Tensor) -> Tensor:

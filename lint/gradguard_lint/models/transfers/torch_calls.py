@@ -342,8 +342,8 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         gpu_used(m, frame, node, like)
     elif gpu:
         named = as_written(node, device) if "device" in args.keywords else gpu_text(device)
-        told = f"{name}(..., device={named})" if written else f"{name}(...)"
-        gpu_touched(m, frame, node, told, "torch", device, when, told=written)
+        what = f"{name}(..., device={named})" if written else f"{name}(...)"
+        gpu_touched(m, frame, node, what, "torch", device, when, device_written=written)
     if args.get(None, "pin_memory") == constant(True):
         gpu_touched(m, frame, node, f"{name}(..., pin_memory=True)", "torch")
     certain = is_certain(f"torch.{short}", args)

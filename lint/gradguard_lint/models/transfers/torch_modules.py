@@ -236,9 +236,9 @@ def model_method(
             return sequence(of(Items("tuple", (UNKNOWN, kept), kept)))
         return sequence(kept, "generator")
     if name == "register_buffer" and isinstance(model, Instance):
-        told = args.constant(0, "name")
-        if isinstance(told, str):
-            m.set_field(ident, told, of(buffer_of(m, ident)))
+        buffer = args.constant(0, "name")
+        if isinstance(buffer, str):
+            m.set_field(ident, buffer, of(buffer_of(m, ident)))
         return NOTHING
     if name == "get_submodule":
         return module_parts.by_path(m, frame, node, model, args.get(0, "target") or UNKNOWN)
@@ -391,9 +391,9 @@ def returned(
     state, place = frozen.state_of(m, atom.ident), m.place_of(atom.ident)
     m.state = here
     for name in ("<gpu>", frozen.FROZEN, TRAINING):
-        told = state if name == frozen.FROZEN else after.store.get((atom.ident, name))
-        if told is not None:
-            m.store[ident, name] = told
+        note = state if name == frozen.FROZEN else after.store.get((atom.ident, name))
+        if note is not None:
+            m.store[ident, name] = note
     for name in (
         list(m.facts.attribute_names.get(atom.ident, ())) if isinstance(atom, Instance) else ()
     ):

@@ -433,7 +433,7 @@ def _of_part(m: Machine, atom: Atom) -> Value:
     return of(Tensor("torch", "parameter", only.gpu, only.born, only.ident))
 
 
-def taken_over(m: Machine, tensor: Tensor, given: Iterable[Value]) -> Value | None:
+def with_history_of(m: Machine, tensor: Tensor, given: Iterable[Value]) -> Value | None:
     """`tensor` after a write: with the history of the written values; None if these have none, or
     it already has one."""
     if tensor.framework != "torch" or tensor.tracked or not m.modes.grad:

@@ -64,9 +64,9 @@ def is_of(m: Machine, value: Value, kind: Value) -> Value:
         return constant(known) if known or seen else UNKNOWN  # its base may extend that class
     if isinstance(asked, Class) and isinstance(only, (Const, Items, Table, Tensor)):
         return constant(False) if asked.plain else UNKNOWN  # members of an Enum are constants here
-    told = _is_wrapper(m, value, kind)
+    is_wrapper = _is_wrapper(m, value, kind)
     name = _class_name(asked)
-    return _split_by_value(only, name) if told == UNKNOWN and name else told
+    return _split_by_value(only, name) if is_wrapper == UNKNOWN and name else is_wrapper
 
 
 def _class_name(atom: Atom | None) -> str:
