@@ -49,7 +49,7 @@ def _imap_tasks(
 
 def _mapped(call: Call, result: Any, *_: Any, **__: Any) -> None:
     if not isinstance(result, GeneratorType):  # of `imap` with chunks: it takes no attributes
-        futures.belongs_to(call, result)
+        futures.belongs_to(result, call)
 
 
 class _Tasks:

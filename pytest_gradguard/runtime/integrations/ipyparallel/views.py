@@ -129,7 +129,7 @@ def _sending(call: Call, item: Any, original: Original, *args: Any, **kwargs: An
         without_this_frame(error)
         raise
     if hasattr(outcome, "msg_ids"):  # it is asked for later
-        futures.belongs_to(call, outcome)
+        futures.belongs_to(outcome, call)
     with theirs_only:
         attempt(call.announce)
     return outcome

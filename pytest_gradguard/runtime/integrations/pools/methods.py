@@ -123,7 +123,7 @@ def _guarded(
         return None
     result = pool._cache.get(result_job)
     if result is not None:
-        futures.belongs_to(call, result)
+        futures.belongs_to(result, call)
     return _guarding(tasks, call)
 
 

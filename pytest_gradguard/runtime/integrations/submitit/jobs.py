@@ -47,7 +47,7 @@ def _submissions(call: Call, executor: Any, delayed_submissions: list[Any]) -> A
 
 def _submitted(call: Call, jobs: list[Any], *_: Any) -> None:
     for job in jobs:
-        futures.belongs_to(call, job)
+        futures.belongs_to(job, call)
 
 
 def _is_here(executor: Any) -> bool:

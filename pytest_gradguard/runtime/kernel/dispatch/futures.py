@@ -17,7 +17,7 @@ _ASKS = ("result", "get", "next")
 """The methods for the result of futures, pool results and their iterators."""
 
 
-def belongs_to(call: Call, future: Any, /, *_: Any, **__: Any) -> None:
+def belongs_to(future: Any, call: Call) -> None:
     """Tie `future` to its call: results find their call through it."""
     try:
         future._gradguard_call = call
@@ -29,7 +29,7 @@ def belongs_to(call: Call, future: Any, /, *_: Any, **__: Any) -> None:
 
 def submitted(task: Any, future: Any, /, *_: Any, **__: Any) -> None:
     """Tie `future` to the call of the shipped `task` whose result it is."""
-    belongs_to(task.call, future)
+    belongs_to(future, task.call)
 
 
 _announcing_kinds: dict[type, type] = {}
