@@ -136,3 +136,20 @@ def test_a_finding_reaches_the_caller() -> None:
     finally:
         patch.undo()
     assert len(traceback.extract_tb(raised.tb)) == 1
+
+
+def test_arguments_that_nobody_takes_are_the_programs_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(faults, "_reported", False)
+    patch = observe(Shop, "sell", before=lambda shop, what: None)
+    patch.apply()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(TypeError, match="missing 1 required positional argument: 'what'"):
+                Shop().sell()  # type: ignore[call-arg]
+        with pytest.warns(GradGuardWarning, match="itself failed"):
+            assert Shop().sell("tea", price=2) == "tea for 2"  # the observer is wrong here
+    finally:
+        patch.undo()

@@ -62,7 +62,7 @@ def observed(
     def wrap(original: Any) -> Any:
         @functools.wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
-            begun = None
+            begun = unfit = None
             try:
                 if before is not None:
                     begun = before(*args, **kwargs)
@@ -71,8 +71,11 @@ def observed(
                 elif arguments is not None:
                     args, kwargs = arguments(*args, **kwargs) or (args, kwargs)
             except Exception as error:
-                with theirs_only:
-                    fault(error)
+                if isinstance(error, TypeError) and not error.__traceback__.tb_next:  # type: ignore[union-attr]
+                    unfit = error  # the arguments do not fit the observer, nor the function perhaps
+                else:
+                    with theirs_only:
+                        fault(error)
             try:
                 outcome = original(*args, **kwargs)
             except BaseException as error:
@@ -80,6 +83,8 @@ def observed(
                 if failed is not None and (before is None or begun is not None):
                     attempt(failed, *(() if before is None else (begun,)), error, *args, **kwargs)
                 raise
+            if unfit is not None:
+                attempt(fault, unfit)
             if ended is not None and (before is None or begun is not None):
                 try:
                     if before is None:
