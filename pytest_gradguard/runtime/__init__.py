@@ -194,6 +194,7 @@ def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[R
     collector = _attempt(_collector.Collector, announce=announce)
     report = Report()
     report._collector = collector
+    ending = _sys.is_finalizing  # a local: as the interpreter ends, modules lose their globals
     with simulated(simulate_gpu):
         if collector is not None:
             _attempt(_watching.start, collector)
@@ -201,8 +202,7 @@ def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[R
         try:
             yield report
         finally:
-            # As the interpreter ends, modules have lost their globals.
-            if collector is not None and not _sys.is_finalizing():
+            if collector is not None and not ending():
                 _attempt(_collector.leave, collector)
                 _attempt(_watching.stop, collector)
 
