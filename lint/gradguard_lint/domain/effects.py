@@ -323,7 +323,7 @@ class Effect(_About[P]):
 
 
 def of_kinds(effects: Iterable[object], *kinds: type[Q]) -> Iterator[Effect[Q]]:
-    """Those of `effects` whose payloads are of these classes."""
+    """The `effects` with payloads of these classes."""
     for effect in effects:
         if isinstance(effect, Effect) and isinstance(effect.payload, kinds):
             yield effect

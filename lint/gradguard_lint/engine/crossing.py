@@ -1,4 +1,4 @@
-"""What is sent with a task: its function and arguments, their contents, and their names."""
+"""The values sent with a task: its function and arguments, their contents and names."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _has_refused(
 
 
 def shipped(m: Machine, call: ParallelCall, task: TaskCall) -> list[tuple[str, Atom, bool]]:
-    """What is sent with the task, for rules."""
+    """The atoms sent with the task, each with its name and whether only this task has it."""
     sent: list[tuple[str, Value, bool]] = [
         (_name(task, index), value, index in task.private) for index, value in enumerate(task.args)
     ]

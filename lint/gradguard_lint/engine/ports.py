@@ -160,7 +160,7 @@ class Args:
         return Args(rest, keywords, self.rest, self.open, self.written, perhaps)
 
     def distinct(self) -> Args:
-        """The same arguments as distinct objects."""
+        """These arguments, with identities of their own."""
         keywords = {name: _own_value(value) for name, value in self.keywords.items()}
         positional = [_own_value(value) for value in self.positional]
         return replace(self, positional=positional, keywords=keywords)

@@ -123,7 +123,7 @@ RANKS = frozenset({"accelerator", "collective", "data-parallel", "sampler"})
 """Transfers that may be a pitfall of distributed training."""
 
 GROUPS = ("distributed", "Distributed", "accelerate", "lightning")
-"""Words in modules with one of these names."""
+"""Words of modules that have a name of `RANKS` from a library."""
 
 ALONE = RANKS | {"map-fn", "memory", "parallel-config"}
 """Transfers that may be a pitfall, or affect one, without a starter nearby."""
@@ -138,7 +138,7 @@ MATTERS = words(
 """Words of pitfalls in modules that import no framework."""
 
 VARIABLES = words("cuda device gpu requires_grad")
-"""Those of them that are common variable names."""
+"""The words of `MATTERS` that are common variable names."""
 
 MATTERS_BY_STRING = {
     "dask": words("Parallel backend"),

@@ -45,7 +45,7 @@ def importers(contents: Mapping[str, bytes], excludes: Excludes) -> dict[str, by
 
 
 def _importing(paths: Iterable[str], names: set[bytes]) -> Iterable[tuple[str, bytes]]:
-    """Those of `paths` whose imports mention one of `names`, with their bytes."""
+    """The `paths` whose imports mention one of `names`, with their bytes."""
     for path in paths:
         try:
             data = read(path)

@@ -83,7 +83,7 @@ def _together(seen: Footprint) -> set[str]:
 
 
 def _changes(words: Collection[str]) -> set[str]:
-    """Those of `words` that change shared state of threads, or a mode that they don't inherit."""
+    """The `words` that change shared state of threads, or a mode that they don't inherit."""
     return {
         word
         for word in words

@@ -40,11 +40,10 @@ def _registered(module: str) -> bool:
 
 
 def light(function: Any) -> bool:
-    """Whether nothing pickled with `function` could matter, now or later in its call.
+    """Whether pickling `function` can be ignored, now and later in its call.
 
     It is pickled by name; or, if by value, it captures only modules and such functions. Plain
-    numbers
-    among its globals do not count: they may be replaced at any time.
+    numbers among its globals do not count: they may be replaced at any time.
     """
     queue = [function]
     seen: set[int] = set()

@@ -139,7 +139,7 @@ class Model:
         return not self.exchanges
 
     def is_alone(self) -> bool:
-        """Whether nothing that such steps changed has been averaged since."""
+        """Whether no average includes what such steps changed."""
         return not self.exchanges and self.local is not None and self.local[1] == by_hand.written()
 
     def backward_ended(self, run: engine.Backward) -> None:

@@ -47,7 +47,7 @@ class _Reports:
 
 _lock = Lock()
 _open: weakref.WeakSet[_Reports] = dropped_at_end(weakref.WeakSet())
-"""Those whose processes may still report: each keeps a file open."""
+"""Reports whose processes may still write: each keeps a file open."""
 _running: ByIdentity[_Reports] = dropped_at_end(ByIdentity())
 
 

@@ -391,8 +391,8 @@ _listeners: Subscribers[Any] = Subscribers(
         lasting=True,
     )
 )
-"""Those for whom our tapes are hidden and recorded on; a function is called with the name of
-each custom gradient of the program."""
+"""The listeners for whom our tapes are hidden and recorded on; functions among them are called with
+the name of each custom gradient of the program."""
 TASKS = "what looks at tasks"
 """A listener that is ended only with the guard."""
 listen, undo = _listeners.subscribe, _listeners.unsubscribe
